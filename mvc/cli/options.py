@@ -117,6 +117,13 @@ def check_alone(chosen: Sequence[tuple[str, object]]) -> None:
         raise CommandUsageError(f"{given[0]} and {given[1]} cannot be used together")
 
 
+def check_clashes(clashes: Mapping[str, Sequence[str]], given: Mapping[str, object]) -> None:
+    """Check that no option was given together with one that ``clashes`` names for it."""
+    for option, others in clashes.items():
+        for other in others:
+            check_alone([(option, given.get(option)), (other, given.get(other))])
+
+
 def choose_one(options: Mapping[str, bool], default: str) -> str:
     """Return the one option that was given, without its dashes, or ``default``."""
     check_alone([(f"--{name}", value) for name, value in options.items()])

@@ -12,8 +12,8 @@ from mvc.cli.options import CommandUsageError
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Exit
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.merges import merge_fields, write_merge
 from mvc.cli.render.text import seconds_text
+from mvc.cli.sequence import Shown, show_merge
 from mvc.cli.session import open_repo
 from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 
@@ -21,20 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from mvc.operations.merge import MergeResult
     from mvc.operations.preview_merge import MergePreview
     from mvc.repo import Repo
 
 _MAX_RECIPE_CHARACTERS = 2**20  # what is longer is refused when it is parsed
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What of it is shown."""
-
-    progress: bool
-    quiet: bool
-    as_json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,7 @@ def merge_by_recipe(recipe: RecipeCall, shown: Shown) -> None:
             done = repo.commit_recipe(
                 text, seed=recipe.seed, message=recipe.message, no_gate=recipe.no_gate, progress=bar
             )
-        show_merge(repo, done, shown)
+        show_merge(repo, "merge", done, shown)
 
 
 def _preview(repo: Repo | None, text: str, seed: int, shown: Shown) -> None:
@@ -128,16 +118,6 @@ def _write(
         write_json(recipe_fields(result))
     elif not shown.quiet:
         write_recipe(stdout(), result, seconds_text(time.perf_counter() - started_s))
-
-
-def show_merge(repo: Repo, result: MergeResult, shown: Shown) -> None:
-    """Show what became of a merge; conflicts are a negative answer."""
-    if shown.as_json:
-        write_json(merge_fields(result))
-    elif not shown.quiet or result.conflicts:
-        write_merge(repo, stdout(), "merge", result)
-    if result.conflicts:
-        raise Exit(NEGATIVE)
 
 
 def preview_branches(branches: Sequence[str], told: Mapping[str, Any], shown: Shown) -> None:

@@ -1,7 +1,8 @@
-"""What cherry-pick and revert have in common: options, and ways to go on."""
+"""What merge, cherry-pick, revert and stash have in common: options, and ways to go on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mvc.cli.errors import NEGATIVE
@@ -19,6 +20,31 @@ if TYPE_CHECKING:
     from mvc.operations.merge import MergeResult
     from mvc.repo import Repo
 
+    Verb = Literal["merge", "cherry-pick", "revert"]
+
+Strategy = Annotated[
+    str | None,
+    Option(
+        "--strategy",
+        metavar="NAME",
+        help="Resolve conflicts by: ours, theirs, base, or a merge method.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    Option(
+        "--rule",
+        metavar="GLOB=STRATEGY",
+        help="The strategy for tensors or files that match GLOB; the first match wins.",
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    Option("--param", metavar="NAME=VALUE", help="A parameter of the merge method."),
+]
+Seed = Annotated[
+    int, Option("--seed", metavar="N", help="Seed of methods that draw random numbers.")
+]
 Mainline = Annotated[
     int | None,
     Option("-m", "--mainline", metavar="N", help="Compare a merge with its N-th parent, from 1."),
@@ -31,6 +57,34 @@ Skip = Annotated[bool, Option("--skip", help="Leave this commit out and continue
 Abort = Annotated[bool, Option("--abort", help="Give up and go back to where it began.")]
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown: errors and conflicts only, a progress bar, JSON."""
+
+    quiet: bool
+    progress: bool
+    as_json: bool
+
+
+def show_merge(repo: Repo, verb: Verb, result: MergeResult, shown: Shown) -> None:
+    """Show what a merge did; conflicts are a negative answer."""
+    if shown.as_json:
+        write_json(merge_fields(result))
+    elif not shown.quiet or result.conflicts:
+        write_merge(repo, stdout(), verb, result)
+    if result.conflicts:
+        raise Exit(NEGATIVE)
+
+
+def give_up(repo: Repo, verb: Verb, shown: Shown) -> None:
+    """Go back to where a merge, cherry-pick or revert began, and show that."""
+    returned = repo.abort(verb)
+    if shown.as_json:
+        write_json(result_fields(returned))
+    elif not shown.quiet:
+        write_returned(stdout(), repo, verb, returned)
+
+
 def run_sequence(
     verb: Literal["cherry-pick", "revert"],
     commits: Sequence[str],
@@ -39,36 +93,22 @@ def run_sequence(
     *,
     no_gate: bool,
     ways: Mapping[str, bool],
-    output: tuple[bool, bool, bool],
+    shown: Shown,
 ) -> None:
-    """Run a cherry-pick or revert, or go on with one.
-
-    ``ways`` are the options that go on; ``output`` says whether to be quiet, to show progress, and to
-    print JSON.
-    """
+    """Run a cherry-pick or revert, or go on with one; ``ways`` are the options that go on."""
     check_alone([*ways.items(), ("REV", commits)])
     for name in ("--skip", "--abort"):
         check_alone([(name, ways[name]), ("--no-gate", no_gate)])
     way = next((name for name, is_given in ways.items() if is_given), None)
     if way is None and not commits:
         raise CommandUsageError("which commit?")
-    quiet, progress, as_json = output
     repo = open_repo()
     if way == "--abort":
-        returned = repo.abort(verb)
-        if as_json:
-            write_json(result_fields(returned))
-        elif not quiet:
-            write_returned(stdout(), repo, verb, returned)
+        give_up(repo, verb, shown)
         return
-    with byte_progress(verb, wanted=progress and not quiet) as bar:
+    with byte_progress(verb, wanted=shown.progress) as bar:
         result = _run(repo, verb, commits, {**told, "no_gate": no_gate}, options, way, bar)
-    if as_json:
-        write_json(merge_fields(result))
-    elif not quiet or result.conflicts:
-        write_merge(repo, stdout(), verb, result)
-    if result.conflicts:
-        raise Exit(NEGATIVE)
+    show_merge(repo, verb, result, shown)
 
 
 def _run(

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.commands.merge import Parameters, Rules, Seed, Strategy
 from mvc.cli.options import Json, NoGate, Quiet, ShowProgress
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.merges import parse_told
-from mvc.cli.sequence import Abort, Continue, Mainline, NoCommit, Skip, run_sequence
+from mvc.cli.sequence import (
+    Abort,
+    Continue,
+    Mainline,
+    NoCommit,
+    Parameters,
+    Rules,
+    Seed,
+    Shown,
+    Skip,
+    Strategy,
+    run_sequence,
+)
 
 
 def cherry_pick(
@@ -48,5 +59,5 @@ def cherry_pick(
         {"mainline": mainline, "commit": not no_commit, "record_origin": record_origin},
         no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},
-        output=(quiet, progress, as_json),
+        shown=Shown(quiet, progress and not quiet, as_json),
     )

@@ -13,7 +13,7 @@ from mvc.cli.options import (
     Json,
     Limit,
     Stat,
-    check_alone,
+    check_clashes,
     check_limit,
     choose_one,
 )
@@ -187,9 +187,7 @@ _CLASHES = {
 
 def _check_forms(given: Mapping[str, object]) -> None:
     """Check that the options that say how commits are shown go together."""
-    for option, others in _CLASHES.items():
-        for other in others:
-            check_alone([(option, given[option]), (other, given.get(other))])
+    check_clashes(_CLASHES, given)
     if given["--log-scale"] and not given["--plot"]:
         raise CommandUsageError("--log-scale needs --plot")
 

@@ -4,53 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Json, NoGate, Quiet, ShowProgress, check_alone
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import CommandUsageError, Json, NoGate, Quiet, ShowProgress, check_clashes
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.recipes import (
     RecipeCall,
-    Shown,
     check_of_recipes,
     merge_by_recipe,
     preview_branches,
     replay_merge,
-    show_merge,
 )
-from mvc.cli.render.merges import parse_told, write_returned
-from mvc.cli.render.moves import result_fields
+from mvc.cli.render.merges import parse_told
+from mvc.cli.sequence import Parameters, Rules, Seed, Shown, Strategy, give_up, show_merge
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Literal
 
-Strategy = Annotated[
-    str | None,
-    Option(
-        "--strategy",
-        metavar="NAME",
-        help="Resolve conflicts by: ours, theirs, base, or a merge method.",
-    ),
-]
-Rules = Annotated[
-    list[str] | None,
-    Option(
-        "--rule",
-        metavar="GLOB=STRATEGY",
-        help="The strategy for tensors or files that match GLOB; the first match wins.",
-    ),
-]
-Parameters = Annotated[
-    list[str] | None,
-    Option("--param", metavar="NAME=VALUE", help="A parameter of the merge method."),
-]
-Seed = Annotated[
-    int, Option("--seed", metavar="N", help="Seed of methods that draw random numbers.")
-]
-MergeMessage = Annotated[
-    str | None, Option("-m", "--message", metavar="TEXT", help="Message of the commit.")
-]
+
+_OF_BRANCHES = (
+    "BRANCH", "--strategy", "--rule", "--param", "--ff-only", "--no-ff", "--no-commit",
+    "--allow-unrelated-histories",
+)  # fmt: skip
+_CLASHES = {
+    "--ff-only": ("--no-ff",),
+    "--continue": ("--abort", "--replay", "--recipe", "BRANCH", "--preview"),
+    "--abort": ("--replay", "--recipe", "BRANCH", "--preview"),
+    "--replay": ("--recipe", "--preview", *_OF_BRANCHES),
+    "--recipe": _OF_BRANCHES,
+    "--tokenizer": ("--continue", "--abort", "--replay"),
+    "--no-gate": ("--abort", "--replay", "--preview", "--output"),
+}
 
 
 def merge(
@@ -94,7 +78,9 @@ def merge(
             "--replay", metavar="REV", help="Repeat a merge; exit with 1 if the result differs."
         ),
     ] = None,
-    message: MergeMessage = None,
+    message: Annotated[
+        str | None, Option("-m", "--message", metavar="TEXT", help="Message of the commit.")
+    ] = None,
     no_commit: Annotated[
         bool, Option("--no-commit", help="Stop before the commit, to inspect the result.")
     ] = False,
@@ -138,27 +124,17 @@ def merge(
     writes it to a file or folder with -o, inside or outside a repository. --replay repeats a merge
     from the record in its commit.
     """
-    check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])
-    check_alone(
-        [("--continue", go_on), ("--abort", abort), ("--replay", replay), ("--recipe", recipe)]
-    )
-    of_branches = [("--strategy", strategy), ("--rule", rules), ("--param", parameters),
-                   ("--ff-only", ff_only), ("--no-ff", no_ff), ("--no-commit", no_commit),
-                   ("--allow-unrelated-histories", unrelated)]  # fmt: skip
-    named = [("BRANCH", branches)]
-    _check_apart(("--continue", go_on), [*named, ("--preview", preview)])
-    _check_apart(("--abort", abort), [*named, ("--preview", preview)])
-    _check_apart(("--replay", replay), [*named, ("--preview", preview), *of_branches])
-    _check_apart(("--recipe", recipe), [*named, *of_branches])
-    _check_apart(
-        ("--tokenizer", tokenizer),
-        [("--continue", go_on), ("--abort", abort), ("--replay", replay)],
-    )
-    _check_apart(("--no-gate", no_gate), [("--abort", abort), ("--replay", replay),
-                 ("--preview", preview), ("--output", output)])  # fmt: skip
+    check_clashes(
+        _CLASHES,
+        {"BRANCH": branches, "--strategy": strategy, "--rule": rules, "--param": parameters,
+         "--recipe": recipe, "--output": output, "--tokenizer": tokenizer, "--preview": preview,
+         "--replay": replay, "--no-commit": no_commit, "--no-gate": no_gate, "--ff-only": ff_only,
+         "--no-ff": no_ff, "--allow-unrelated-histories": unrelated, "--continue": go_on,
+         "--abort": abort},
+    )  # fmt: skip
     if recipe is None:
         check_of_recipes([("--output", output), ("--force", force)])
-    shown = Shown(progress and not quiet, quiet, as_json)
+    shown = Shown(quiet, progress and not quiet, as_json)
     told = parse_told(strategy, rules or (), parameters or (), seed)
     if replay is not None:
         replay_merge(replay, shown)
@@ -166,12 +142,12 @@ def merge(
         call = RecipeCall(recipe, output, force, tokenizer, preview, seed, message, no_gate)
         merge_by_recipe(call, shown)
     elif abort:
-        _abort(shown)
+        give_up(open_repo(), "merge", shown)
     elif go_on:
         with byte_progress("merging", wanted=shown.progress) as bar:
             repo = open_repo()
             done = repo.conclude("merge", **told, message=message, no_gate=no_gate, progress=bar)
-            show_merge(repo, done, shown)
+            show_merge(repo, "merge", done, shown)
     elif not branches:
         raise CommandUsageError("which branch?")
     elif preview:
@@ -193,18 +169,4 @@ def merge(
                 no_gate=no_gate,
                 progress=bar,
             )
-        show_merge(repo, result, shown)
-
-
-def _check_apart(one: tuple[str, object], others: Sequence[tuple[str, object]]) -> None:
-    for other in others:
-        check_alone([one, other])
-
-
-def _abort(shown: Shown) -> None:
-    repo = open_repo()
-    returned = repo.abort("merge")
-    if shown.as_json:
-        write_json(result_fields(returned))
-    elif not shown.quiet:
-        write_returned(stdout(), repo, "merge", returned)
+        show_merge(repo, "merge", result, shown)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.commands.merge import Rules, Strategy
 from mvc.cli.options import Json, NoGate, Quiet, ShowProgress, check_alone
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.merges import parse_told
-from mvc.cli.sequence import Abort, Continue, Mainline, NoCommit, Skip, run_sequence
+from mvc.cli.sequence import (
+    Abort,
+    Continue,
+    Mainline,
+    NoCommit,
+    Rules,
+    Shown,
+    Skip,
+    Strategy,
+    run_sequence,
+)
 
 
 def revert(
@@ -53,5 +62,5 @@ def revert(
         options,
         no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},
-        output=(quiet, progress, as_json),
+        shown=Shown(quiet, progress and not quiet, as_json),
     )

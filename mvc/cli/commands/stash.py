@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.commands.merge import Rules, Strategy
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
 from mvc.cli.output import paged, pick, printable, stdout, write_json
@@ -13,6 +12,7 @@ from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, parse_told, write_conflicts
 from mvc.cli.render.moves import write_counts
+from mvc.cli.sequence import Rules, Strategy
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
