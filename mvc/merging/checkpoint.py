@@ -213,7 +213,7 @@ def merge_checkpoint(
         fitted = row if fit is None else fit(path, row)
         source, tensor = _decide(path, fitted, find_strategy, resolve)
         if source == "conflict":
-            conflicts.append((row.name, row.outcome.value + _describe(row)))
+            conflicts.append((row.name, row.reason + _describe(row)))
         taken[source] += 1
         if tensor is not None:
             result[row.name] = tensor

@@ -14,6 +14,7 @@ from mvc.errors import ConflictError
 from mvc.history.paths import folders_of
 from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
+from mvc.merging.likeness import make_likeness
 from mvc.merging.rules import SIDES
 from mvc.merging.table import Decision, Outcome, Row, decide, merge_names
 from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
@@ -129,7 +130,11 @@ def plan_files(
     merges = tuple(
         planner.plan(row)
         for row in merge_names(
-            sides.base, sides.trees, _version, lambda one: one.blob != EMPTY_BLOB
+            sides.base,
+            sides.trees,
+            _version,
+            lambda one: one.blob != EMPTY_BLOB,
+            make_likeness(context),
         )
     )
     if sides.tokenizer is not None:
@@ -226,7 +231,7 @@ class _Planner:
         if strategy in SIDES:
             places = {"base": row.base, "ours": row.sides[0], "theirs": row.sides[-1]}
             return replace(plan, taken=places[strategy])
-        reason = row.outcome.value + (f"; {why}" if why else "")
+        reason = row.reason + (f"; {why}" if why else "")
         shown = row.sides[0] or next(side for side in row.sides if side is not None)
         return replace(plan, taken=shown, conflicts=(Conflict(plan.path, None, reason),))
 

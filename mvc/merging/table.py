@@ -18,12 +18,13 @@ has. The base is what the sides have in common:
                     removed     changed     a conflict, modify/remove
 
 More than two sides are folded: what the first two give is merged with the third, and so on. A thing
-that a side has under another name, and once only, was renamed there: it is still the same row.
+that a side has under another name, and once only, was renamed there: it is still the same row. One
+that a side renamed and changed is found, too, where it would be a conflict of modify and remove.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
@@ -64,6 +65,9 @@ class Outcome(Enum):
         return self in _CONFLICTS
 
 
+_SIDES = ("ours", "theirs")
+_LIKE = 0.5
+_MAX_PAIRS = 10_000  # that are compared to find what was renamed and changed
 _CONFLICTS = frozenset(
     {Outcome.MODIFY_MODIFY, Outcome.MODIFY_REMOVE, Outcome.ADD_ADD, Outcome.RENAME_RENAME}
 )
@@ -123,6 +127,14 @@ class Row(Generic[Thing]):
         return self.decision.outcome
 
     @property
+    def reason(self) -> str:
+        """What follows, in words that also say which of two sides removed the thing."""
+        if self.outcome is Outcome.MODIFY_REMOVE and len(self.sides) == len(_SIDES):
+            gone = self.sides.index(None)
+            return f"changed in {_SIDES[1 - gone]}, removed in {_SIDES[gone]}"
+        return self.outcome.value
+
+    @property
     def result(self) -> Thing | None:
         """The version that is the result, None if it is removed; not for a conflict."""
         assert self.decision.side is not None
@@ -175,13 +187,17 @@ def merge_names(
     sides: Sequence[Mapping[str, Thing]],
     version: Callable[[Thing], Hashable],
     may_move: Callable[[Thing], bool] = lambda _: True,
+    likeness: Callable[[Thing, Thing], float] | None = None,
 ) -> list[Row[Thing]]:
     """Return a row for every thing of the base or of a side, in the order of ours.
 
     ``version`` returns what makes two versions of a thing equal, ``may_move`` whether a thing is
-    enough of its own to be found again under another name.
+    enough of its own to be found again under another name, ``likeness`` how alike two versions
+    are, from 0 to 1.
     """
     origins = _find_origins(base, sides, version, may_move)
+    if likeness is not None:
+        _follow_changed(base, sides, origins, version, likeness)
     names: dict[str, None] = {}
     for side, origin in zip(sides, origins, strict=True):
         names.update(dict.fromkeys(origin.get(name, name) for name in side))
@@ -249,3 +265,38 @@ def _find_renames(
     for key, name in came:
         if counts[0][key] == 1 == counts[1][key]:
             yield name, old_names[key]
+
+
+def _follow_changed(
+    base: Mapping[str, Thing],
+    sides: Sequence[Mapping[str, Thing]],
+    origins: Sequence[dict[str, str]],
+    version: Callable[[Thing], Hashable],
+    likeness: Callable[[Thing, Thing], float],
+) -> None:
+    """Add to ``origins`` what one side renamed and changed while another side changed it."""
+    for side, origin in zip(sides, origins, strict=True):
+        others = [one for one in sides if one is not side]
+        gone = [
+            name
+            for name in base.keys() - side.keys() - set(origin.values())
+            if any(name in one and version(one[name]) != version(base[name]) for one in others)
+        ]
+        came = [
+            name
+            for name in side.keys() - base.keys() - origin.keys()
+            if not any(name in one for one in others)
+        ]
+        if len(gone) * len(came) > _MAX_PAIRS:
+            continue
+        pairs = [(old, new, likeness(base[old], side[new])) for old in gone for new in came]
+        shares = defaultdict[tuple[int, str], list[float]](list)
+        for old, new, share in pairs:
+            shares[0, old].append(share)
+            shares[1, new].append(share)
+        for old, new, share in pairs:
+            rivals = (shares[0, old], shares[1, new])
+            if share >= _LIKE and all(
+                max(one) == share and one.count(share) == 1 for one in rivals
+            ):
+                origin[new] = old

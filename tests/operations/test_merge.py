@@ -116,7 +116,7 @@ class TestTensors:
     def test_changed_here_and_removed_there(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"a": None})
         result = repo.merge("side")
-        assert "removed on the other" in result.conflicts[0].reason
+        assert result.conflicts[0].reason == "changed in ours, removed in theirs"
         assert read(root)["a"] == 10
         repo.conclude(rules=[("a", "theirs")])
         assert sorted(read(root)) == ["b", "c"]
@@ -357,6 +357,51 @@ class TestFiles:
         assert repo.merge("side").conflicts == ()
         assert sorted(digests(root)) == ["empty", "kept", "new", "there"]
         assert (root / "there").read_text().endswith("more\n")
+
+    @pytest.mark.parametrize("is_ours", [True, False])
+    def test_what_was_renamed_and_changed_is_found_again(self, parted, root, is_ours):
+        """By most of its lines, or the names of its tensors, as nothing else has them."""
+        lines = [f"{number}\n" for number in range(40)]
+
+        def base():
+            put(root)
+            write(root, "notes", "".join(lines))
+
+        def moved():
+            (root / "m.safetensors").unlink()
+            (root / "notes").unlink()
+            put(root, "n.safetensors", a=10)
+            put(root, "other.safetensors", a=10, c=None)
+            write(root, "renamed", "".join(["first\n", *lines]))
+            write(root, "short", "".join(lines[:15]))
+
+        def changed():
+            put(root, b=20)
+            write(root, "notes", "".join([*lines, "last\n"]))
+
+        repo = parted(base, *((moved, changed) if is_ours else (changed, moved)))
+        assert repo.merge("side").conflicts == ()
+        assert sorted(digests(root)) == ["n.safetensors", "other.safetensors", "renamed", "short"]
+        assert read(root, "n.safetensors") == {"a": 10, "b": 20, "c": 2}
+        assert (root / "renamed").read_text() == "".join(["first\n", *lines, "last\n"])
+
+    def test_shards_and_twins_are_not_taken_for_renamed(self, parted, root):
+        def moved():
+            (root / "m.safetensors").unlink()
+            (root / "t").unlink()
+            put(root, "m-1.safetensors", c=None)
+            put(root, "m-2.safetensors", a=None, b=None)
+            for name in ("t1", "t2"):
+                write(root, name, "a\nb\nc\n")
+
+        repo = parted(
+            lambda: (put(root), write(root, "t", "a\nb\n")),
+            moved,
+            lambda: (put(root, b=20), write(root, "t", "a\nb\nd\n")),
+        )
+        result = repo.merge("side")
+        assert {one.path for one in result.conflicts} == {"m.safetensors", "t"}
+        assert result.conflicts[0].reason == "changed in theirs, removed in ours"
 
     def test_removed_here_and_changed_there(self, parted, root):
         repo = parted(
