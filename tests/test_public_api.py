@@ -149,7 +149,7 @@ RESULTS = {
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes old_path",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
-    "sync_s hash_bytes_per_s advice",
+    "sync_s hash_bytes_per_s advice under_way",
     "operations.du.DuReport": "totals selection branches tags commits files tensors",
     "operations.export.ExportResult": "path tensors size_bytes files",
     "workspace.files.StoredFile": "path mode blob stat size_bytes manifest warning",
@@ -189,7 +189,7 @@ RESULTS = {
     "merging.files.Conflict": "path tensor reason",
     "operations.stash.StashEntry": "number commit message time_s",
     "operations.status.FileStatus": "path staged worktree old_path stages",
-    "operations.status.Status": "branch commit files recovered untracked pending conflicts",
+    "operations.status.Status": "branch commit files recovered untracked pending conflicts bisecting",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
     "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch",

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.store import count_cores
-from mvc.errors import FormatError, StorageError
+from mvc.errors import FormatError, MvcError, StorageError
 from mvc.fs import write_durable
 from mvc.ids import hash_chunk
 from mvc.workspace.gates import read_gates
+from mvc.workspace.pending import find_pending, is_bisecting
 from mvc.workspace.staging import staging_folder
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class DoctorReport:
         sync_s: a one-byte file written, synced and renamed; None if nothing can be written.
         hash_bytes_per_s: BLAKE3 on one core.
         advice: what is slow or risky here, in words.
+        under_way: what waits to be finished: ``merge``, ``cherry-pick``, ``revert``, ``bisect``.
     """
 
     versions: dict[str, str]
@@ -61,6 +63,7 @@ class DoctorReport:
     sync_s: float | None
     hash_bytes_per_s: float
     advice: tuple[str, ...]
+    under_way: tuple[str, ...] = ()
 
 
 def doctor(context: Context) -> DoctorReport:
@@ -73,6 +76,7 @@ def doctor(context: Context) -> DoctorReport:
         write_speed, sync_s = _measure_disk(context, block)
     except StorageError as error:
         trouble.append(f"nothing can be written here: {error.message}")
+    under_way = _find_under_way(context, trouble)
     hash_s = _timed(lambda: hash_chunk(block))
     free_bytes = shutil.disk_usage(folder).free
     filesystem = find_filesystem(folder)
@@ -91,6 +95,7 @@ def doctor(context: Context) -> DoctorReport:
             *_find_bad_gates(context),
             *_advice(filesystem, free_bytes, write_speed, sync_s),
         ),
+        under_way=under_way,
     )
 
 
@@ -103,6 +108,17 @@ def _measure_disk(context: Context, block: bytes) -> tuple[float, float]:
         write_s = _timed(lambda: write_durable(scratch / "big", [block]))
         sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
     return len(block) / write_s, sync_s
+
+
+def _find_under_way(context: Context, trouble: list[str]) -> tuple[str, ...]:
+    """Return what waits to be finished; marks that are damaged are trouble."""
+    found: list[str] = ["bisect"] if is_bisecting(context) else []
+    try:
+        pending = find_pending(context)
+    except MvcError as error:
+        trouble.append(f"what is under way cannot be told: {error.message}")
+        return tuple(found)
+    return (pending.kind, *found) if pending is not None else tuple(found)
 
 
 def _find_bad_gates(context: Context) -> tuple[str, ...]:

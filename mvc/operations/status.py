@@ -11,7 +11,7 @@ from mvc.history.ignore import IgnoreRules
 from mvc.history.object_formats import write_tree
 from mvc.history.paths import folders_of
 from mvc.ids import hash_git_object
-from mvc.workspace.pending import find_pending
+from mvc.workspace.pending import find_pending, is_bisecting
 from mvc.workspace.recorded import is_clean, make_entry, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
@@ -71,7 +71,8 @@ class Status:
     ``branch`` is None if HEAD is detached, ``commit`` is None before the first one, and
     ``recovered`` is true if an interrupted checkout was finished first. ``untracked`` are the paths
     that are not tracked; a folder without any tracked file is one of them, ``runs/``. ``pending``
-    is the merge, cherry-pick or revert that is under way, ``conflicts`` what it has left to decide.
+    is the merge, cherry-pick or revert that is under way, ``conflicts`` what it has left to decide;
+    ``bisecting`` is true while a bisection is going on.
     """
 
     branch: str | None
@@ -81,6 +82,7 @@ class Status:
     untracked: tuple[str, ...] = ()
     pending: Pending | None = None
     conflicts: tuple[Conflict, ...] = ()
+    bisecting: bool = False
 
     @property
     def is_clean(self) -> bool:
@@ -120,7 +122,10 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     new = dict.fromkeys(_outermost(one.path, folders) for one in files if one.code == "??")
     pending = find_pending(context)
     conflicts = _find_conflicts(context, index, pending)
-    return Status(head.branch, head.commit, tuple(files), recovered, tuple(new), pending, conflicts)
+    return Status(
+        head.branch, head.commit, tuple(files), recovered, tuple(new), pending, conflicts,
+        is_bisecting(context),
+    )  # fmt: skip
 
 
 def _stage_code(stages: Stages) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError, NotFoundError, UsageError
 from mvc.history.refnames import is_ref_name
+from mvc.workspace.pending import BISECTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 REFS = "refs/bisect/"
-START, TERMS, LOG, NAMES, TENSORS = (
-    f"BISECT_{name}" for name in ("START", "TERMS", "LOG", "NAMES", "TENSORS")
-)
+START = BISECTION
+TERMS, LOG, NAMES, TENSORS = (f"BISECT_{name}" for name in ("TERMS", "LOG", "NAMES", "TENSORS"))
 FIRST_PARENT, EXPECTED, UNTOUCHED = "BISECT_FIRST_PARENT", "BISECT_EXPECTED_REV", "BISECT_HEAD"
 """``UNTOUCHED`` is there where nothing is checked out, and names the commit to test."""
 DEFAULT_TERMS = ("bad", "good")

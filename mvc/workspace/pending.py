@@ -27,6 +27,7 @@ HEADS: dict[Kind, str] = {
     "revert": "REVERT_HEAD",
 }
 MESSAGE = "MERGE_MSG"
+BISECTION = "BISECT_START"
 TODO, ORIGIN, OPTIONS = "sequencer/todo", "sequencer/head", "sequencer/opts"
 STEPS: dict[Kind, str] = {"merge": "merge", "cherry-pick": "pick", "revert": "revert"}
 _SHOWN = 5
@@ -101,6 +102,11 @@ def _read(context: Context, name: str) -> str:
 def is_marked(context: Context) -> bool:
     """Return whether something is marked as under way, even if the marks are damaged."""
     return any(find_stat(context.git_dir / name) for name in (*HEADS.values(), TODO))
+
+
+def is_bisecting(context: Context) -> bool:
+    """Return whether a bisection is going on."""
+    return find_stat(context.git_dir / BISECTION) is not None
 
 
 def check_nothing_pending(context: Context) -> None:

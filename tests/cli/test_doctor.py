@@ -9,3 +9,16 @@ def test_doctor(shell):
     fields = shell.json("doctor")
     assert {"versions", "python", "cores", "filesystem", "free_bytes", "advice"} <= set(fields)
     assert fields["versions"]["mvc-models"]
+
+
+def test_what_is_under_way(shell):
+    shell.ok("bisect", "start")
+    assert 'under way: a bisection; "mvc bisect reset" ends it' in shell.ok("doctor").lines
+    assert shell.json("doctor")["under_way"] == ["bisect"]
+    assert shell.json("status")["bisecting"]
+    shell.ok("bisect", "reset")
+    assert "bisecting" not in shell.json("status")
+    assert "under way" not in shell.ok("doctor").out
+    shell.ok("commit", "--allow-empty", "-m", "more")
+    shell.ok("revert", "-n", "HEAD~1")
+    assert 'under way: a revert; "mvc status" says how to go on' in shell.ok("doctor").lines

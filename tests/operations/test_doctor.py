@@ -93,3 +93,22 @@ def test_a_gate_that_no_commit_passes_is_named(repo, monkeypatch):
     with (repo.git_dir / "config").open("a") as file:
         file.write("[gate]\n\tnan = none\n")
     assert any("gate.nan must be a whole number" in text for text in repo.doctor().advice)
+
+
+def test_what_is_under_way(repo, root, monkeypatch):
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    commits = []
+    for text in ("one", "two", "three"):
+        (root / "a").write_text(text)
+        repo.add(".")
+        commits.append(repo.commit(text).commit)
+    assert repo.doctor().under_way == ()
+    assert repo.revert("HEAD~1").conflicts
+    assert repo.doctor().under_way == ("revert",)
+    repo.abort("revert")
+    repo.bisect_start("HEAD", "HEAD~2", checkout=False)
+    assert repo.doctor().under_way == ("bisect",)
+    assert repo.status().bisecting
+    (root / ".mvc/CHERRY_PICK_HEAD").write_text("torn")
+    (advice,) = (one for one in repo.doctor().advice if "CHERRY_PICK_HEAD" in one)
+    assert advice.startswith("what is under way cannot be told")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show versions, the repository's file system, and what is slow here.
+    """Show versions, the repository's file system, and what is slow here or still under way.
 
     To measure the disk, a file of 64 MiB is written and removed.
     """
@@ -28,6 +28,10 @@ def doctor(as_json: Json = False) -> None:
         out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
     for advice in report.advice:
         out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
+    for verb in report.under_way:
+        what = 'a bisection; "mvc bisect reset" ends it'
+        what = what if verb == "bisect" else f'a {verb}; "mvc status" says how to go on'
+        out.line(f"{out.style('under way:', 'yellow', 'bold')} {what}")
     if not report.advice:
         out.line(out.style("nothing here is slow", "green"))
 

@@ -69,6 +69,8 @@ def _fields(found: Status) -> dict[str, object]:
         from mvc.cli.render.merges import conflict_fields
 
         under_way["conflicts"] = conflict_fields(found.conflicts)
+    if found.bisecting:
+        under_way["bisecting"] = True
     return {**pick(found, "branch commit clean=is_clean"), "files": files, **under_way}
 
 
@@ -95,7 +97,7 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.line(f"On branch {printable(found.branch)}")
     else:
         out.line(f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}")
-    if (repo.git_dir / "BISECT_START").exists():
+    if found.bisecting:
         out.line('You are currently bisecting ("mvc bisect reset" goes back to where you were).')
     if found.recovered:
         out.line("An interrupted checkout was completed first.")
