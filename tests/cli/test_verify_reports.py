@@ -107,6 +107,16 @@ def test_the_page_of_all_three_layers(runs, browser):
     assert set(modules[2:]) == {"0", "1"}
     both = "[document.querySelectorAll('rect.first').length, document.querySelectorAll('rect.second').length]"
     assert min(browser.ask(both)) > 0
+    # Outputs that are close together need more digits than two.
+    system = answer.json["system"]
+    near = [0.5 + 1e-5 * edge for edge in range(1, 1 + len(system["histogram"]["edges"]))]
+    system = {**system, "histogram": {**system["histogram"], "edges": near}}
+    close = {**answer.json, "system": system}
+    write_found("verify", close, html=str(runs.folder / "page.html"), png=None, quiet=True)
+    browser.open(runs.folder / "page.html")
+    texts = browser.ask("[...document.querySelectorAll('.chart text')].map(e => e.textContent)")
+    numbers = [text for text in texts if text.startswith("0.5")]
+    assert len(numbers) == len({*numbers}) > 2
     assert browser.errors == []
 
     # One model in two precisions has the same modules, under a title of their own, and one side.

@@ -59,9 +59,16 @@ function numberText(value, digits = 4) {
   return value.toExponential(2).replace("e+", "e");
 }
 
-/** Returns a number with two digits, for axes. */
-function shortText(value) {
-  return Math.abs(value) >= 1e-3 || value === 0 ? String(Number(value.toPrecision(2))) : value.toExponential(0);
+/** Returns numbers of an axis with as many digits as tell them apart, two or more; null has no text. */
+function edgeTexts(edges) {
+  for (let digits = 2; ; digits += 1) {
+    const texts = edges.map((edge) => edge === null ? "" : shortText(edge, digits));
+    if (digits === 9 || new Set(texts).size === new Set(edges).size) return texts;
+  }
+}
+
+function shortText(value, digits = 2) {
+  return Math.abs(value) >= 1e-3 || value === 0 ? String(Number(value.toPrecision(digits))) : value.toExponential(digits - 2);
 }
 
 function percentText(share) {

@@ -15,8 +15,8 @@ function makeHistogram(histogram) {
 }
 
 function spanText(low, high) {
-  if (low === null || high === null) return low === null ? `below ${shortText(high)}` : `from ${shortText(low)}`;
-  return `${shortText(low)} to ${shortText(high)}`;
+  if (!low || !high) return low ? `from ${low}` : `below ${high}`;
+  return `${low} to ${high}`;
 }
 
 function drawHistogram({ title, axis, edges, series }, width) {
@@ -25,6 +25,7 @@ function drawHistogram({ title, axis, edges, series }, width) {
   const highest = Math.max(...series.map(({ counts }, at) => Math.max(...counts) / totals[at]), 1e-12);
   const step = (width - left - right) / (edges.length - 1);
   const yOf = (share) => top + (1 - share / highest) * (height - top - bottom);
+  const texts = edgeTexts(edges);
   const chart = make("svg", { width, height, role: "img", "aria-label": `${title}: ${axis}` });
   for (const share of [0, highest / 2, highest]) {
     chart.append(
@@ -39,13 +40,13 @@ function drawHistogram({ title, axis, edges, series }, width) {
       class: `${at ? "second" : "first"} ${series.length > 1 ? "over" : ""}`,
       x: left + bucket * step + 0.5, width: Math.max(step - 1, 0.5), y, height: yOf(0) - y,
     });
-    explain(bar, () => `${name ? `${name}: ` : ""}${spanText(edges[bucket], edges[bucket + 1])}\n`
+    explain(bar, () => `${name ? `${name}: ` : ""}${spanText(texts[bucket], texts[bucket + 1])}\n`
       + `${count.toLocaleString("en-US")} (${percentText(share)})`);
     chart.append(bar);
   }));
   const every = Math.max(1, Math.ceil((edges.length * 58) / (width - left)));
-  edges.forEach((edge, at) => {
-    if (at % every === 0 && edge !== null) chart.append(make("text", { x: left + at * step, y: height - 24, "text-anchor": "middle" }, shortText(edge)));
+  texts.forEach((text, at) => {
+    if (at % every === 0 && text) chart.append(make("text", { x: left + at * step, y: height - 24, "text-anchor": "middle" }, text));
   });
   chart.append(make("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, axis));
   return chart;

@@ -167,9 +167,9 @@ class _Sheet:
                 if share:
                     self._draw.rectangle((x + 1, min(top, base - 2), x + bar, base), colour)
         every = -(-len(histogram.edges) // 12)
-        for place in range(0, len(histogram.edges), every):
-            edge = histogram.edges[place]
-            text = "" if edge is None else f"{edge:.2g}"
+        texts = edge_texts(histogram.edges)
+        for place in range(0, len(texts), every):
+            text = texts[place]
             self._text(text, _SMALL, LIGHT["quiet"], left + place * step - 20, base + 8, 120)
         self.y = base + 34
         self._line(histogram.axis, _SMALL, LIGHT["quiet"])
@@ -210,6 +210,15 @@ class _Sheet:
         if size not in self._fonts:
             self._fonts[size] = load_default(size)
         return self._fonts[size]
+
+
+def edge_texts(edges: Sequence[float | None]) -> list[str]:
+    """Return numbers of an axis with as many digits as tell them apart, two or more."""
+    for digits in range(2, 10):
+        texts = ["" if edge is None else f"{edge:.{digits}g}" for edge in edges]
+        if len({*texts}) == len({*edges}):
+            break
+    return texts
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from mvc import UnsupportedError
 from mvc.cli.pages.colours import LIGHT
 from mvc.cli.pages.overview import Side, Verdict, overview_of_diff
-from mvc.cli.pages.picture import check_can_draw, picture_bytes
+from mvc.cli.pages.picture import check_can_draw, edge_texts, picture_bytes
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -51,6 +51,12 @@ def test_names_of_any_kind_and_number(fields):
     verdicts = [Verdict("bad", f"{number} \u03c3 \U0001f525") for number in range(400)]
     data = picture_bytes(replace(overview, sides=[side, side], verdicts=verdicts))
     assert Image.open(io.BytesIO(data)).height <= 8_000
+
+
+def test_an_axis_has_as_many_digits_as_tell_its_numbers_apart():
+    assert edge_texts([None, 0.31, 0.32, None]) == ["", "0.31", "0.32", ""]
+    assert edge_texts([0.5, 0.50001, 0.50002]) == ["0.5", "0.50001", "0.50002"]
+    assert edge_texts([0.25, 0.25, 0.5]) == ["0.25", "0.25", "0.5"]
 
 
 def test_without_pillow(monkeypatch):
