@@ -111,7 +111,8 @@ def test_the_page_of_all_three_layers(runs, browser):
     system = answer.json["system"]
     near = [0.5 + 1e-5 * edge for edge in range(1, 1 + len(system["histogram"]["edges"]))]
     system = {**system, "histogram": {**system["histogram"], "edges": near}}
-    close = {**answer.json, "system": system}
+    sides = {side: {"label": side, "commit": None} for side in ("old", "new")}
+    close = {**answer.json, **sides, "system": system}
     write_found("verify", close, html=str(runs.folder / "page.html"), png=None, quiet=True)
     browser.open(runs.folder / "page.html")
     texts = browser.ask("[...document.querySelectorAll('.chart text')].map(e => e.textContent)")

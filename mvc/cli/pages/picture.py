@@ -214,6 +214,7 @@ class _Sheet:
 
 def edge_texts(edges: Sequence[float | None]) -> list[str]:
     """Return numbers of an axis with as many digits as tell them apart, two or more."""
+    texts: list[str] = []
     for digits in range(2, 10):
         texts = ["" if edge is None else f"{edge:.{digits}g}" for edge in edges]
         if len({*texts}) == len({*edges}):
