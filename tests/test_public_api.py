@@ -192,7 +192,7 @@ RESULTS = {
     "operations.status.Status": "branch commit files recovered untracked pending conflicts bisecting",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
-    "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch",
+    "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch tags",
     "operations.verify.StateCheck": "commit tensors size_bytes differences",
     "operations.verify.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
     "operations.verify.WorktreeCheck": "commit files",

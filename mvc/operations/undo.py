@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.refnames import HEADS
+from mvc.history.refnames import HEADS, TAGS
 from mvc.ids import is_git_id
 from mvc.operations.move_stack import REDO, read_stacks, undo_texts
 from mvc.operations.rollback_trace import RollbackTrace, find_trace
@@ -48,6 +48,7 @@ class UndoResult:
     went from ``left_branch`` and ``left`` to ``branch`` and ``commit``: a branch is None if HEAD is
     detached, a commit is None before the first one. Files were ``written`` and ``removed``.
     ``diverged_branch`` went with the rollback that was undone, or came again with a redone one.
+    ``tags`` were moved after HEAD was, and stay: undo is about HEAD.
     """
 
     action: str
@@ -59,6 +60,7 @@ class UndoResult:
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     diverged_branch: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,20 @@ def _undo(
         written=tuple(path for path, _ in plan.write),
         removed=plan.remove,
         diverged_branch=diverged,
+        tags=() if redo or not entries else _find_moved_tags(context, entries[0].time_s),
+    )
+
+
+def _find_moved_tags(context: Context, since_s: int) -> tuple[str, ...]:
+    """Return the tags that were moved since, as a person may have meant those."""
+    history = context.history
+    logs = {
+        ref: history.read_reflog(ref) for ref in history.list_refs(TAGS) if history.is_alias(ref)
+    }
+    return tuple(
+        ref.removeprefix(TAGS)
+        for ref, log in sorted(logs.items())
+        if log and log[0].old is not None and log[0].time_s >= since_s
     )
 
 

@@ -77,3 +77,14 @@ def test_undo_of_a_rollback_takes_its_branch_and_note(shell):
     assert shell.json("undo")["diverged_branch"] is None
     assert len(shell.json("branch")) == 3
     shell.ok("fsck")
+
+
+def test_a_moved_tag_is_named_and_its_hint_works(shell):
+    shell.ok("commit", "--allow-empty", "-m", "more")
+    shell.ok("tag", "-f", "best", "HEAD~1")
+    before = shell.ok("log", "-1", "--format=%H", "best").out
+    shell.ok("tag", "-f", "best")
+    hint = "Tag 'best' stays: \"mvc tag -f best best@{1}\" takes its last move back"
+    assert hint in shell.ok("undo").lines
+    shell.ok("tag", "-f", "best", "best@{1}")
+    assert shell.ok("log", "-1", "--format=%H", "best").out == before

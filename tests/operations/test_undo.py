@@ -331,3 +331,24 @@ def test_it_holds_the_sweep_lock(three, monkeypatch):
     monkeypatch.setattr(history, "update_head", move)
     repo.undo()
     assert held == [True]
+
+
+def test_tags_that_were_moved_stay_and_are_named(three, monkeypatch):
+    repo, _ = three
+
+    def at(time_s):
+        monkeypatch.setattr("mvc.history.values.time.time", lambda: time_s)
+
+    at(1_900_000_000)
+    for name in ("best", "fresh", "old"):
+        repo.create_tag(name, "HEAD~1", force=name != "fresh")
+    repo.create_tag("old", "HEAD", force=True)
+    at(1_900_000_010)
+    repo.commit("four", allow_empty=True)
+    at(1_900_000_020)
+    repo.create_tag("best", "HEAD", force=True)
+    assert repo.undo(dry_run=True).tags == ("best",)
+    best = repo.resolve("best")
+    assert repo.undo().tags == ("best",)
+    assert repo.resolve("best") == best
+    assert repo.undo(redo=True).tags == ()

@@ -33,15 +33,14 @@ def undo(
 
     Each further "mvc undo" goes one step further back; "mvc undo --redo" returns. Changed files
     stop an undo that would overwrite them, unless -f is given. What was only staged, or never
-    added, is not in the history and cannot be brought back.
+    added, is not in the history and cannot be brought back. Tags stay where they are; after a "mvc
+    tag -f", undo says how to move one back.
     """
     repo = open_repo()
     with byte_progress("undoing", wanted=progress and not quiet) as bar:
         result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
     if as_json:
-        names = (
-            "action kind branch commit left_branch left_commit=left written removed diverged_branch"
-        )
+        names = "action kind branch commit left_branch left_commit=left written removed diverged_branch tags"
         write_json({**pick(result, names), "dry_run": dry_run})
     elif not quiet:
         _write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)
@@ -61,6 +60,8 @@ def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_
         position = f"at {commit_line(repo, out, result.commit)}"
     out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
     write_counts(out, result, dry_run=dry_run)
+    for name in map(printable, result.tags):
+        out.line(f"Tag '{name}' stays: \"mvc tag -f {name} {name}@{{1}}\" takes its last move back")
     if result.diverged_branch is not None:
         verb = (
             "keeps the abandoned commits again" if redo else "and the note of the rollback are gone"
