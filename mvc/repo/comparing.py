@@ -88,8 +88,8 @@ class Comparing(OpenRepo):
         repository by their two ids, so a second look reads nothing.
 
         Args:
-            old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live state such
-                as a state dict; defaults to the index (HEAD with ``staged``). A ``Path`` is never a
+            old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live model or its
+                state dict; defaults to the index (HEAD with ``staged``). A ``Path`` is never a
                 revision.
             new: the same; defaults to the worktree (the index with ``staged``).
             staged: compare with the index instead of the worktree.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections.abc
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import operations, workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from mvc.operations.compare import ModelDiff
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def compare(
-    old: StrPath | Mapping[str, object],
-    new: StrPath | Mapping[str, object],
+    old: StrPath | Operand,
+    new: StrPath | Operand,
     *,
     tensors: str | None = None,
     spectral: bool = False,
     progress: Progress = None,
 ) -> ModelDiff:
-    """Compare two models outside any repository: files, folders of them, or live states.
+    """Compare two models outside any repository: files, folders of them, live models or states.
 
     As ``Repo.compare``, but nothing is kept.
 
@@ -34,7 +33,7 @@ def compare(
         NotFoundError: a file does not exist.
         FormatError: a file holds no tensor.
     """
-    sides = (one if isinstance(one, collections.abc.Mapping) else Path(one) for one in (old, new))
+    sides = (Path(one) if isinstance(one, (str, os.PathLike)) else one for one in (old, new))
     return operations.compare.compare(
         None, *sides, tensors=tensors, spectral=spectral, progress=progress
     )
@@ -58,8 +57,8 @@ def open_model(operand: Operand, repo: OpenRepo | None = None) -> AbstractContex
     """Open the tensors of a revision, of the worktree or of plain files for a ``with`` block.
 
     Args:
-        operand: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live state such
-            as a state dict; None is the worktree. A ``Path`` is never a revision.
+        operand: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live model or
+            its state dict; None is the worktree. A ``Path`` is never a revision.
         repo: the repository, or None outside of one.
 
     Returns:

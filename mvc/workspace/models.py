@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
-    Operand = str | Path | Mapping[str, object] | None
+
+    class Stateful(Protocol):
+        """A live model, such as a ``torch.nn.Module``."""
+
+        def state_dict(self) -> Mapping[str, object]:
+            """Return its tensors by name."""
+
+    Operand = str | Path | Mapping[str, object] | Stateful | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,13 +74,13 @@ def open_model(
     Args:
         context: the repository, or None outside of one.
         operand: a revision, ``REV:PATH``, a checkpoint file or a folder of them; None is the
-            worktree. A name that is both is refused; a ``Path`` is never a revision. A mapping is
-            a live state, such as a state dict, which must not change meanwhile.
+            worktree. A name that is both is refused; a ``Path`` is never a revision. A mapping, or
+            what has a ``state_dict``, is a live state, which must not change meanwhile.
         paths: of a revision or the worktree, only these files, folders or wildcards.
 
     Raises:
         NotFoundError: it is none of these.
-        UsageError: it is more than one of these, or has no ``paths`` to choose from.
+        UsageError: it is more than one of these, of another type, or has no ``paths`` to choose from.
     """
     with ExitStack() as stack:
         if operand is None:
@@ -82,6 +89,8 @@ def open_model(
             yield read_worktree(context, stack, paths)
         elif isinstance(operand, Mapping):
             yield read_live(operand)
+        elif not isinstance(operand, (str, Path)):
+            yield read_live(_find_state(operand))
         elif _is_files(context, operand):
             if paths:
                 raise UsageError(f"paths select files of a revision, but {str(operand)!r} is none")
@@ -120,6 +129,16 @@ def _is_files(context: Context | None, operand: str | Path) -> bool:
             hint=f"write {'./' + operand!r} for the path",
         )
     return False
+
+
+def _find_state(operand: Stateful) -> Mapping[str, object]:
+    state = operand.state_dict() if hasattr(operand, "state_dict") else None
+    if not isinstance(state, Mapping):
+        raise UsageError(
+            f"{type(operand).__name__} is not a model",
+            hint="give a revision, a path, a state dict or what has one",
+        )
+    return state
 
 
 def read_live(state: Mapping[str, object]) -> Model:

@@ -68,6 +68,12 @@ def test_files_of_a_revision_and_files_anywhere(steps, root, tmp_path):
     save_file({"w": W * 8}, tmp_path / "other.safetensors")
     assert _scale(steps.compare("HEAD:m.safetensors", tmp_path / "other.safetensors")) == 4
     assert _scale(steps.compare(root / "m.safetensors", {"w": torch.from_numpy(W)})) == 1 / 4
+    live = torch.nn.Module()
+    live.w = torch.nn.Parameter(torch.from_numpy(W * 3))
+    assert _scale(steps.compare(root / "m.safetensors", live)) == 3 / 4
+    for wrong in (3, [W], object()):
+        with pytest.raises(UsageError, match="is not a model"):
+            steps.compare("HEAD", wrong)
     with pytest.raises(NotFoundError):
         steps.compare("HEAD", "nowhere")
     with pytest.raises(UsageError, match="paths select"):
@@ -104,6 +110,8 @@ def test_outside_a_repository(tmp_path):
     assert _scale(mvc.compare(tmp_path / "a.safetensors", str(tmp_path / "b.pt"))) == 2
     assert _scale(mvc.compare(tmp_path / "b.pt", tmp_path / "folder")) == 3 / 2
     assert _scale(mvc.compare({"w": W}, {"w": W * 5})) == 5
+    with pytest.raises(UsageError, match="int is not a model"):
+        mvc.compare({"w": W}, 5)
     (tmp_path / "x.safetensors").write_bytes(b"no header")
     with pytest.raises(FormatError, match="no tensor"):
         mvc.compare(tmp_path / "a.safetensors", tmp_path / "x.safetensors")
