@@ -201,13 +201,14 @@ class Blend(ByteSource):
         self.shape = tensors[0].view.shape
         self._settings = Settings(name, strategy.common, strategy.each, strategy.seed)
         _check_tensors(name, tensors, self.dtype)
-        self._row = self.shape[-1] if self.shape and method.needs_rows(self._settings) else 1
+        needs_rows = self.shape and method.needs_rows(self._settings)
+        self._row = max(self.shape[-1], 1) if needs_rows else 1
         if self._row > MAX_ROW_ELEMENTS:
             raise UnsupportedError(
                 f"rows of tensor {name!r} have {self._row:,} elements, "
                 f"{method.name} takes {MAX_ROW_ELEMENTS:,} at most"
             )
-        self._step = max(PIECE_ELEMENTS // max(self._row, 1), 1) * max(self._row, 1)
+        self._step = max(PIECE_ELEMENTS // self._row, 1) * self._row
         self._span = max(_SPAN_ELEMENTS // self._step, 1) * self._step
         wide = [*(get_dtype(one.view.dtype) for one in tensors), self.dtype]
         is_narrow = all(one.block_bytes <= _NARROW_BYTES for one in wide)
@@ -260,12 +261,16 @@ class Blend(ByteSource):
                 begin, stop = max(at, offset), min(at + raw.size, offset + len(buffer))
                 buffer[begin - offset : stop - offset] = raw[begin - at : stop - at].data
 
-    def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
-        """Yield what a function says of every piece, in their order, computed by some threads."""
+    def map(self, function: Callable[[Piece], T], every: int = 1) -> Iterator[T]:
+        """Yield what a function says of every piece, in their order, computed by some threads.
+
+        With ``every``, of a sample instead: one of so many elements, or of so many rows.
+        """
 
         def work(first: int) -> list[T]:
             with np.errstate(all="ignore"):
-                pieces = self._read(first, min(first + self._span, self._elements))
+                end = min(first + self._span, self._elements)
+                pieces = self._read(first, end, every)
                 return [function(piece) for piece in pieces]
 
         self._open()
@@ -294,7 +299,7 @@ class Blend(ByteSource):
             base = None if self.base is None else self.base.open()
             self._readers = base, [one.open() for one in self.inputs]
 
-    def _read(self, start: int, end: int) -> Iterator[Piece]:
+    def _read(self, start: int, end: int, every: int = 1) -> Iterator[Piece]:
         """Yield the pieces of a range; a span of them is read at once, a chunk is decoded once."""
         assert self._readers is not None
         base, inputs = self._readers
@@ -307,13 +312,17 @@ class Blend(ByteSource):
             old = None
             if base is not None and self.base is not None:
                 old = _read_numbers(base, self.base, begin, count)
-            for at in range(0, max(count, 1), self._step):
-                part = slice(at, at + self._step)
+            step = self._step if every == 1 else self._span
+            for at in range(0, max(count, 1), step):
                 yield Piece(
                     begin + at,
-                    None if old is None else old[part].astype(self._work),
-                    tuple(one[part].astype(self._work) for one in read),
+                    None if old is None else self._take(old[at : at + step], every),
+                    tuple(self._take(one[at : at + step], every) for one in read),
                 )
+
+    def _take(self, values: Numbers, every: int) -> Array:
+        chosen = values if every == 1 else values.reshape(-1, self._row)[::every].reshape(-1)
+        return chosen.astype(self._work)
 
 
 def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> None:

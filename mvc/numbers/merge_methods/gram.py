@@ -49,3 +49,9 @@ def weighted_sum(weights: Sequence[Any], arrays: Sequence[Array]) -> Array:
     for weight, array in zip(weights[1:], arrays[1:], strict=True):
         result += array * weight
     return result
+
+
+def agreeing(parts: Sequence[Array]) -> list[NDArray[np.bool_]]:
+    """Return which elements of each have the sign of the sum of all; a sum of 0 is positive."""
+    positive = sum(parts[1:], parts[0]) >= 0
+    return [(part > 0) & positive | (part < 0) & ~positive for part in parts]

@@ -56,8 +56,11 @@ class Pieces(Protocol):
 
     shape: tuple[int, ...]
 
-    def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
-        """Yield what a function says of every piece, in their order; it may run in any thread."""
+    def map(self, function: Callable[[Piece], T], every: int = 1) -> Iterator[T]:
+        """Yield what a function says of every piece, in their order; it may run in any thread.
+
+        With ``every``, pieces hold a sample: one of so many elements, or rows where they are whole.
+        """
         ...
 
 
@@ -178,6 +181,23 @@ def check_finite(name: str, *values: float) -> None:
             "and this method needs the norm of the whole tensor",
             hint="take that tensor from one side with a rule",
         )
+
+
+def keep(values: Array, mask: NDArray[np.bool_]) -> Array:
+    """Return values where the mask is set, and 0 elsewhere, even for NaN and infinity.
+
+    On bits: ``np.where`` branches at every element, which costs ten times as much.
+    """
+    words = values.view(f"i{values.itemsize}")
+    chosen: Array = (words & -mask.astype(words.dtype)).view(values.dtype)
+    return chosen
+
+
+def choose(mask: NDArray[np.bool_], values: Array, others: Array) -> Array:
+    """Return ``np.where(mask, values, others)``, faster; see ``keep``."""
+    words, rest = (one.view(f"i{one.itemsize}") for one in (values, others))
+    chosen: Array = (rest ^ ((words ^ rest) & -mask.astype(words.dtype))).view(values.dtype)
+    return chosen
 
 
 def total(values: Array) -> float:

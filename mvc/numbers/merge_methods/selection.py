@@ -1,19 +1,26 @@
 """Which element has a rank, exactly and in bounded memory.
 
-Values are ordered by the bits of their float32, counted by their upper halves and, in a second pass,
-by the lower halves of those that share the wanted upper one. Of equal values, the one that comes
-later in the tensor has the higher rank; so every piece has to know how many equal ones come before it.
+Values are ordered by the bits of their float32. A sample says between which two a rank will be
+(after Floyd and Rivest, "Expected time bounds for selection", 1975); one pass counts what is below
+and holds the few between them. Where the sample misled, two passes count all by the upper halves of
+their bits and then by the lower ones.
+
+Of equal values, the one that comes later in the tensor has the higher rank; so every piece has to
+know how many equal ones come before it.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,8 +28,12 @@ if TYPE_CHECKING:
 
     Keys = NDArray[Any]
     Scores = Callable[[Piece], Sequence[Array]]
+    Bracket = tuple[int, int]
 
 _HALF = 2**16
+_SAMPLED = 2**18  # elements, if the tensor has as many; more where it has over 255 times that
+_MOST_KEYS = 2**23  # that are held between the ends of all brackets
+_DEVIATIONS = 5  # a rank is farther off than that once in a million samples
 
 
 def order_keys(values: Array) -> Keys:
@@ -35,65 +46,199 @@ def order_keys(values: Array) -> Keys:
     return np.where(np.isnan(values), np.uint32(2**32 - 1), flipped)
 
 
-def find_keys(pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the keys that have some ranks, counted from the smallest.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        key: of the element that has it.
+        below: how many elements have a smaller key.
+        before: by the first element of a piece: how many before that have this key.
+    """
+
+    key: int
+    below: int
+    before: Mapping[int, int]
+
+    def cut(self, first: int, keys: Keys, rank: int) -> NDArray[np.bool_]:
+        """Return which keys of the piece at ``first`` have a rank, one with this key, or a higher."""
+        early = rank - self.below - self.before[first]
+        if early <= 0:
+            mask: NDArray[np.bool_] = keys >= np.uint32(self.key)
+            return mask
+        mask = keys > np.uint32(self.key)
+        equal = np.flatnonzero(keys == np.uint32(self.key))
+        mask[equal[early:]] = True
+        return mask
+
+
+def find_places(
+    pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]
+) -> list[list[Place]]:
+    """Return where some ranks are, counted from the smallest.
 
     Args:
-        pieces: the tensor; gone through twice.
+        pieces: the tensor.
         scores: what is ranked; any number of values per element.
         ranks: those that are wanted of each.
     """
-    upper = _count(pieces, lambda piece: [order_keys(one) >> 16 for one in scores(piece)])
+    found = _settle(pieces, scores, ranks, _guess(pieces, scores, ranks))
+    if found is None:
+        found = _settle(pieces, scores, ranks, _count_ranks(pieces, scores, ranks))
+    assert found is not None
+    return found
+
+
+def _guess(pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]) -> list[list[Bracket]]:
+    """Return between which keys the ranks will be, by a sample."""
+    elements = math.prod(pieces.shape)
+    every = min(elements // _SAMPLED, 255) | 1  # odd: other columns in every row
+    drawn = pieces.map(lambda piece: [order_keys(one) for one in scores(piece)], every)
+    return [
+        [_bracket(keys, rank / elements, is_whole=every == 1) for rank in some]
+        for some, keys in zip(
+            ranks, map(np.sort, map(np.concatenate, zip(*drawn, strict=True))), strict=True
+        )
+    ]
+
+
+def _bracket(drawn: Keys, share: float, *, is_whole: bool) -> Bracket:
+    place = round(share * len(drawn))
+    reach = 0 if is_whole else 8 + int(_DEVIATIONS * math.sqrt(len(drawn) * share * (1 - share)))
+    low, high = place - reach, place + reach
+    return (
+        int(drawn[low]) if low >= 0 else 0,
+        int(drawn[high]) if high < len(drawn) else 2**32 - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How the keys of a piece are to a bracket; those ``between`` its ends are held."""
+
+    below: int
+    low: int
+    between: Keys
+    high: int
+
+    @classmethod
+    def of(cls, keys: Keys, bracket: Bracket) -> _Seen:
+        low, high = map(np.uint32, bracket)
+        return cls(
+            int(np.count_nonzero(keys < low)),
+            int(np.count_nonzero(keys == low)),
+            keys[(keys > low) & (keys < high)] if high - low > 1 else keys[:0],
+            int(np.count_nonzero(keys == high)) if high > low else 0,
+        )
+
+
+def _settle(
+    pieces: Pieces,
+    scores: Scores,
+    ranks: Sequence[Sequence[int]],
+    brackets: Sequence[Sequence[Bracket]],
+) -> list[list[Place]] | None:
+    """Return where the ranks are; None if one is not in its bracket, or too much is."""
+
+    def look(piece: Piece) -> tuple[int, list[list[_Seen]]]:
+        keys = map(order_keys, scores(piece))
+        return piece.first, [
+            [_Seen.of(one, bracket) for bracket in some]
+            for one, some in zip(keys, brackets, strict=True)
+        ]
+
+    firsts, seen, held = [], [], 0
+    for first, rows in pieces.map(look):
+        firsts.append(first)
+        seen.append(rows)
+        held += sum(len(one.between) for row in rows for one in row)
+        if held > _MOST_KEYS:
+            return None
+    places = [
+        [
+            _place(rank, bracket, [rows[number][column] for rows in seen], firsts)
+            for column, (rank, bracket) in enumerate(zip(*pair, strict=True))
+        ]
+        for number, pair in enumerate(zip(ranks, brackets, strict=True))
+    ]
+    settled = [[one for one in some if one is not None] for some in places]
+    return settled if settled == places else None
+
+
+def _place(
+    rank: int, bracket: Bracket, seen: Sequence[_Seen], firsts: Sequence[int]
+) -> Place | None:
+    """Return where a rank is; None if it is not in the bracket."""
+    between = np.sort(np.concatenate([one.between for one in seen]))
+    below = sum(one.below for one in seen)
+    inner = below + sum(one.low for one in seen)
+    outer = inner + len(between)
+    if not below <= rank < outer + sum(one.high for one in seen):
+        return None
+    if rank < inner:
+        key, counts = bracket[0], [one.low for one in seen]
+    elif rank < outer:
+        key = int(between[rank - inner])
+        below = inner + int(np.searchsorted(between, np.uint32(key)))
+        counts = [int(np.count_nonzero(one.between == np.uint32(key))) for one in seen]
+    else:
+        key, below, counts = bracket[1], outer, [one.high for one in seen]
+    return Place(key, below, dict(zip(firsts, accumulate(counts, initial=0), strict=False)))
+
+
+def _count_ranks(
+    pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]
+) -> list[list[Bracket]]:
+    """Return the keys that have the ranks, as brackets with nothing between their ends."""
+    upper = _count(
+        pieces, lambda piece: [order_keys(one) >> 16 for one in scores(piece)], [1] * len(ranks)
+    )
     places = [
         [_locate(counts, rank) for rank in some] for counts, some in zip(upper, ranks, strict=True)
     ]
     bins = [sorted({half for half, _ in some}) for some in places]
 
     def lower(piece: Piece) -> list[Keys]:
-        """Keys of the wanted upper halves, numbered by these; all others fall into a last bin."""
+        """Keys of the wanted upper halves, numbered by these."""
         return [
             _low_half(order_keys(one), some) for one, some in zip(scores(piece), bins, strict=True)
         ]
 
-    counts = _count(pieces, lower)
-    found: list[list[int]] = []
-    for some, halves, count in zip(places, bins, counts, strict=True):
-        keys = []
-        for half, rest in some:
-            number = halves.index(half)
-            low, _ = _locate(count[number * _HALF : (number + 1) * _HALF], rest)
-            keys.append(half << 16 | low)
-        found.append(keys)
+    found: list[list[Bracket]] = []
+    for some, halves, count in zip(
+        places, bins, _count(pieces, lower, [len(one) for one in bins]), strict=True
+    ):
+        rows = count.reshape(-1, _HALF)
+        keys = [half << 16 | _locate(rows[halves.index(half)], rest)[0] for half, rest in some]
+        found.append([(key, key) for key in keys])
     return found
 
 
 def _low_half(keys: Keys, bins: Sequence[int]) -> Keys:
-    parts = [
-        (keys[keys >> 16 == half] & np.uint32(_HALF - 1)) + np.uint32(number * _HALF)
-        for number, half in enumerate(bins)
-    ]
-    return np.concatenate(parts) if parts else keys[:0]
+    return np.concatenate(
+        [
+            (keys[keys >> 16 == half] & np.uint32(_HALF - 1)) + np.uint32(number * _HALF)
+            for number, half in enumerate(bins)
+        ]
+    )
 
 
-def _count(pieces: Pieces, halves: Callable[[Piece], Sequence[Keys]]) -> list[NDArray[np.int64]]:
+def _count(
+    pieces: Pieces, halves: Callable[[Piece], Sequence[Keys]], bins: Sequence[int]
+) -> list[NDArray[np.int64]]:
     """Add up how often every number occurs."""
+    totals = [np.zeros(one * _HALF, np.int64) for one in bins]
+    lock = threading.Lock()  # each piece at once: thousands of histograms would fill the memory
 
-    def count(piece: Piece) -> list[NDArray[np.int64]]:
-        return [np.bincount(one, minlength=_HALF) for one in halves(piece)]
+    def count(piece: Piece) -> None:
+        for number, one in enumerate(halves(piece)):
+            counts = np.bincount(one, minlength=len(totals[number]))
+            with lock:
+                totals[number] += counts
 
-    totals: list[NDArray[np.int64]] = []
-    for counts in pieces.map(count):
-        totals = totals or [np.zeros(0, np.int64)] * len(counts)
-        totals = [_add(old, new) for old, new in zip(totals, counts, strict=True)]
+    for _ in pieces.map(count):
+        pass
     return totals
-
-
-def _add(old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(old) < len(new):
-        old, new = new, old
-    added = old.copy()
-    added[: len(new)] += new
-    return added
 
 
 def _locate(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
@@ -105,38 +250,24 @@ def _locate(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class RankRange:
-    """The elements whose rank is in a range: a mask of any piece.
+    """The elements whose rank is from ``start`` to ``end`` (without it): a mask of any piece.
 
     Attributes:
-        low, high: keys at both ends.
-        skipped: how many that equal ``low`` are below the range.
-        kept: how many that equal ``high`` are in it, with the skipped ones if it equals ``low``.
-        before: by the first element of a piece: how many before it equal ``low``, and ``high``.
+        start, end: the ranks.
+        low: where ``start`` is.
+        high: where ``end - 1`` is; None where that is the last of all.
     """
 
-    low: int
-    high: int
-    skipped: int
-    kept: int
-    before: dict[int, tuple[int, int]]
+    start: int
+    end: int
+    low: Place
+    high: Place | None
 
     def mask(self, first: int, values: Array) -> NDArray[np.bool_]:
         """Return which elements of the piece at ``first`` are in the range."""
         keys = order_keys(values)
-        lows, highs = self.before[first]
-        above = _late(keys, self.low, self.skipped - lows)
-        return above & ~_late(keys, self.high, self.kept - highs)
-
-
-def _late(keys: Keys, key: int, early: int) -> NDArray[np.bool_]:
-    """Return which keys are above one, or equal to it after some ``early`` ones."""
-    if early <= 0:
-        mask: NDArray[np.bool_] = keys >= np.uint32(key)
-        return mask
-    mask = keys > np.uint32(key)
-    equal = np.flatnonzero(keys == np.uint32(key))
-    mask[equal[early:]] = True
-    return mask
+        above = self.low.cut(first, keys, self.start)
+        return above if self.high is None else above & ~self.high.cut(first, keys, self.end)
 
 
 def rank_ranges(
@@ -154,27 +285,10 @@ def rank_ranges(
         values = scores(piece)
         return [values[number] for number in wanted]
 
+    last = math.prod(pieces.shape)
     bounds = [one for one in ranges if one is not None]
-    keys = find_keys(pieces, some, [(start, end - 1) for start, end in bounds])
-
-    def look(piece: Piece) -> tuple[int, NDArray[np.int64]]:
-        rows = []
-        for values, ends in zip(some(piece), keys, strict=True):
-            own = order_keys(values)
-            marks = np.array(ends, np.uint32)
-            rows.append([np.count_nonzero(own < marks[0]), np.count_nonzero(own == marks[0]),
-                         np.count_nonzero(own < marks[1]), np.count_nonzero(own == marks[1])])  # fmt: skip
-        return piece.first, np.array(rows, np.int64)
-
-    seen = list(pieces.map(look))
-    totals = sum((counts for _, counts in seen), np.zeros((len(wanted), 4), np.int64))
+    ranks = [[start] if end == last else [start, end - 1] for start, end in bounds]
     found: list[RankRange | None] = [None] * len(ranges)
-    for row, number in enumerate(wanted):
-        (start, end), before, lows, highs = bounds[row], {}, 0, 0
-        for first, counts in seen:
-            before[first] = lows, highs
-            lows, highs = lows + int(counts[row, 1]), highs + int(counts[row, 3])
-        low, high = keys[row]
-        skipped, kept = start - int(totals[row, 0]), end - int(totals[row, 2])
-        found[number] = RankRange(low, high, skipped, kept, before)
+    for number, bound, places in zip(wanted, bounds, find_places(pieces, some, ranks), strict=True):
+        found[number] = RankRange(*bound, places[0], None if bound[1] == last else places[1])
     return found

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from mvc.numbers.merge_methods.averaging import WEIGHT
-from mvc.numbers.merge_methods.gram import weighted_sum
-from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, total
+from mvc.numbers.merge_methods.gram import agreeing, weighted_sum
+from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, keep, total
 from mvc.numbers.merge_methods.random import chance_words, draw
 from mvc.numbers.merge_methods.selection import order_keys, rank_ranges
 
@@ -107,7 +107,7 @@ def _thin(piece: Piece, masks: Masks | None) -> list[Array]:
     chosen = masks(piece, deltas)
     # Not a product: what is left out may be infinite.
     return [
-        delta if mask is None else np.where(mask, delta, delta.dtype.type(0))
+        delta if mask is None else keep(delta, mask)
         for delta, mask in zip(deltas, chosen, strict=True)
     ]
 
@@ -119,14 +119,10 @@ def _whole(weights: Sequence[float]) -> float:
 
 def _agree(parts: list[Array], weights: Sequence[float]) -> tuple[Array, Array]:
     """Return the sum of those elements whose sign is that of all, and of their weights."""
-    sign = np.where(sum(parts[1:], parts[0]) >= 0, 1, -1).astype(parts[0].dtype)
-    masks = [np.sign(part) == sign for part in parts]
-    mixed = weighted_sum(
-        [1.0] * len(parts), [part * mask for part, mask in zip(parts, masks, strict=True)]
-    )
-    divisor = weighted_sum(weights, [mask.astype(sign.dtype) for mask in masks])
-    divisor[divisor == 0] = 1
-    return mixed, divisor
+    masks = agreeing(parts)
+    agreed = [part * mask for part, mask in zip(parts, masks, strict=True)]
+    divisor = weighted_sum(weights, [mask.astype(parts[0].dtype) for mask in masks])
+    return sum(agreed[1:], agreed[0]), divisor + (divisor == 0)
 
 
 def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> list[float]:
@@ -195,33 +191,36 @@ def _by_chance(_: Pieces, settings: Settings) -> Masks:
 def _by_chance_of_rank(pieces: Pieces, settings: Settings) -> Masks:
     """Chances go evenly from density - epsilon to density + epsilon by the rank in the row."""
     row = max(pieces.shape[-1] if pieces.shape else 1, 1)
+    # A row of one element has no order: its chance is the density itself.
+    along = np.arange(row) / (row - 1) if row > 1 else np.full(1, 0.5)
+    chances = [
+        None
+        if one["density"] >= 1
+        else chance_words((one["density"] - one["epsilon"]) + along * 2 * one["epsilon"])
+        for one in settings.each
+    ]
 
     def masks(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
-        found: list[NDArray[np.bool_] | None] = []
-        for number, (one, delta) in enumerate(zip(settings.each, deltas, strict=True)):
-            if one["density"] >= 1:
-                found.append(None)
-                continue
-            ranks = _rank_rows(np.abs(delta).reshape(-1, row))
-            # A row of one element has no order: its chance is the density itself.
-            along = ranks.ravel() / (row - 1) if row > 1 else np.full(len(delta), 0.5)
-            chance = (one["density"] - one["epsilon"]) + along * 2 * one["epsilon"]
-            words = draw(settings.seed, settings.name, number, piece.first, len(delta))
-            found.append(words < chance_words(chance))
-        return found
+        return [
+            None
+            if words is None
+            else draw(settings.seed, settings.name, number, piece.first, len(delta))
+            < _by_ranks(np.abs(delta).reshape(-1, row), words)
+            for number, (words, delta) in enumerate(zip(chances, deltas, strict=True))
+        ]
 
     return masks
 
 
-def _rank_rows(rows: Array) -> NDArray[np.uint32]:
-    """Return the rank of every element in its row; of equal ones the later one's is higher."""
+def _by_ranks(rows: Array, values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return for every element the value of its rank in its row; of equal ones the later is higher."""
     # Key and place in one number: sorting those is several times as fast as argsort, and stable.
-    places = np.arange(rows.shape[1], dtype=np.uint64)
+    places = np.arange(rows.size, dtype=np.uint64).reshape(rows.shape)
     packed = order_keys(rows).astype(np.uint64) << np.uint64(32) | places
     packed.sort(axis=1)
-    ranks = np.empty(rows.shape, np.uint32)
-    np.put_along_axis(ranks, (packed & np.uint64(2**32 - 1)).astype(np.int64), places[None, :], 1)
-    return ranks
+    found = np.empty(rows.size, np.uint32)
+    found[(packed & np.uint64(2**32 - 1)).view(np.int64)] = values
+    return found
 
 
 _MASKS: dict[str, Callable[[Pieces, Settings], Masks]] = {
