@@ -20,6 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
@@ -36,6 +37,7 @@ COLUMNS = 96
 COLUMN, LINE, FONT, MARGIN, TITLE = 12.2, 24.4, 20, 14, 44
 FAMILY = "ui-monospace, Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 BLOCKS = " ▁▂▃▄▅▆▇█"
+VOCABULARY, CONTEXT, SAMPLES = 128, 64, 32  # of the demo's model; SAMPLES are enough for its tests
 PICTURES = {
     "diff": ["diff", "main~1", "main"],
     "log": ["log", "--oneline", "--graph", "--all"],
@@ -44,6 +46,16 @@ PICTURES = {
     "du": ["du"],
 }
 REPORT = ["diff", "main~1", "main"]
+ENTRY, INPUTS = "train.py", "text.npy"
+MODEL_PICTURES = {
+    "stats": ["diff", "--stats", "main~1", "main"],
+    "verify": [
+        *("verify", "main~1", "main", "--layers", "module,system"),
+        *("--entry", f"{ENTRY}:CharModel", "--inputs", INPUTS),
+    ],
+    "merge": ["merge", "other", "--preview"],
+    "blame": ["blame", "--by", "module"],
+}
 BROWSER = "chromium"
 RUN_PICTURES = {
     "rollback": ["log", "--oneline", "--graph", "--all"],
@@ -54,7 +66,7 @@ RUN_PICTURES = {
 def run_on_terminal(folder: Path, words: list[str]) -> str:
     """Return what a command prints on a terminal, escape codes included."""
     master, slave = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color", "PAGER": "cat"}
     command = [sys.executable, "-m", "mvc", *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave
@@ -78,19 +90,20 @@ def draw(name: str, words: list[str], output: str) -> None:
     """Write one picture."""
     text = Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}".expandtabs(8))
     console = Console(width=COLUMNS, force_terminal=True)
+    lines = text.wrap(console, COLUMNS)
     shapes = [
         shape
-        for row, line in enumerate(text.split("\n"))
+        for row, line in enumerate(lines)
         for shape in line_shapes(line.render(console), MARGIN + TITLE + row * LINE)
     ]
     width = COLUMNS * COLUMN + 2 * MARGIN
-    height = TITLE + text.plain.count("\n") * LINE + LINE + 2 * MARGIN
+    height = TITLE + len(lines) * LINE + 2 * MARGIN
     theme = SVG_EXPORT_THEME
     dots = [
         f'<circle cx="{26 + 22 * number}" cy="22" r="7" fill="{colour}"/>'
         for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
     ]
-    lines = [
+    parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
         f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{theme.background_color.hex}"/>',
         *dots,
@@ -99,7 +112,7 @@ def draw(name: str, words: list[str], output: str) -> None:
         *shapes,
         "</g></svg>",
     ]
-    (IMAGES / f"{name}.svg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (IMAGES / f"{name}.svg").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
 def line_shapes(segments: Iterator[Segment], top: float) -> Iterator[str]:
@@ -146,6 +159,24 @@ def draw_report(folder: Path) -> None:
     )
 
 
+def prepare(folder: Path) -> None:
+    """Make what the pictures about models need: inputs, a branch to merge, known drift."""
+    text = bytes(byte for byte in (ROOT / "README.md").read_bytes() if byte < VOCABULARY)
+    windows = np.frombuffer(text[: SAMPLES * CONTEXT], np.uint8).reshape(SAMPLES, CONTEXT)
+    np.save(folder / INPUTS, windows.astype(np.int64))
+    shutil.copy(ROOT / "examples" / "demo.py", folder / ENTRY)
+    for words in (
+        ["switch", "-c", "other", "main~1"],
+        ["restore", "--staged", "--worktree", "--source", "wild", "model.safetensors"],
+        ["commit", "-q", "-m", "fine-tuned at another rate"],
+        ["switch", "main"],
+        ["blame", "--stats"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "mvc", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
+
+
 def main() -> None:
     """Run the demo once, unless its folder is given, and draw every picture."""
     parser = argparse.ArgumentParser()
@@ -165,6 +196,9 @@ def main() -> None:
         for name, words in PICTURES.items():
             draw(name, words, run_on_terminal(folder, words))
         draw_report(folder)
+        prepare(folder)
+        for name, words in MODEL_PICTURES.items():
+            draw(name, words, run_on_terminal(folder, words))
         for name, words in RUN_PICTURES.items():
             draw(name, words, run_on_terminal(folder / "run", words))
 

@@ -44,6 +44,11 @@ def test_quickstart(tmp_path):
             assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
             outputs[line] = done.stdout
     assert "norm" in outputs["$ mvc diff"]
+    short = {line.partition("#")[0].rstrip(): text for line, text in outputs.items()}
+    assert "1 modified" in short["$ mvc diff --stats"]
+    assert "dpo, first try" in short["$ mvc merge try-dpo"]
+    assert "sft, epoch 1" in short["$ mvc blame"]
+    assert "the same:" in short["$ mvc verify"]
     assert "sft, epoch 1" in outputs["$ mvc log --oneline --graph"]
 
     script, _ = _blocks("python")
