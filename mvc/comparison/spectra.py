@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 SPECTRUM = b"spectrum"
 """The kind of kept spectra; their key is that of the statistics."""
 _PASSES = 2
+_MOST_COLUMNS = 2**16
+"""Of more than two dimensions: stacked experts are no kernel, and a sketch of them takes gigabytes."""
 
 
 def add_spectra(
@@ -67,10 +70,18 @@ def _keys_of(changes: Sequence[TensorChange], places: Sequence[int]) -> list[byt
     return [key for key in keys if key is not None]
 
 
+def _matrix_shape(change: TensorChange) -> tuple[int, int]:
+    """Return rows and columns: the kernel of a convolution has one row for each output, as it is applied."""
+    first, *others = change.compared_shape or (0,)
+    return first, math.prod(others)
+
+
 def _has_spectrum(change: TensorChange) -> bool:
     """Return whether a difference is a matrix of known values that is not zero."""
-    shape, found = change.compared_shape, change.statistics
-    if shape is None or found is None or len(shape) != 2 or min(shape) < 2:  # noqa: PLR2004
+    (rows, columns), found = _matrix_shape(change), change.statistics
+    if found is None or min(rows, columns) < 2:  # noqa: PLR2004
+        return False
+    if len(change.compared_shape or ()) > 2 and columns > _MOST_COLUMNS:  # noqa: PLR2004
         return False
     dtypes = [get_dtype(side.view.dtype) for side in _sides(change)]
     # A complex matrix would need other arithmetic; rows of packed types must be whole blocks.
@@ -78,7 +89,7 @@ def _has_spectrum(change: TensorChange) -> bool:
         bool(found.sum_sq_difference)
         and all(map(is_readable, dtypes))
         and not any("complex" in one.numpy_name or one.name == "C32" for one in dtypes)
-        and not any(shape[1] % one.block_elements for one in dtypes)
+        and not any(columns % one.block_elements for one in dtypes)
     )
 
 
@@ -94,7 +105,7 @@ def _count_bytes(change: TensorChange) -> int:
 
 
 def _compute(change: TensorChange) -> Spectrum:
-    rows, columns = change.compared_shape or (0, 0)
+    rows, columns = _matrix_shape(change)
     old, new = (_Rows(side, columns) for side in _sides(change))
     return find_spectrum(
         lambda first, count: new.read(first, count) - old.read(first, count), rows, columns

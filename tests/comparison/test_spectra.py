@@ -49,10 +49,20 @@ def test_as_a_full_decomposition_whatever_the_layout():
     assert found["half"].energy > 0
 
 
+@pytest.mark.parametrize("shape", [(30, 16, 5, 10), (80, 300, 1, 1), (100, 240), (12, 8, 5, 10, 5)])
+def test_of_a_kernel_the_outputs_are_the_rows(shape):
+    update = np.array([*range(1, shape[0] + 1)])[:, None] * RNG.standard_normal(np.prod(shape[1:]))
+    old = OLD.reshape(shape)
+    new = (old + 0.1 * update.reshape(shape)).astype("f4")
+    found = _spectra(mvc.compare({"w": old}, {"w": new}, spectral=True))["w"]
+    _fits(found, (new.astype("f8") - old).reshape(shape[0], -1))
+    assert found.full_rank == min(shape[0], np.prod(shape[1:]))
+
+
 def test_only_matrices_that_differ_have_one():
-    old = {"same": OLD, "vector": OLD[0], "cube": OLD.reshape(3, 100, 80), "row": OLD[:1],
+    old = {"same": OLD, "vector": OLD[0], "cube": np.ones((2, 300, 300), "f4"), "row": OLD[:1],
            "grown": OLD[:200], "complex": OLD[:, :2].astype("c8"), "shape": OLD}  # fmt: skip
-    new = {"same": OLD, "vector": NEW[0], "cube": NEW.reshape(3, 100, 80), "row": NEW[:1],
+    new = {"same": OLD, "vector": NEW[0], "cube": RNG.random((2, 300, 300), "f4"), "row": NEW[:1],
            "grown": NEW, "complex": NEW[:, :2].astype("c8"), "shape": NEW.T}  # fmt: skip
     found = _spectra(mvc.compare(old, new, spectral=True))
     assert {name for name, one in found.items() if one is not None} == {"grown"}
