@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -198,32 +199,89 @@ def merge_checkpoint(
     fit: Fit | None = None,
 ) -> CheckpointMerge | str:
     """Plan the merge of one checkpoint, or return in words why its tensors cannot be merged."""
-    entries = [base, *sides]
-    manifests = [None if one is None else context.manifests.read(one.blob) for one in entries]
-    layout = _Layout(context, manifests[0], [one for one in manifests[1:] if one is not None])
-    if len(layout.formats) > 1:
-        return f"it is {' here and '.join(layout.formats)} there"
-    tensors = [_read_tensors(context, path, one) for one in entries]
-    result: dict[str, ModelTensor] = {}
-    conflicts: list[tuple[str, str]] = []
-    taken: Counter[str] = Counter()
-    is_cut_alike = len({one.chunk_bytes for one in manifests if one is not None}) == 1
-    version = _version if is_cut_alike else _version_by_bytes
+    formats = list(dict.fromkeys(context.manifests.read(one.blob).format for one in sides))
+    if len(formats) > 1:
+        return f"it is {' here and '.join(formats)} there"
+    versions = [base, *sides]
+    tensors = [{} if one is None else read_tensors(context, {path: one}) for one in versions]
+    places = dict.fromkeys((name for one in tensors for name in one), path)
+    decided = decide_tensors(tensors, places, lambda _, name: find_strategy(name), resolve, fit)[
+        path
+    ]
+    strategy, must_fit = find_strategy(METADATA_KEY), fit is not None
+    return place_tensors(context, path, versions, decided, strategy, must_fit=must_fit)
+
+
+@dataclass(slots=True)
+class DecidedTensors:
+    """What becomes of the tensors of one file.
+
+    Attributes:
+        result: those that it has then, ours where there is a conflict.
+        conflicts: (tensor, what happened) of those that nothing decides.
+        taken: how many came from where.
+    """
+
+    result: dict[str, ModelTensor] = field(default_factory=dict)
+    conflicts: list[tuple[str, str]] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+def decide_tensors(
+    tensors: Sequence[Tensors],
+    places: Mapping[str, str],
+    find_strategy: Callable[[str, str], str | None],
+    resolve: Resolve,
+    fit: Fit | None = None,
+) -> dict[str, DecidedTensors]:
+    """Decide about all tensors of a base and its sides; return path of the result → its tensors.
+
+    ``places`` says in which file the result has each name, ``find_strategy`` takes that and the name.
+    """
+    found = {path: DecidedTensors() for path in places.values()}
+    cuts = {tensor.chunk_bytes for one in tensors for tensor in one.values()}
+    version = _version if len(cuts) <= 1 else _version_by_bytes
     for row in merge_names(tensors[0], tensors[1:], version, lambda one: one.elements > 1):
+        path = places[row.name]
+        of_file = found[path]
         fitted = row if fit is None else fit(path, row)
-        source, tensor = _decide(path, fitted, find_strategy, resolve)
+        source, tensor = _decide(path, fitted, partial(find_strategy, path), resolve)
         if source == "conflict":
-            conflicts.append((row.name, row.reason + _describe(row)))
-        taken[source] += 1
+            of_file.conflicts.append((row.name, row.reason + _describe(row)))
+        of_file.taken[source] += 1
         if tensor is not None:
-            result[row.name] = tensor
-    strategy = find_strategy(METADATA_KEY)
+            of_file.result[row.name] = tensor
+    return found
+
+
+def place_tensors(
+    context: Context,
+    path: str,
+    versions: Sequence[TreeEntry | None],
+    decided: DecidedTensors,
+    strategy: str | None,
+    *,
+    must_fit: bool = False,
+) -> CheckpointMerge | str:
+    """Plan a file of decided tensors, or return in words why there can be none.
+
+    Args:
+        context: the repository.
+        path: its name.
+        versions: of the file, the base first; a side that lacks it has no say in its layout.
+        decided: its tensors.
+        strategy: who decides about what both changed around them.
+        must_fit: raise UnsupportedError if the file of no side can hold a tensor of this shape.
+    """
+    base, *sides = (None if one is None else context.manifests.read(one.blob) for one in versions)
+    layout = _Layout(context, base, [one for one in sides if one is not None])
+    result, conflicts, taken = decided.result, decided.conflicts, decided.taken
     if not layout.is_safetensors:
         like, frame, crc32s, fault = layout.take_frame(strategy)
         if like.format in _ZIPS and frame is None:
             return f"what is around its tensors cannot be made anew ({like.format})"
         misfit = _find_misfit(like, result)
-        if misfit is not None and fit is not None:
+        if misfit is not None and must_fit:
             raise UnsupportedError(
                 f"tensor {misfit!r} of {path} cannot get other rows: it is no safetensors file"
             )
@@ -237,12 +295,10 @@ def merge_checkpoint(
     return CheckpointMerge(path, ordered, header, like, tuple(conflicts), taken)
 
 
-def _read_tensors(context: Context, path: str, entry: TreeEntry | None) -> dict[str, ModelTensor]:
+def read_tensors(context: Context, tree: Mapping[str, TreeEntry]) -> dict[str, ModelTensor]:
     """Return name → tensor; segments of several tensors go by the first."""
-    if entry is None:
-        return {}
     found: dict[int, ModelTensor] = {}
-    for one in read_tree_model(context, {path: entry}, path).tensors:
+    for one in read_tree_model(context, tree, "").tensors:
         found.setdefault(id(one.segment), one)
     return {one.name: one for one in found.values()}
 
@@ -319,8 +375,7 @@ class _Layout:
         self._sides = sides
         self._all = [base, *sides]
         self._read: dict[tuple[ChunkId, ...], Metadata] = {}
-        self.formats = list(dict.fromkeys(one.format for one in sides))
-        self.is_safetensors = self.formats == ["safetensors"]
+        self.is_safetensors = all(one.format == "safetensors" for one in sides)
 
     def take_frame(
         self, strategy: str | None

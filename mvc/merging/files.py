@@ -16,6 +16,7 @@ from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
 from mvc.merging.likeness import make_likeness
 from mvc.merging.rules import SIDES
+from mvc.merging.shards import find_models, merge_model
 from mvc.merging.table import Decision, Outcome, Row, decide, merge_names
 from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
 from mvc.workspace.manifests import find_manifest
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from mvc.history.values import Stages
-    from mvc.merging.checkpoint import Resolve
+    from mvc.merging.checkpoint import Fit, Resolve
     from mvc.merging.rules import Rules
     from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context
@@ -61,6 +62,7 @@ class FileMerge:
         data: content that is made anew, or None.
         mode: its Git mode in the result.
         conflicts: what is not decided.
+        is_open: whether it is left undecided with others that have conflicts: the shards of a model.
     """
 
     path: str
@@ -71,6 +73,7 @@ class FileMerge:
     data: bytes | None = None
     mode: int = 0
     conflicts: tuple[Conflict, ...] = ()
+    is_open: bool = False
 
     @property
     def is_merged(self) -> bool:
@@ -108,6 +111,10 @@ class Sides:
         """Return the paths of all files that a side has."""
         return {path for tree in self.trees for path in tree}.union(self.beside)
 
+    def versions(self) -> set[str]:
+        """Return the paths of all files that are merged."""
+        return {path for tree in (self.base, *self.trees) for path in tree}
+
 
 def plan_files(
     context: Context, sides: Sides, rules: Rules, resolve: Resolve, *, check_tokens: bool = True
@@ -127,16 +134,15 @@ def plan_files(
         NotFoundError: a tokenizer was chosen, and there is none.
     """
     planner = _Planner(context, sides, rules, resolve, check_tokens=check_tokens)
-    merges = tuple(
-        planner.plan(row)
-        for row in merge_names(
-            sides.base,
-            sides.trees,
-            _version,
-            lambda one: one.blob != EMPTY_BLOB,
-            make_likeness(context),
-        )
+    models = [one for paths in find_models(sides.versions()) for one in planner.plan_model(paths)]
+    done = {merge.path for merge in models}
+    base, *trees = (
+        {path: entry for path, entry in tree.items() if path not in done}
+        for tree in (sides.base, *sides.trees)
     )
+    likeness = make_likeness(context)
+    rows = merge_names(base, trees, _version, lambda one: one.blob != EMPTY_BLOB, likeness)
+    merges = (*models, *(planner.plan(row) for row in rows))
     if sides.tokenizer is not None:
         planner.tokens.check_found()
         merges += planner.plan_new({merge.path for merge in merges})
@@ -159,6 +165,11 @@ def _with_mode(entry: TreeEntry | None, mode: int) -> TreeEntry | None:
     if entry is None or MODE_SYMLINK in (entry.mode, mode):
         return entry
     return TreeEntry(mode, entry.blob)
+
+
+def _with_tensors(plan: FileMerge, merged: CheckpointMerge) -> FileMerge:
+    conflicts = tuple(Conflict(plan.path, name, reason) for name, reason in merged.conflicts)
+    return replace(plan, checkpoint=merged, conflicts=conflicts)
 
 
 class _Planner:
@@ -225,6 +236,42 @@ class _Planner:
                 return merged
         return self._decide_whole(plan)
 
+    def plan_model(self, paths: Sequence[str]) -> list[FileMerge]:
+        """Plan the files of a model as one; nothing if each can be planned by itself.
+
+        One that a person has decided about already takes the others along.
+        """
+        if not set(self._sides.beside).isdisjoint(paths):
+            return []
+        base, *trees = (
+            {path: tree[path] for path in paths if path in tree}
+            for tree in (self._sides.base, *self._sides.trees)
+        )
+        files = merge_model(
+            self._context,
+            base,
+            trees,
+            lambda path, name: self._rules.find(path, name, self._all),
+            self._resolve,
+            self._fit,
+        )
+        if files is None:
+            return []
+        rows = merge_names(base, trees, _version, lambda _: False)
+        merges = [self._plan_part(row, files[row.name]) for row in rows]
+        return [replace(one, is_open=any(one.conflicts for one in merges)) for one in merges]
+
+    @staticmethod
+    def _plan_part(
+        row: Row[TreeEntry], part: CheckpointMerge | TreeEntry | bytes | None
+    ) -> FileMerge:
+        plan = FileMerge(row.name, row, mode=_merge_modes(row))
+        if isinstance(part, bytes):
+            return replace(plan, data=part)
+        if isinstance(part, CheckpointMerge):
+            return _with_tensors(plan, part)
+        return replace(plan, taken=_with_mode(part, plan.mode))
+
     def _decide_whole(self, plan: FileMerge, why: str = "") -> FileMerge:
         """Take one version of a file whose content cannot be merged, if a rule says which."""
         row, strategy = plan.row, self._rules.find(plan.path, None, self._all)
@@ -258,12 +305,15 @@ class _Planner:
             sides,
             lambda name: self._rules.find(path, name, self._all),
             self._resolve,
-            None if self._sides.tokenizer is None else self.tokens.fit,
+            self._fit,
         )
         if isinstance(merged, str):
             return self._decide_whole(plan, merged)
-        conflicts = tuple(Conflict(path, name, reason) for name, reason in merged.conflicts)
-        return replace(plan, checkpoint=merged, conflicts=conflicts)
+        return _with_tensors(plan, merged)
+
+    @property
+    def _fit(self) -> Fit | None:
+        return None if self._sides.tokenizer is None else self.tokens.fit
 
     def _resolve(self, strategy: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
         if self._check_tokens:

@@ -55,7 +55,7 @@ class MergedTree:
 
     def undecided(self, asleep: Container[str]) -> tuple[Undecided, ...]:
         """Return the files that are not decided as the index will have them."""
-        merges = [merge for merge in self.merges if merge.conflicts]
+        merges = [merge for merge in self.merges if merge.conflicts or merge.is_open]
         return tuple(Undecided(one.path, one.path in asleep, _stages(one)) for one in merges)
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError
 from mvc.merging.files import plan_files
 from mvc.merging.rules import Rules
+from mvc.merging.shards import find_models
 from mvc.merging.text import MAX_TEXT_BYTES
 from mvc.merging.told import Told, read_told
-from mvc.merging.trees import MergedTree, write_merge
+from mvc.merging.trees import write_merge
 from mvc.merging.undecided import find_conflicts, undecided_sides
 from mvc.operations.merge import MergeResult, check_rules, count_tensors
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_return
@@ -30,7 +31,7 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
-    from mvc.workspace.journal import Mark
+    from mvc.workspace.journal import Mark, Undecided
 
 _SHOWN = 5
 _TWO = 2  # ours and theirs
@@ -108,19 +109,22 @@ def _decide(
     check_rules(context, Rules(tuple(new)), everything)
     plan, left = CheckoutPlan(), list[str]()
     done: list[FileMerge] = []
-    for path in index.unmerged:
+    for paths in _together(index.unmerged):
         one = replace(
             sides,
-            base=_only(sides.base, path),
-            trees=[_only(tree, path) for tree in sides.trees],
-            labels=("HEAD", _find_label(context, path)),
+            base=_only(sides.base, paths),
+            trees=[_only(tree, paths) for tree in sides.trees],
+            labels=("HEAD", _find_label(context, paths[-1])),
         )
         merges = plan_files(context, one, told.rules, methods.resolve)
         merged = write_merge(context, merges, one.trees[0], progress)
-        if path not in index.asleep or find_file_stat(context.worktree, path) is not None:
-            _check_untouched(context, index, path, one, earlier)
-        plan = _plan_decided(context, index, plan, path, merged)
-        left += [path] if merged.conflicts else []
+        _check_untouched(context, index, paths, one, earlier)
+        undecided = {file.path: file for file in merged.undecided(())}
+        for path in paths:
+            plan = _plan_decided(
+                context, index, plan, path, merged.entries.get(path), undecided.get(path)
+            )
+        left += undecided
         done += merges
     head = context.history.head()
     stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
@@ -130,36 +134,56 @@ def _decide(
     return done
 
 
+def _together(unmerged: Iterable[str]) -> list[list[str]]:
+    """Return undecided paths in groups that are decided together: the files of a model."""
+    models = find_models(unmerged)
+    joined = {path for paths in models for path in paths}
+    return [*models, *([path] for path in unmerged if path not in joined)]
+
+
 def _plan_decided(
-    context: Context, index: Index, plan: CheckoutPlan, path: str, merged: MergedTree
+    context: Context,
+    index: Index,
+    plan: CheckoutPlan,
+    path: str,
+    wanted: TreeEntry | None,
+    undecided: Undecided | None,
 ) -> CheckoutPlan:
     """Add one file to a plan: as it is now decided, or as far as it is."""
-    wanted = merged.entries.get(path)
-    if path in index.asleep and find_file_stat(context.worktree, path) is None:
-        if merged.conflicts:
+    if _is_asleep(context, index, path):
+        if undecided is not None:
             return plan
         mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
         change = EntryChange(path, mode, blob, skip_worktree=wanted is not None)
         return replace(plan, entries=(*plan.entries, change))
-    plan = replace(plan, undecided=(*plan.undecided, *merged.undecided(())))
+    plan = replace(plan, undecided=(*plan.undecided, *([undecided] if undecided else [])))
     if wanted is None:
         return replace(plan, remove=(*plan.remove, path))
     return replace(plan, write=(*plan.write, (path, wanted)))
 
 
-def _only(tree: Mapping[str, TreeEntry], path: str) -> dict[str, TreeEntry]:
-    return {path: tree[path]} if path in tree else {}
+def _is_asleep(context: Context, index: Index, path: str) -> bool:
+    """Return whether an undecided file was never written to the worktree."""
+    return path in index.asleep and find_file_stat(context.worktree, path) is None
 
 
-def _check_untouched(context: Context, index: Index, path: str, sides: Sides, told: Told) -> None:
-    """Check that a file of the worktree is as the merge left it."""
+def _only(tree: Mapping[str, TreeEntry], paths: Sequence[str]) -> dict[str, TreeEntry]:
+    return {path: tree[path] for path in paths if path in tree}
+
+
+def _check_untouched(
+    context: Context, index: Index, paths: Sequence[str], sides: Sides, told: Told
+) -> None:
+    """Check that files of the worktree are as the merge left them."""
     merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
-    left = write_merge(context, merges, sides.trees[0]).entries.get(path)
-    if left is not None and not holds(context, index, path, left.mode, left.blob):
-        raise ConflictError(
-            f"{path!r} has changed since, and a rule would overwrite it",
-            hint=f'"mvc add {path}" takes it as it is',
-        )
+    entries = write_merge(context, merges, sides.trees[0]).entries
+    for path in paths:
+        left = None if _is_asleep(context, index, path) else entries.get(path)
+        if left is not None and not holds(context, index, path, left.mode, left.blob):
+            raise ConflictError(
+                f"{path!r} has changed since, and a rule would overwrite it",
+                hint=f'"mvc add {path}" takes it as it is',
+            )
 
 
 def _find_label(context: Context, path: str) -> str:

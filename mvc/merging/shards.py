@@ -1,0 +1,173 @@
+"""The merge of a model in several files, where a tensor is in one file on one side and in another on the other.
+
+A tensor is the same wherever it is, so all shards are merged as one. Which file has which tensor is as on
+ours, or as on the side that alone changed that; the index beside the shards says what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mvc.checkpoints.safetensors import METADATA_KEY
+from mvc.errors import FormatError
+from mvc.history.values import MODE_SYMLINK, TreeEntry
+from mvc.merging.checkpoint import CheckpointMerge, decide_tensors, place_tensors, read_tensors
+from mvc.merging.companions import read_stored
+from mvc.merging.table import decide
+from mvc.workspace.manifests import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from mvc.merging.checkpoint import Fit, Resolve
+    from mvc.workspace.context import Context
+    from mvc.workspace.tensors import ModelTensor
+
+Tree: TypeAlias = Mapping[str, TreeEntry]
+Layout: TypeAlias = Mapping[str, str]
+"""Tensor → the file that it is in."""
+Files: TypeAlias = dict[str, CheckpointMerge | TreeEntry | bytes | None]
+_INDEX = ".index.json"
+_FILE = re.compile(r"(?P<stem>.+?)(?P<number>-\d+-of-\d+)?\.safetensors(?:\.index\.json)?")
+_TOTALS = (("total_size", "size_bytes"), ("total_parameters", "elements"))
+
+
+def find_models(paths: Iterable[str]) -> list[list[str]]:
+    """Return the paths of every model that is in several files, its index among them."""
+    found: dict[str, list[str]] = {}
+    sharded: set[str] = set()
+    for path in sorted(paths):
+        match = _FILE.fullmatch(path)
+        if match is not None:
+            found.setdefault(match["stem"], []).append(path)
+            sharded |= {match["stem"]} if match["number"] else set()
+    return [found[stem] for stem in found if stem in sharded]
+
+
+def merge_model(
+    context: Context,
+    base: Tree,
+    sides: Sequence[Tree],
+    find_strategy: Callable[[str, str], str | None],
+    resolve: Resolve,
+    fit: Fit | None = None,
+) -> Files | None:
+    """Plan the merge of a model, given its files; None if each file can be merged by itself.
+
+    ``find_strategy`` takes a file of the result and a tensor. The result says of every path what is
+    there: a shard, an index (that of a side, or a new one), or None.
+    """
+    if sum(side != base for side in sides) <= 1 or not all(sides):
+        return None
+    trees = [base, *sides]
+    tensors = [one for tree in trees if (one := _read(context, tree)) is not None]
+    if len(tensors) < len(trees):
+        return None
+    layouts = [{name: one.path for name, one in found.items()} for found in tensors]
+    if not _differ(layouts) and not _is_index_disputed(trees):
+        return None
+    side = 1 + _choose(layouts)
+    indexes = _read_indexes(context, trees[side])
+    if indexes is None:
+        return None
+    files: Files = dict.fromkeys(path for tree in trees for path in tree)
+    homes = _find_homes(layouts[side], layouts)
+    for path, decided in decide_tensors(tensors, homes, find_strategy, resolve, fit).items():
+        if decided.result or decided.conflicts:
+            versions, strategy = (
+                [tree.get(path) for tree in trees],
+                find_strategy(path, METADATA_KEY),
+            )
+            shard = place_tensors(context, path, versions, decided, strategy)
+            assert isinstance(shard, CheckpointMerge)  # safetensors can always be made anew
+            files[path] = shard
+    shards = [one for one in files.values() if isinstance(one, CheckpointMerge)]
+    for path, index in indexes.items():
+        new = _renew(index, shards, tensors[side].values())
+        files[path] = trees[side][path] if new == index else _encode(new)
+    return files
+
+
+def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
+    """Return the tensors of all shards; None if one is no safetensors file, or two have a name."""
+    shards = {path: entry for path, entry in tree.items() if not path.endswith(_INDEX)}
+    count = 0
+    for entry in shards.values():
+        manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
+        if manifest is None or manifest.format != "safetensors":
+            return None
+        count += len(manifest.segments)
+    found = read_tensors(context, shards)
+    return found if len(found) == count else None
+
+
+def _differ(layouts: Sequence[Layout]) -> bool:
+    """Return whether a tensor is in several files."""
+    seen: dict[str, str] = {}
+    return any(seen.setdefault(name, path) != path for one in layouts for name, path in one.items())
+
+
+def _is_index_disputed(trees: Sequence[Tree]) -> bool:
+    base, *sides = (
+        tuple(sorted((path, one.blob) for path, one in tree.items() if path.endswith(_INDEX)))
+        for tree in trees
+    )
+    return decide(base or None, sides).side is None
+
+
+def _choose(layouts: Sequence[Layout]) -> int:
+    """Return the side whose files the result has: the one that moved tensors that all have, or ours."""
+    common = sorted(set.intersection(*(set(one) for one in layouts if one)))
+    base, *sides = (tuple(map(one.get, common)) if one else None for one in layouts)
+    return decide(base, sides).side or 0
+
+
+def _find_homes(chosen: Layout, layouts: Sequence[Layout]) -> dict[str, str]:
+    """Return a file of ``chosen`` for every name; a new one goes where the one before it is."""
+    homes = dict(chosen)
+    last = next(iter(chosen.values()))
+    for layout in layouts:
+        for name in layout:
+            last = homes.setdefault(name, last)
+    return homes
+
+
+def _read_indexes(context: Context, tree: Tree) -> dict[str, dict[str, Any]] | None:
+    """Return path → content of the index of a side; None if it is not valid."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in tree:
+        if path.endswith(_INDEX):
+            try:
+                index = json.loads(read_stored(context, tree[path].blob, path))
+            except (ValueError, RecursionError, FormatError):
+                return None
+            if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+                return None
+            found[path] = index
+    return found
+
+
+def _renew(
+    index: Mapping[str, Any], shards: Sequence[CheckpointMerge], before: Collection[ModelTensor]
+) -> dict[str, Any]:
+    """Return an index of the merged tensors; its totals change by what was added and removed."""
+    files = {name: one.path.rpartition("/")[2] for one in shards for name in one.tensors}
+    after = [tensor for one in shards for tensor in one.tensors.values()]
+    metadata = index.get("metadata")
+    if not isinstance(metadata, dict):
+        return {**index, "weight_map": files}
+    totals = {
+        key: metadata[key] + sum(getattr(one, unit) for one in after)
+        - sum(getattr(one, unit) for one in before)
+        for key, unit in _TOTALS
+        if isinstance(metadata.get(key), int | float)
+    }  # fmt: skip
+    return {**index, "metadata": {**metadata, **totals}, "weight_map": files}
+
+
+def _encode(index: Mapping[str, Any]) -> bytes:
+    """Return an index as the transformers library writes it."""
+    return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
