@@ -33,6 +33,11 @@ class TensorPair:
         return shown
 
     @property
+    def sides(self) -> list[ModelTensor]:
+        """The sides that have it."""
+        return [side for side in (self.old, self.new) if side is not None]
+
+    @property
     def is_renamed(self) -> bool:
         """Whether both sides have it, under other names."""
         return self.old is not None and self.new is not None and self.old.name != self.new.name

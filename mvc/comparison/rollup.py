@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mvc.comparison.kinds import find_kind, find_part
+from mvc.numbers.statistics import join
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mvc.comparison.changes import TensorChange
     from mvc.numbers.statistics import TensorStatistics
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 16
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """Several tensors as one.
 
@@ -30,57 +32,54 @@ class Group:
     """
 
     name: str
-    tensors: int = 0
-    elements: int = 0
-    differing: int = 0
-    statistics: TensorStatistics | None = None
-
-    def add(self, change: TensorChange) -> None:
-        """Take one more tensor in."""
-        sides = [side.elements for side in (change.pair.old, change.pair.new) if side is not None]
-        self.tensors += 1
-        self.elements += max(sides)
-        self.differing += change.status not in ("unchanged", "renamed")
-        if change.statistics is not None:
-            known = self.statistics
-            self.statistics = change.statistics if known is None else known + change.statistics
+    tensors: int
+    elements: int
+    differing: int
+    statistics: TensorStatistics | None
 
 
-def sum_up(changes: Iterable[TensorChange]) -> Group:
-    """Return all tensors as one group."""
-    group = Group("")
-    for change in changes:
-        group.add(change)
-    return group
+def sum_up(changes: Sequence[TensorChange], name: str = "") -> Group:
+    """Return tensors as one group."""
+    compared = [one.statistics for one in changes if one.statistics is not None]
+    return Group(
+        name,
+        len(changes),
+        sum(max(side.elements for side in one.pair.sides) for one in changes),
+        sum(one.status not in ("unchanged", "renamed") for one in changes),
+        join(compared) if compared else None,
+    )
 
 
 def by_layer(changes: Iterable[TensorChange]) -> list[Group]:
     """Return layers (``model.layers.10``), and the modules outside of them, in natural order."""
-    groups: dict[str, Group] = {}
-    for change in changes:
-        name = find_part(change.name)
-        groups.setdefault(name, Group(name)).add(change)
-    return sort_naturally([*groups.values()])
+    return sort_naturally(_group(changes, lambda change: [find_part(change.name)]))
 
 
 def by_kind(changes: Iterable[TensorChange]) -> list[Group]:
     """Return the kinds of tensors, in the order in which they first appear."""
-    groups: dict[str, Group] = {}
-    for change in changes:
-        kind = find_kind(change.name, change.pair.shown.view.shape)
-        groups.setdefault(kind, Group(kind)).add(change)
-    return list(groups.values())
+    return _group(changes, lambda one: [find_kind(one.name, one.pair.shown.view.shape)])
 
 
 def by_module(changes: Iterable[TensorChange]) -> list[Group]:
     """Return every module that holds more than one tensor, each before the modules in it."""
-    groups: dict[str, Group] = {}
+
+    def names_of(change: TensorChange) -> list[str]:
+        return list(accumulate(change.name.split(".", _MAX_DEPTH)[:-1], "{}.{}".format))
+
+    return sort_naturally(_group(changes, names_of, least=2))
+
+
+def _group(
+    changes: Iterable[TensorChange],
+    names_of: Callable[[TensorChange], Iterable[str]],
+    least: int = 1,
+) -> list[Group]:
+    """Return the groups that tensors belong to, those of at least so many."""
+    groups: dict[str, list[TensorChange]] = {}
     for change in changes:
-        parts = change.name.split(".", _MAX_DEPTH)
-        for depth in range(1, len(parts)):
-            name = ".".join(parts[:depth])
-            groups.setdefault(name, Group(name)).add(change)
-    return sort_naturally([group for group in groups.values() if group.tensors > 1])
+        for name in names_of(change):
+            groups.setdefault(name, []).append(change)
+    return [sum_up(some, name) for name, some in groups.items() if len(some) >= least]
 
 
 def sort_naturally(groups: Sequence[Group]) -> list[Group]:

@@ -144,7 +144,7 @@ def see_vocabulary(case: Case) -> Iterator[Verdict]:
     """Embeddings and heads with more rows, or fewer."""
     resized = []
     for one in case.having("modified"):
-        shapes = [side.view.shape for side in (one.pair.old, one.pair.new) if side is not None]
+        shapes = [side.view.shape for side in one.pair.sides]
         is_table = kind_of(one) in {"embedding", "head"} and all(shapes)
         if is_table and shapes[0] != shapes[1] and shapes[0][1:] == shapes[1][1:]:
             resized.append((one, (shapes[0][0], shapes[1][0])))

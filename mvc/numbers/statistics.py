@@ -12,7 +12,10 @@ element in 16 counts for 16.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -89,21 +92,7 @@ class TensorStatistics:
     nan_rows_new: int = 0
 
     def __add__(self, other: TensorStatistics) -> TensorStatistics:
-        joined = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
-        farther = min(self, other, key=_size_of_largest)
-        ulps = [one.ulps for one in (self, other) if one.ulps is not None]
-        ulp_max = [one.ulp_max for one in (self, other) if one.ulp_max is not None]
-        casts = [one.is_cast for one in (self, other) if one.is_cast is not None]
-        return TensorStatistics(
-            **joined,
-            largest=farther.largest,
-            largest_index=farther.largest_index,
-            histogram=_add_counts(self.histogram, other.histogram),
-            ulps=_add_counts(*ulps) if ulps else None,
-            ulp_max=max(ulp_max, default=None),
-            is_cast=all(casts) if casts else None,
-            is_numeric=self.is_numeric and other.is_numeric,
-        )
+        return join((self, other))
 
     @property
     def _has_figures(self) -> bool:
@@ -172,13 +161,9 @@ class TensorStatistics:
     def _find_ulp(self, share: float) -> int | None:
         if self.ulps is None or self.ulp_max is None:
             return None
-        wanted, seen = math.ceil(share * sum(self.ulps)), 0
-        for bucket, count in enumerate(self.ulps):
-            seen += count
-            if seen >= wanted:
-                is_top = ulp_of_bucket(bucket + 1) > self.ulp_max
-                return self.ulp_max if is_top else ulp_of_bucket(bucket)
-        return self.ulp_max
+        bucket = bisect_left(list(accumulate(self.ulps)), math.ceil(share * sum(self.ulps)))
+        is_top = bucket >= len(self.ulps) or ulp_of_bucket(bucket + 1) > self.ulp_max
+        return self.ulp_max if is_top else ulp_of_bucket(bucket)
 
     def encode(self) -> bytes:
         """Return it as compact bytes, to be kept."""
@@ -209,6 +194,24 @@ _ADDED = [
 ]
 
 
+def join(several: Sequence[TensorStatistics]) -> TensorStatistics:
+    """Return one or more as one; sums are added in their order, so that all machines agree."""
+    added = {name: reduce(add, [getattr(one, name) for one in several]) for name in _ADDED}
+    farthest = min(several, key=_size_of_largest)
+    ulps = [one.ulps for one in several if one.ulps is not None]
+    casts = [one.is_cast for one in several if one.is_cast is not None]
+    return TensorStatistics(
+        **added,
+        largest=farthest.largest,
+        largest_index=farthest.largest_index,
+        histogram=_add_counts([one.histogram for one in several]),
+        ulps=_add_counts(ulps) if ulps else None,
+        ulp_max=max((one.ulp_max for one in several if one.ulp_max is not None), default=None),
+        is_cast=all(casts) if casts else None,
+        is_numeric=all(one.is_numeric for one in several),
+    )
+
+
 def ulp_of_bucket(bucket: int) -> int:
     """Return the smallest distance in a bucket: as many as there are steps of 1/32 octave from 1.
 
@@ -223,9 +226,12 @@ def _size_of_largest(one: TensorStatistics) -> tuple[float, float]:
     return -one.largest, index
 
 
-def _add_counts(first: Sequence[int], second: Sequence[int] = ()) -> tuple[int, ...]:
-    longer, shorter = sorted((first, second), key=len, reverse=True)
-    return (*map(add, longer, shorter), *longer[len(shorter) :])
+def _add_counts(several: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    longest, *others = sorted(several, key=len, reverse=True)
+    counts = list(longest)
+    for one in others:
+        counts[: len(one)] = map(add, counts, one)
+    return tuple(counts)
 
 
 def _divide(part: float, whole: float) -> float | None:

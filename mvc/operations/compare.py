@@ -129,11 +129,7 @@ def _compare(
 def _choose(pairs: Sequence[TensorPair], tensors: str | None) -> Sequence[TensorPair]:
     if tensors is None:
         return pairs
-    chosen = [
-        pair
-        for pair in pairs
-        if any(side and takes(tensors, side.name) for side in (pair.old, pair.new))
-    ]
+    chosen = [pair for pair in pairs if any(takes(tensors, side.name) for side in pair.sides)]
     if pairs and not chosen:
         example = pairs[0].shown.name
         raise NotFoundError(f"no tensor fits {tensors!r}", hint=f"names are such as {example!r}")

@@ -123,8 +123,7 @@ def _without_trust(tensor: ModelTensor) -> ModelTensor:
 
 def _count_bytes(pairs: Iterable[TensorPair]) -> int:
     """Return how many bytes are hashed, or read from both sides for want of ids."""
-    sides = (side for pair in pairs for side in (pair.old, pair.new) if side is not None)
-    return sum(side.size_bytes for side in sides if side.chunks is None)
+    return sum(one.size_bytes for pair in pairs for one in pair.sides if one.chunks is None)
 
 
 def _check_unchanged(tensors: Iterable[ModelTensor]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
@@ -21,6 +19,7 @@ from mvc.cli.render.text import (
     ratio_text,
     short_id,
 )
+from mvc.numbers.statistics import join
 from mvc.tensor_names import in_layer_order
 from mvc.workspace.annotations import read_annotations
 
@@ -65,7 +64,7 @@ def _join(points: Sequence[DriftPoint | None]) -> DriftPoint | None:
     known = [point.statistics for point in moved if point.statistics is not None]
     return type(there[0])(
         changed=any(point.changed for point in there),
-        statistics=reduce(add, known) if moved and len(known) == len(moved) else None,
+        statistics=join(known) if moved and len(known) == len(moved) else None,
         is_first=not moved,
     )
 
