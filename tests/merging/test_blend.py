@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mvc import NotFoundError, UnsupportedError, UsageError
 from mvc.merging import blend
 from mvc.merging.blend import Blend, can_blend, make_strategy
+from mvc.numbers.merge_methods import task_vectors
 from mvc.numbers.merge_methods.random import chance_words, draw
 from mvc.numbers.merge_methods.table import METHODS
 from support.merge_reference import METHODS as REFERENCE
@@ -165,6 +166,24 @@ def test_results_are_fixed_for_good(name, digest):
     base, *xs = _inputs((41, 17), "BF16", len(strategy.each))
     source = Blend(strategy, "w", [tensor_of(x, "BF16") for x in xs], tensor_of(base, "BF16"))
     assert hashlib.sha256(_read(source)).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("name", ["dare_ties", "della"])
+def test_what_is_drawn_for_sums_is_held_for_the_merge(name, monkeypatch):
+    drawn = []
+
+    def counted(seed, tensor, number, first, count):
+        drawn.append(count)
+        return draw(seed, tensor, number, first, count)
+
+    monkeypatch.setattr(task_vectors, "draw", counted)
+    strategy = _make(name, {"rescale": True})
+    base, *xs = (tensor_of(x, "F32") for x in _inputs((41, 17), "F32", len(strategy.each)))
+    once = _read(Blend(strategy, "w", xs, base))
+    assert sum(drawn) == 41 * 17 * 3
+    monkeypatch.setattr(task_vectors, "_HELD_BITS", 41 * 17)  # a third of all
+    assert _read(Blend(strategy, "w", xs, base)) == once
+    assert 41 * 17 * 3 * 1.6 < sum(drawn) - 41 * 17 * 3 < 41 * 17 * 3 * 1.8
 
 
 @given(

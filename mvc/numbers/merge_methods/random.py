@@ -22,7 +22,7 @@ def draw(seed: int, name: str, number: int, first: int, count: int) -> NDArray[n
     digest = blake2b(f"{seed} {number} {name}".encode(errors="surrogatepass"), digest_size=16)
     counter, skipped = divmod(first, _WORDS_PER_COUNT)
     source = np.random.Philox(key=int.from_bytes(digest.digest(), "little"), counter=counter)
-    raw = source.random_raw(-(-(skipped + count) // 2)).astype("<u8").view("<u4")
+    raw = source.random_raw(-(-(skipped + count) // 2)).astype("<u8", copy=False).view("<u4")
     return raw[skipped : skipped + count]
 
 

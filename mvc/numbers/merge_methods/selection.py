@@ -39,10 +39,10 @@ _DEVIATIONS = 5  # a rank is farther off than that once in a million samples
 def order_keys(values: Array) -> Keys:
     """Return whole numbers in the order of the values as float32; NaN comes last."""
     bits = (values.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # no -0.0
-    signs = bits >> np.uint32(31)
-    if not signs.any():  # magnitudes, as a rule: their bits are in order, NaN the last
-        return bits | np.uint32(2**31)
-    flipped = np.where(signs == 0, bits | np.uint32(2**31), ~bits)
+    top = np.uint32(2**31)
+    if bits.view(np.int32).min(initial=0) >= 0:  # magnitudes, as a rule: in order, NaN the last
+        return np.bitwise_or(bits, top, out=bits)
+    flipped = np.where(bits < top, bits | top, ~bits)
     return np.where(np.isnan(values), np.uint32(2**32 - 1), flipped)
 
 

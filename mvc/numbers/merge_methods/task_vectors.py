@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Masks: TypeAlias = "Callable[[Piece, Sequence[Array]], list[NDArray[np.bool_] | None]]"
 Thinning: TypeAlias = Literal["", "magnitude", "outliers", "random", "ranks"]
 
+_HELD_BITS = 2**28  # of masks between two looks at a tensor
 _DENSITY = Parameter("density", default=1.0, low=0, high=1, is_open=True, per_input=True)
 _EXTRA = {
     "outliers": (Parameter("gamma", default=0.01, low=0, high=1, per_input=True),),
@@ -80,12 +81,13 @@ def _prepare(pieces: Pieces, settings: Settings, thinning: Thinning, *, signs: b
         masks = _MASKS[thinning](pieces, settings)
     scales = [1.0] * len(weights)
     if masks is not None and settings.common["rescale"]:
-        scales = _keep_sums(pieces, settings, masks)
+        scales, masks = _keep_sums(pieces, settings, masks)
     common = settings.common
 
     def apply(piece: Piece) -> Array:
         assert piece.base is not None
-        parts = _thin(piece, masks)
+        deltas = piece.deltas
+        parts = deltas if masks is None else _thin(deltas, masks(piece, deltas))
         parts = [
             part * (weight * scale)
             for part, weight, scale in zip(parts, weights, scales, strict=True)
@@ -100,11 +102,7 @@ def _prepare(pieces: Pieces, settings: Settings, thinning: Thinning, *, signs: b
     return apply
 
 
-def _thin(piece: Piece, masks: Masks | None) -> list[Array]:
-    deltas = piece.deltas
-    if masks is None:
-        return deltas
-    chosen = masks(piece, deltas)
+def _thin(deltas: Sequence[Array], chosen: Sequence[NDArray[np.bool_] | None]) -> list[Array]:
     # Not a product: what is left out may be infinite.
     return [
         delta if mask is None else keep(delta, mask)
@@ -125,19 +123,37 @@ def _agree(parts: list[Array], weights: Sequence[float]) -> tuple[Array, Array]:
     return sum(agreed[1:], agreed[0]), divisor + (divisor == 0)
 
 
-def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> list[float]:
-    """Return the factors that give thinned task vectors the sum of magnitudes they had."""
+def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[float], Masks]:
+    """Return the factors that give thinned task vectors the sum of magnitudes they had.
+
+    And masks that need not be found a second time: their bits are held until they are used.
+    """
+    held: dict[int, list[NDArray[np.uint8] | None]] = {}
 
     def sums(piece: Piece) -> NDArray[np.float64]:
-        before = [total(np.abs(delta)) for delta in piece.deltas]
-        return np.array([before, [total(np.abs(part)) for part in _thin(piece, masks)]])
+        deltas = piece.deltas
+        chosen = masks(piece, deltas)
+        if (len(held) + 1) * len(deltas) * len(deltas[0]) <= _HELD_BITS:
+            held[piece.first] = [None if mask is None else np.packbits(mask) for mask in chosen]
+        before = [total(np.abs(delta)) for delta in deltas]
+        return np.array([before, [total(np.abs(part)) for part in _thin(deltas, chosen)]])
+
+    def recall(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+        bits = held.pop(piece.first, None)
+        if bits is None:
+            return masks(piece, deltas)
+        size = len(deltas[0])
+        return [
+            None if one is None else np.unpackbits(one, count=size).view(np.bool_) for one in bits
+        ]
 
     found = sum(pieces.map(sums), np.zeros((2, len(settings.each))))
     check_finite(settings.name, *found.ravel())
-    return [
+    scales = [
         1.0 if min(before, after) < 1e-7 else float(before / after)  # noqa: PLR2004
         for before, after in found.T
     ]
+    return scales, recall
 
 
 def _magnitudes(piece: Piece) -> list[Array]:
