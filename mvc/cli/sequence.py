@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, check_alone
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.parameters import Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, write_merge, write_returned
 from mvc.cli.render.moves import result_fields
+from mvc.cli.render.text import short_id
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -106,9 +107,20 @@ def run_sequence(
     if way == "--abort":
         give_up(repo, verb, shown)
         return
+    before = repo.head.commit
     with byte_progress(verb, wanted=shown.progress) as bar:
         result = _run(repo, verb, commits, {**told, "no_gate": no_gate}, options, way, bar)
+    if not (shown.quiet or shown.as_json) and result.commit != before:
+        _write_earlier(repo, f"{before}..{result.commit}", is_last_told=result.kind == "merged")
     show_merge(repo, verb, result, shown)
+
+
+def _write_earlier(repo: Repo, commits: str, *, is_last_told: bool) -> None:
+    """Write a line for each new commit; ``write_merge`` writes one for the last itself."""
+    out, where = stdout(), printable(repo.head.branch or "detached HEAD")
+    for entry in reversed(list(repo.log(commits))[is_last_told:]):
+        short = out.style(short_id(entry.id), "yellow")
+        out.line(f"[{where} {short}] {printable(entry.subject)}")
 
 
 def _run(

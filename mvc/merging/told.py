@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.history.messages import (
+    drop_trailers,
     format_message,
-    message_body,
-    message_subject,
     parse_trailers,
 )
 from mvc.merging.rules import SIDES, Rule, Rules, parse_rule
@@ -94,17 +93,15 @@ class Told:
 
     def sign(self, message: str) -> str:
         """Return a message that says this, and nothing that was told earlier."""
+        message = drop_trailers(message, frozenset(TRAILERS))
         if self == Told():
             return message
-        kept = [pair for pair in parse_trailers(message) if pair[0] not in TRAILERS]
         told = [(_STRATEGY, self.rules.default)] if self.rules.default is not None else []
         told += [(_RULE, f"{one.pattern}={one.strategy}") for one in self.rules.rules]
         told += [(_PARAMETER, _parameter_text(*one)) for one in self.parameters.items()]
         told += [(_SEED, str(self.seed))] if self.seed else []
         told += [] if self.tokenizer is None else [(_TOKENIZER, self.tokenizer)]
-        body = message_body(message)
-        text = message_subject(message) + (f"\n\n{body}" if body else "")
-        return format_message(text, [*kept, *told])
+        return format_message(message, told)
 
 
 def _parameter_text(name: str, value: Value | Sequence[Value]) -> str:

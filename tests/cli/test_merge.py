@@ -109,6 +109,13 @@ def test_cherry_pick_and_revert(parted):
     assert parted("revert", "HEAD", "--arithmetic", "--strategy", "ours").code == 2
     assert parted("revert", "--abort").code == 4
     assert parted("cherry-pick", "HEAD", "--skip").code == 2
+    for name in ("one", "two"):
+        (parted.folder / name).write_text(name)
+        parted.ok("add", name)
+        parted.ok("commit", "-m", name)
+    lines = parted.ok("revert", "HEAD", "HEAD~1").lines
+    assert [line.partition("] ")[2] for line in lines[:2]] == ['Revert "two"', 'Revert "one"']
+    assert len(lines) == 3
 
 
 RECIPE = """

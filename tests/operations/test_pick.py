@@ -41,6 +41,26 @@ def apart(repo, root):
 
 
 class TestPick:
+    def test_the_origin_stays_beside_what_the_pick_was_told(self, apart, root):
+        repo, picks = apart
+        put(repo, root, "own", a=5)
+        repo.cherry_pick(picks[0], strategy="theirs", record_origin=True)
+        found = message(repo)
+        assert f"(cherry picked from commit {picks[0]})\nMerge-Strategy: theirs\n" in found
+
+    def test_what_another_pick_was_told_decides_nothing(self, apart, root):
+        repo, picks = apart
+        put(repo, root, "own", a=5)
+        told = repo.cherry_pick(picks[0], strategy="theirs").commit
+        repo.switch("again", create=True, start=picks[1])
+        put(repo, root, "other", a=7, b=8)
+        assert repo.cherry_pick(told).conflicts
+        with pytest.raises(ConflictError, match="still undecided"):
+            repo.conclude("cherry-pick", rules=[("b", "ours")])
+        repo.abort("cherry-pick")
+        repo.cherry_pick(told, rules=[("a", "ours")])
+        assert "Merge-Strategy" not in message(repo)
+
     def test_only_what_the_commit_changed(self, apart, root):
         repo, picks = apart
         result = repo.cherry_pick(picks[1], record_origin=True)
