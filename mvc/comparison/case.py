@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mvc.comparison.frozen import kind_of
 from mvc.comparison.kinds import is_state
+from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _Key = TypeVar("_Key", bound="str | tuple[object, ...]")
 _SHOWN = 3
+_OUTLIERS = 4  # which widen the steps of their whole block
 _WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
 
 
@@ -64,7 +66,9 @@ class Case:
             if one.statistics is not None and one.statistics.is_numeric and one.statistics.elements
         ]
         self.weights: Measured = [
-            (one, two) for one, two in self.measured if not two.is_cast and is_weight(one)
+            (one, two)
+            for one, two in self.measured
+            if is_weight(one) and not (two.is_cast or is_quantised(one, two))
         ]
 
     def having(self, status: str) -> list[TensorChange]:
@@ -81,6 +85,15 @@ def is_weight(change: TensorChange) -> bool:
     """Return whether it is a part that training moves: whole numbers and scalars only count."""
     whole = _WHOLE.issuperset(dtypes_of(change)) or change.pair.shown.elements == 1
     return is_part(change) and not whole
+
+
+def is_quantised(change: TensorChange, two: TensorStatistics) -> bool:
+    """Return whether a packed type explains the difference: b bits an element err by about 2^(1 - b)."""
+    types = {get_dtype(name) for name in dtypes_of(change)}
+    bits = [8 * one.block_bytes / one.block_elements for one in types if one.block_elements > 1]
+    if len(types) == 1 or not bits or two.relative_l2 is None:
+        return False
+    return two.relative_l2 < _OUTLIERS * 2 ** (1 - min(bits))
 
 
 def dtypes_of(change: TensorChange) -> tuple[str, ...]:

@@ -12,16 +12,17 @@ from mvc.comparison.case import (
     enumerate_words,
     group,
     is_part,
+    is_quantised,
     names_of,
     tell,
 )
 from mvc.comparison.frozen import find_frozen_modules, kind_of, name_part
+from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.comparison.case import Case
-    from mvc.numbers.statistics import TensorStatistics
 
 LORA_ENERGY = 0.95
 """Share of a difference's energy that a LoRA of its rank has; the rest may be rounding."""
@@ -46,24 +47,25 @@ def see_identity(case: Case) -> Iterator[Verdict]:
 
 def see_casts(case: Case) -> Iterator[Verdict]:
     """Tensors that have another dtype: rounded and nothing else, or more."""
-    cast = [(one, dtypes_of(one)) for one, two in case.measured if two.is_cast]
-    for (old, new), some in group(cast):
-        text = f"cast from {old} to {new}, the old values exactly rounded: "
-        if len(some) == len(case.changes):
-            yield Verdict("cast", f"{text}every tensor", tensors=names_of(some))
-        else:
-            yield tell("cast", text, some)
-    other = [
-        (one, dtypes_of(one))
-        for one, two in case.measured
-        if len(set(dtypes_of(one))) > 1 and not two.is_cast
+    said = {
+        "cast": "cast from {} to {}, the old values exactly rounded: ",
+        "quantised": "converted from {} to {} as quantisation does, ΔW/W {:.2g} %: ",
+        "retyped": "converted from {} to {}, with values that rounding does not explain: ",
+    }
+    found = [(one, two) for one, two in case.measured if len(set(dtypes_of(one))) > 1]
+    kinds = [
+        (one, ("cast" if two.is_cast else "quantised" if is_quantised(one, two) else "retyped"))
+        for one, two in found
     ]
-    for (old, new), some in group(other):
-        yield tell(
-            "retyped",
-            f"converted from {old} to {new}, with values that rounding does not explain: ",
-            some,
-        )
+    figures = dict(found)
+    for kind, alike in sorted(group(kinds), key=lambda one: [*said].index(one[0])):
+        for (old, new), some in group((one, dtypes_of(one)) for one in alike):
+            total = sum((figures[one] for one in some), TensorStatistics())
+            text = said[kind].format(old, new, 100 * (total.relative_l2 or 0))
+            if len(some) == len(case.changes):
+                yield Verdict(kind, f"{text}every tensor", tensors=names_of(some))
+            else:
+                yield tell(kind, text, some)
 
 
 def see_scaling(case: Case) -> Iterator[Verdict]:

@@ -270,3 +270,31 @@ def test_pruned_weights(judge, base, rng):
     assert found["pruned"].text.startswith("pruned: 50 % of the elements became zero, ")
     assert found["pruned"].tensors == (name,)
     assert "pruned" not in judge(moved(new, rng, 0.1, name))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_1", "Q4_0"])
+def test_quantised_weights_are_nothing_but_that(tmp_path, base, rng, kind):
+    gguf = pytest.importorskip("gguf")
+    matrices = {name: np.float32(value) for name, value in base.items() if value.ndim > 1}
+
+    def write(name, model, packed):
+        writer = gguf.GGUFWriter(tmp_path / name, "llama")
+        for key, value in model.items():
+            if packed is None:
+                writer.add_tensor(key, value)
+            else:
+                writer.add_tensor(key, gguf.quants.quantize(value, packed), raw_dtype=packed)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return tmp_path / name
+
+    packed = gguf.GGMLQuantizationType[kind]
+    plain, small = write("a.gguf", matrices, None), write("b.gguf", matrices, packed)
+    (found,) = mvc.compare(plain, small).verdicts
+    assert found.text.startswith(f"converted from F32 to {kind} as quantisation does, ΔW/W ")
+    assert found.text.endswith("every tensor")
+    other = {name: np.float32(rng.permuted(value)) for name, value in matrices.items()}
+    found = {one.kind for one in mvc.compare(plain, write("c.gguf", other, packed)).verdicts}
+    assert found == {"retyped", "size"}
