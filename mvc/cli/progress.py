@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 QUIET_S = 0.5
 """Shorter work shows no bar."""
+REDRAW_S = 0.1
 
 
 class ByteBar:
@@ -33,6 +34,7 @@ class ByteBar:
         self._expected_bytes = 0
         self._done_bytes = 0
         self._bar: tuple[Progress, TaskID] | None = None
+        self._drawn_s = 0.0
 
     def expect(self, size_bytes: int) -> None:
         """Announce bytes that are still to come."""
@@ -60,6 +62,9 @@ class ByteBar:
             self._bar = self._show()
         bar, task = self._bar
         bar.update(task, completed=self._done_bytes, total=self._expected_bytes or None)
+        if time.monotonic() - self._drawn_s >= REDRAW_S:
+            self._drawn_s = time.monotonic()
+            bar.refresh()
 
     def _show(self) -> tuple[Progress, TaskID]:
         import shutil
@@ -93,6 +98,7 @@ class ByteBar:
             # Two columns stay free: a terminal's "^C" would break the line, which is then not removed.
             console=Console(file=sys.stderr, width=shutil.get_terminal_size().columns - 2),
             transient=True,
+            auto_refresh=False,  # a thread of its own would forbid forks
             expand=True,
         )
         task = bar.add_task(self._label, total=None)

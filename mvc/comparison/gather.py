@@ -1,9 +1,9 @@
-"""What became of every tensor of two models, with statistics: piece by piece, on all threads.
+"""What became of every tensor of two models, with statistics: piece by piece, on all cores.
 
 First it is found out which pairs differ. Ids tell without a read; where only one side has them, the
 other is hashed, and where none has, both are read up to the first difference. Then statistics of
 those that differ are looked up by their two ids, or computed and kept. Memory is a few pieces a
-thread, whatever the tensors' sizes; only a strided tensor is read whole.
+core, whatever the tensors' sizes; only a strided tensor is read whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.chunkstore.forks import compute_each
 from mvc.chunkstore.parallel import for_each
 from mvc.comparison.changes import TensorChange, find_common_shape
 from mvc.comparison.pairs import identify
@@ -179,11 +180,14 @@ def _look_up(kept: Kept | None, keys: dict[int, bytes | None]) -> dict[int, Tens
 
 def _compute(runs: Sequence[PairRun], threads: int, progress: ByteProgress) -> None:
     pieces = [(run, number) for run in runs for number in range(len(run.pieces))]
-    announce(progress, sum(run.size_bytes for run in runs))
-    for_each(
+    size_bytes = sum(run.size_bytes for run in runs)
+    announce(progress, size_bytes)
+    compute_each(
         pieces,
-        lambda: None,
-        lambda piece, _: piece[0].compare(piece[1]),
+        lambda piece: piece[0].compare(piece[1]),
+        lambda piece, parts: piece[0].take(piece[1], parts),
+        # Each process would read a strided tensor whole, and keep it.
+        size_bytes=size_bytes if all(run.is_streamed for run in runs) else 0,
         threads=threads,
         progress=progress,
     )

@@ -38,7 +38,7 @@ class PairRun:
         row = count_elements(shape[1:]) if len(shape) > 1 else 0
         self._row = 0 if row % self._whole else row
         self.pieces = list(self._cut(count_elements(shape)))
-        self._parts: list[list[_Part]] = [[]] * len(self.pieces)
+        self._parts: list[list[Part]] = [[]] * len(self.pieces)
         self._left = len(self.pieces)
         self._readers: tuple[Reader, Reader] | None = None
         self._lock = threading.Lock()
@@ -57,24 +57,33 @@ class PairRun:
         dtype, size_bytes = self._dtypes[side], self._sides[side].chunk_bytes or DEFAULT_CHUNK_BYTES
         return size_bytes // dtype.block_bytes * dtype.block_elements
 
-    def compare(self, number: int) -> int:
-        """Compare one piece; return the bytes that it has on both sides."""
+    @property
+    def is_streamed(self) -> bool:
+        """Whether both sides are read piece by piece; one with strides is read whole."""
+        return all(side.view.strides is None for side in self._sides)
+
+    def compare(self, number: int) -> list[Part]:
+        """Compare one piece."""
         first, count = self.pieces[number]
         ranges = [_range_of(dtype, first, count) for dtype in self._dtypes]
         read_old, read_new = self._open()
         old = read_old(*ranges[0])
         new = old if self._is_shared(*ranges[0]) else read_new(*ranges[1])
-        self._parts[number] = [
-            _Part(self._compare(old, new, at, length, first, row), is_whole=row > 0)
+        return [
+            Part(self._compare(old, new, at, length, first, row), is_whole=row > 0)
             for at, length, row in _cut_rows(first, count, self._row)
         ]
+
+    def take(self, number: int, parts: list[Part]) -> int:
+        """Add what a piece came to; return the bytes that it has on both sides."""
+        self._parts[number] = parts
         with self._lock:
             self._left -= 1
             if not self._left:
                 self._readers = None
                 self.total = _join(chain.from_iterable(self._parts), self._row)
                 self._parts = []
-        return ranges[0][1] + ranges[1][1]
+        return sum(_range_of(dtype, *self.pieces[number])[1] for dtype in self._dtypes)
 
     def _compare(
         self,
@@ -128,7 +137,7 @@ def _range_of(dtype: DType, first: int, count: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Statistics of some elements: of whole rows, in which case these are counted, or of less."""
 
     statistics: TensorStatistics
@@ -144,7 +153,7 @@ def _cut_rows(first: int, count: int, row: int) -> Iterator[tuple[int, int, int]
             yield at, min(length, count - at), rows
 
 
-def _join(parts: Iterable[_Part], row: int) -> TensorStatistics:
+def _join(parts: Iterable[Part], row: int) -> TensorStatistics:
     """Add parts up in their order; rows that were cut are counted once they are complete."""
     total, cut = TensorStatistics(), TensorStatistics()
     for part in parts:

@@ -43,10 +43,12 @@ def test_long_work_shows_bytes_speed_and_time_left(monkeypatch):
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
-    bar = ByteBar("adding", quiet_s=0)
+    monkeypatch.setattr("mvc.cli.progress.REDRAW_S", 0)
+    bar, threads = ByteBar("adding", quiet_s=0), threading.active_count()
     bar.expect(4 * 2**20)
     bar(2**20)
     bar(2**20)
+    assert threading.active_count() == threads
     bar.stop()
     shown = terminal.getvalue()
     assert "adding" in shown

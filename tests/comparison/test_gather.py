@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import ml_dtypes
@@ -314,3 +317,57 @@ def compare_live(old, new):
     sides = [models.read_live({"w": values}) for values in (old, new)]
     (change,) = gather(None, pair_models(*sides), threads=1)
     return change.statistics
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks only on Linux")
+def test_processes_find_to_the_bit_what_threads_find(repo):
+    """Stored and plain, of several types, with rows that pieces cut."""
+    wide = RNG.standard_normal((300, 1700)).astype("f4")
+    sides = []
+    for factor in (1, 1.01):
+        tensors = {
+            "bf16": (wide * factor).astype(ml_dtypes.bfloat16),
+            "f32": wide * np.float32(factor),
+            "fp8": (wide * factor).astype(ml_dtypes.float8_e4m3fn),
+        }
+        commit(repo, tensors)
+        sides.append(repo.worktree / f"{factor}.safetensors")
+        save_file(tensors, sides[-1])
+    script = f"""
+import os
+from pathlib import Path
+from mvc.chunkstore import forks
+from mvc.comparison.gather import gather
+from mvc.comparison.pairs import pair_models
+from mvc.workspace.context import open_at
+from mvc.workspace.models import open_model
+
+forks.FORK_BYTES, fork, forked = 0, os.fork, []
+os.fork = lambda: forked.append(1) or fork()
+for context, old, new in (
+    (None, Path({str(sides[0])!r}), Path({str(sides[1])!r})),
+    (open_at(Path({str(repo.worktree)!r})), "HEAD~1", "HEAD"),
+):
+    with open_model(context, old) as before, open_model(context, new) as after:
+        for change in gather(context, pair_models(before, after), threads=2):
+            print(change.name, change.statistics.encode().hex())
+assert len(forked) == 4, forked
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [line.split() for line in done.stdout.splitlines()]
+    plain = compare(*sides)
+    assert len(found) == 2 * len(plain) == 6
+    for name, encoded in found[:3]:
+        assert plain[name].statistics.encode().hex() == encoded
+    (repo.worktree / ".mvc" / "statistics.db").unlink()
+    stored = compare("HEAD~1", "HEAD", open_at(repo.worktree))
+    assert {name: change.statistics.encode().hex() for name, change in stored.items()} == dict(
+        found[3:]
+    )
