@@ -198,9 +198,16 @@ class _Planner:
                 )
 
     def _plan_slices(self) -> Iterator[PlannedTensor]:
-        stack = max(self._layers, key=lambda one: self._layers[one], default=None)
-        if stack is None:
+        deepest = max(self._layers.values(), default=0)
+        stack, *others = [one for one, count in self._layers.items() if count == deepest] or [""]
+        if not deepest:
             raise UsageError(f"no names of {self._host} count layers from 0: it cannot be sliced")
+        if (
+            others
+        ):  # as encoder and decoder: which one is meant, and what the other needs, is not said
+            raise UsageError(
+                f"{self._host} counts {deepest} layers in {stack!r} and in {others[0]!r}: it cannot be sliced"
+            )
         slices = self._recipe.slices
         for name in self._models[self._host]:
             if split_layer(name)[0] != stack:

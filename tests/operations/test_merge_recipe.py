@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -103,6 +104,23 @@ merge_method: passthrough
     assert np.array_equal(out["lm_head.weight"], b["lm_head.weight"] * 2)
     config = json.loads((folder / "out/config.json").read_text())
     assert (config["num_hidden_layers"], config["layer_types"]) == (4, ["x", "y", "y", "z"])
+
+
+@pytest.mark.parametrize(
+    ("stacks", "message"),
+    [
+        (["encoder.block", "decoder.block"], "t5 counts 2 layers in 'decoder.block.' and in 'enc"),
+        ([], "no names of t5 count layers from 0"),
+    ],
+)
+def test_without_one_stack_of_layers_there_are_no_slices(folder, stacks, message):
+    names = ["shared.weight", *(f"{stack}.{number}.w" for stack in stacks for number in (0, 1))]
+    (folder / "t5").mkdir()
+    save_file({name: np.ones(3, np.float32) for name in names}, folder / "t5/model.safetensors")
+    recipe = "merge_method: passthrough\nslices: [{sources: [{model: t5, layer_range: [0, 1]}]}]"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        mvc.merge_recipe(recipe, "out/")
+    assert not (folder / "out").exists()
 
 
 def test_gradients_go_along_the_layers(folder):
