@@ -14,13 +14,16 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.values import TreeEntry
 from mvc.ids import GitId
 from mvc.merging.files import Sides, plan_files
+from mvc.merging.rules import Rules
+from mvc.merging.strategies import Methods
 from mvc.merging.told import Told
 from mvc.merging.trees import write_merge
 from mvc.operations.add import plan_add, store_planned
 from mvc.operations.merge import MergeResult, check_rules, make_result
 from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.pathspec import list_paths
+from mvc.workspace.journal import EntryChange
+from mvc.workspace.pathspec import list_paths, select_paths
 from mvc.workspace.pending import check_decided, check_nothing_pending
 from mvc.workspace.recorded import holds, staged_tree
 from mvc.workspace.recovery import recover
@@ -29,7 +32,7 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from mvc.history.values import CommitInfo, Head, Index
     from mvc.operations.add import AddResult
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 _REF = "refs/stash"
 _SHORT = 7
 _WITH_UNTRACKED = 3  # parents
+_TWO = 2  # what is there, and what was put aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,12 @@ def push(
     context: Context,
     *,
     message: str | None = None,
+    paths: Sequence[str] = (),
     untracked: bool = False,
+    keep_index: bool = False,
     progress: ByteProgress = None,
 ) -> StashEntry | None:
-    """Put local changes aside and bring index and files back to HEAD; None if there are none."""
+    """Put local changes aside and bring files and index back to HEAD; None if there are none."""
     recover(context)
     check_nothing_pending(context)
     history = context.history
@@ -81,15 +87,21 @@ def push(
     info = history.read_commit(head.commit)
     base, staged = history.read_tree(head.commit), staged_tree(index)
     plan = plan_add(context, [""], tracked_only=not untracked)
-    added = store_planned(context, plan, progress)
+    chosen = set(select_paths(paths, {*base, *index.entries, *plan.read}))
+    read, dropped = (tuple(one for one in some if one in chosen) for some in (plan.read, plan.drop))
+    added = store_planned(context, replace(plan, read=read, drop=dropped), progress)
     files = {path: entry.version for path, entry in added.merge_into(index).items()}
     extra = {path: files.pop(path) for path in list(files) if path not in index.entries}
+    files, staged = (_mix(base, tree, chosen) for tree in (files, staged))
     if files == base and staged == base and not extra:
         return None
     name = f"{head.branch or '(no branch)'}: {info.id[:_SHORT]} {info.subject}"
     text = f"WIP on {name}" if message is None else f"On {head.branch or '(no branch)'}: {message}"
     stash = _record(context, info, text, name, (files, staged, extra))
-    back = _plan_back(context, index, base, added, extra)
+    target = staged if keep_index else base
+    back = _plan_back(
+        context, index, _mix(staged_tree(index), target, chosen), added, extra, chosen
+    )
     old, stamp = history.find_ref(_REF), context.stamp()
     execute(
         context,
@@ -125,11 +137,28 @@ def _record(
     return stash
 
 
+def _mix(base: Tree, other: Tree, chosen: Collection[str]) -> dict[str, TreeEntry]:
+    """Return a tree with some paths as another has them."""
+    kept = {path: entry for path, entry in base.items() if path not in chosen}
+    return kept | {path: entry for path, entry in other.items() if path in chosen}
+
+
 def _plan_back(
-    context: Context, index: Index, base: Tree, added: AddResult, extra: Tree
+    context: Context,
+    index: Index,
+    target: Tree,
+    added: AddResult,
+    extra: Tree,
+    chosen: Collection[str],
 ) -> CheckoutPlan:
-    """Return what brings index and files back to HEAD, and takes the untracked files away."""
-    plan = plan_checkout(context, index, {}, base, force=True, materialise=False)
+    """Return what brings index and files back, and takes the untracked files away."""
+    plan = plan_checkout(context, index, {}, target, force=True, materialise=False)
+    plan = replace(
+        plan,
+        write=tuple(one for one in plan.write if one[0] in chosen),
+        remove=tuple(path for path in plan.remove if path in chosen),
+        entries=tuple(change for change in plan.entries if change.path in chosen),
+    )
     # What changed after it was stored is in no stash: it must not be replaced.
     stored = {file.path: stat_mark(file.stat) for file in added.added}
     seen = {path: stored.get(path, was) for path, was in plan.seen.items()} | {
@@ -164,6 +193,7 @@ def apply(
     *,
     told: Told | None = None,
     pop: bool = False,
+    index: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge what was put aside into the files; ``pop`` drops the stash unless there are conflicts."""
@@ -172,27 +202,57 @@ def apply(
     told = told or Told()
     history, entry = context.history, pick_stash(list_stashes(context), number)
     info = history.read_commit(entry.commit)
-    head, index = history.head(), history.read_index()
-    check_decided(index)
-    ours = staged_tree(index)
+    head, now = history.head(), history.read_index()
+    check_decided(now)
+    ours = staged_tree(now)
     sides = Sides(
         history.read_tree(info.parents[0]),
         [ours, history.read_tree(info.id)],
         ("Updated upstream", "Stashed changes"),
     )
+    staged = _merge_index(context, sides, info.parents[1]) if index else None
     merges = plan_files(context, sides, told.rules, told.methods(context, 2).resolve)
     check_rules(context, told.rules, sides)
     merged = write_merge(context, merges, ours, progress)
-    plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
+    plan = plan_checkout(context, now, ours, merged.entries, materialise=False)
     plan = _keep_index(plan, ours)
+    if staged is not None and not merged.conflicts:
+        plan = _set_index(plan, ours, staged)
     plan = replace(plan, undecided=merged.undecided(()))
-    plan = _with_untracked(context, index, plan, info)
+    plan = _with_untracked(context, now, plan, info)
     plan.check(STASH_THEM)
-    done = execute(context, plan, index, _stay(context, head), progress, source=info.id)
+    done = execute(context, plan, now, _stay(context, head), progress, source=info.id)
     result = make_result("conflicts" if merged.conflicts else "staged", done, (info.id,), merges)
     if pop and not merged.conflicts:
         drop(context, number)
     return result
+
+
+def _merge_index(context: Context, sides: Sides, staged: GitId) -> Tree:
+    """Return what is staged now and was staged then; refused where these are in each other's way."""
+    both = replace(sides, trees=[sides.trees[0], context.history.read_tree(staged)])
+    merged = write_merge(
+        context, plan_files(context, both, Rules(), Methods(_TWO, {}).resolve), both.trees[0]
+    )
+    if merged.conflicts:
+        paths = list(dict.fromkeys(one.path for one in merged.conflicts))
+        raise ConflictError(
+            f"what was staged conflicts with the index: {list_paths(paths, 5)}",
+            hint="apply the stash without its index",
+        )
+    return merged.entries
+
+
+def _set_index(plan: CheckoutPlan, ours: Tree, staged: Tree) -> CheckoutPlan:
+    """Return a plan after which the index has what is in ``staged``, whatever the files have."""
+    changed = [path for path in {**ours, **staged} if ours.get(path) != staged.get(path)]
+    entries = tuple(
+        EntryChange(path, staged[path].mode, staged[path].blob)
+        if path in staged
+        else EntryChange(path)
+        for path in changed
+    )
+    return replace(plan, entries=entries, unstaged=plan.unstaged.union(staged))
 
 
 def _stay(context: Context, head: Head) -> HeadMove:

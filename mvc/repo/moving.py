@@ -178,13 +178,21 @@ class Moving(OpenRepo):
         )
 
     def stash(
-        self, message: str | None = None, *, untracked: bool = False, progress: Progress = None
+        self,
+        message: str | None = None,
+        *,
+        paths: Paths = (),
+        untracked: bool = False,
+        keep_index: bool = False,
+        progress: Progress = None,
     ) -> StashEntry | None:
         """Put local changes aside, and bring index and files back to HEAD.
 
         Args:
             message: what to call it; defaults to the branch and its last commit.
+            paths: only the changes of these files, folders or wildcards.
             untracked: take files that are not tracked too, but not ignored ones.
+            keep_index: leave what is staged, in the index and in the files.
             progress: called with bytes stored and written.
 
         Returns:
@@ -192,9 +200,15 @@ class Moving(OpenRepo):
 
         Raises:
             ConflictError: a merge is under way, a file changes meanwhile, or there is no commit.
+            NotFoundError: a path that names nothing.
         """
         return operations.stash.push(
-            self._context, message=message, untracked=untracked, progress=progress
+            self._context,
+            message=message,
+            paths=self._paths(paths),
+            untracked=untracked,
+            keep_index=keep_index,
+            progress=progress,
         )
 
     def stashes(self) -> list[StashEntry]:
@@ -206,6 +220,7 @@ class Moving(OpenRepo):
         number: int = 0,
         *,
         pop: bool = False,
+        index: bool = False,
         strategy: str | None = None,
         rules: Sequence[tuple[str, str]] = (),
         progress: Progress = None,
@@ -215,6 +230,7 @@ class Moving(OpenRepo):
         Args:
             number: which stash, 0 the newest.
             pop: forget it then, unless there are conflicts.
+            index: stage what was staged then.
             strategy: what decides conflicts, as in ``merge``; ``theirs`` is the stash.
             rules: (pattern, strategy).
             progress: called with bytes stored and written.
@@ -224,10 +240,12 @@ class Moving(OpenRepo):
 
         Raises:
             NotFoundError: there is no such stash.
-            ConflictError: local changes or untracked files are in the way.
+            ConflictError: local changes or untracked files are in the way, or what was staged is.
         """
         told = merging.told.make_told(strategy, rules, {}, 0)
-        return operations.stash.apply(self._context, number, told=told, pop=pop, progress=progress)
+        return operations.stash.apply(
+            self._context, number, told=told, pop=pop, index=index, progress=progress
+        )
 
     def stash_drop(self, number: int = 0) -> StashEntry:
         """Forget a stash, 0 the newest; return what it was.

@@ -235,3 +235,18 @@ def test_tokenizer_is_checked_and_told(parted):
     assert (answer.code, answer.error) == (2, "'onion' is not a tokenizer of this merge")
     answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "union")
     assert answer.error == "no checkpoint of the merge has a tokenizer beside it"
+
+
+def test_stash_of_paths(parted):
+    write_config(parted.folder / "config.json", lr=9)
+    (parted.folder / "more.txt").write_text("more")
+    parted.ok("add", "more.txt")
+    assert parted("stash", "save", "x").error.endswith("mvc stash push -m TEXT")
+    assert parted("stash", "pop", "-k").code == parted("stash", "--index").code == 2
+    assert parted("stash", "push", "nots").code == 3
+    parted.ok("stash", "-m", "only one", "--", "config.json")
+    assert parted.ok("status", "-s").lines == ["A  more.txt"]
+    parted.ok("stash", "pop", "--index")
+    assert parted.ok("status", "-s").lines == [" M config.json", "A  more.txt"]
+    parted.ok("stash", "push", "-k", "more.txt", folder=".")
+    assert parted.ok("status", "-s").lines == [" M config.json", "A  more.txt"]

@@ -152,3 +152,86 @@ def test_not_while_something_is_under_way(work, root):
     for verb in (work.stash, work.stash_apply):
         with pytest.raises(ConflictError, match="under way"):
             verb()
+
+
+def codes(repo):
+    return {file.path: file.code for file in repo.status().files}
+
+
+def test_some_paths_only(work, root):
+    put(root, a=7)
+    write(root, "notes", "staged\n")
+    work.add("notes")
+    write(root, "notes", "edited\n")
+    (root / "gone").unlink()
+    write(root, "folder/new", "n")
+    write(root, "mine", "m")
+    before, seen = digests(root), codes(work)
+    entry = work.stash(paths=["notes", "folder"], untracked=True)
+    assert codes(work) == {"m.safetensors": " M", "gone": " D", "mine": "??"}
+    assert (root / "notes").read_text() == "1\n2\n3\n4\n5\n"
+    assert not (root / "folder").exists()
+    assert [file.path for file in work.diff(f"{entry.commit}^1", entry.commit)] == ["notes"]
+    work.stash_apply(pop=True, index=True)
+    assert (digests(root), codes(work)) == (before, seen)
+    assert (work.read_file("HEAD", "notes"), codes(work)["notes"]) == (b"1\n2\n3\n4\n5\n", "MM")
+
+
+def test_paths_that_name_nothing_or_nothing_that_changed(work, root):
+    put(root, a=7)
+    before = digests(root)
+    with pytest.raises(NotFoundError, match="'nots' matches no file"):
+        work.stash(paths=["nots"])
+    assert work.stash(paths=["notes"]) is None
+    assert (digests(root), work.stashes()) == (before, [])
+
+
+def test_a_removed_file_can_be_named(work, root):
+    work.remove("gone")
+    work.stash(paths=["gone"])
+    assert (root / "gone").read_text() == "x"
+    work.stash_apply(pop=True, index=True)
+    assert codes(work) == {"gone": "D "}
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_index_comes_back_where_it_is_asked_for(work, root, index):
+    write(root, "notes", "staged\n2\n3\n4\n5\n")
+    write(root, "fresh", "staged")
+    work.add(["notes", "fresh"])
+    write(root, "notes", "staged\n2\n3\n4\nedited\n")
+    write(root, "fresh", "edited")
+    before, seen = digests(root), codes(work)
+    assert seen == {"notes": "MM", "fresh": "AM"}
+    work.stash()
+    work.stash_apply(pop=True, index=index)
+    assert digests(root) == before
+    assert codes(work) == (seen if index else {"notes": " M", "fresh": "A "})
+    if index:
+        assert git(work.git_dir, "show", ":notes").strip() == "staged\n2\n3\n4\n5"
+        assert git(work.git_dir, "show", ":fresh") == "staged"
+
+
+def test_an_index_that_conflicts_is_refused_before_anything(work, root):
+    write(root, "notes", "staged\n")
+    work.add("notes")
+    work.stash()
+    write(root, "notes", "other\n")
+    work.add("notes")
+    work.commit("other")
+    before = digests(root)
+    with pytest.raises(ConflictError, match="what was staged conflicts with the index: 'notes'"):
+        work.stash_apply(pop=True, index=True)
+    assert (digests(root), codes(work), len(work.stashes())) == (before, {}, 1)
+
+
+def test_what_is_staged_may_stay(work, root):
+    write(root, "notes", "staged\n")
+    work.add("notes")
+    write(root, "notes", "edited\n")
+    put(root, a=7)
+    entry = work.stash(keep_index=True)
+    assert codes(work) == {"notes": "M "}
+    assert (root / "notes").read_text() == "staged\n"
+    assert work.read_file(entry.commit, "notes") == b"edited\n"
+    assert read(root) == {"a": 0, "b": 1}

@@ -13,7 +13,7 @@ from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, parse_told, write_conflicts
 from mvc.cli.render.moves import write_counts
 from mvc.cli.sequence import Rules, Strategy
-from mvc.cli.session import open_repo
+from mvc.cli.session import open_repo, to_paths
 
 if TYPE_CHECKING:
     from mvc.operations.merge import MergeResult
@@ -25,13 +25,19 @@ _NUMBER = re.compile(r"(?:stash@\{)?([0-9]{1,9})\}?")
 
 
 def stash(
-    words: Annotated[list[str] | None, Argument(metavar="[SUBCOMMAND [N]]")] = None,
+    words: Annotated[list[str] | None, Argument(metavar="[SUBCOMMAND [N]] [[--] PATH]...")] = None,
     message: Annotated[
         str | None,
         Option("-m", "--message", metavar="TEXT", help="push: the message of the stash."),
     ] = None,
     untracked: Annotated[
         bool, Option("-u", "--include-untracked", help="push: take untracked files too.")
+    ] = False,
+    keep_index: Annotated[
+        bool, Option("-k", "--keep-index", help="push: leave what is staged as it is.")
+    ] = False,
+    index: Annotated[
+        bool, Option("--index", help="pop, apply: stage what was staged then.")
     ] = False,
     strategy: Strategy = None,
     rules: Rules = None,
@@ -42,6 +48,8 @@ def stash(
     """Save local changes for later and restore them.
 
     push (the default) saves the changes in the index and the worktree and restores both to HEAD.
+    With PATHs it saves only their changes.
+
     list shows the stashes, show N the changes in one. pop merges the newest stash, or number N,
     into the worktree and drops it; apply merges it and keeps it. drop deletes one, clear deletes
     all.
@@ -49,10 +57,12 @@ def stash(
     After a conflict the stash is kept. "mvc add" accepts the files as they are; or run "mvc reset
     --hard" and try again with --rule or --strategy ("theirs" is the stash).
     """
-    verb, number = _parse(words or [])
+    verb, number, paths = _parse(words or [])
     for option, value, verbs in (
         ("-m", message, ("push",)),
         ("-u", untracked, ("push",)),
+        ("-k", keep_index, ("push",)),
+        ("--index", index, ("pop", "apply")),
         ("--strategy", strategy, ("pop", "apply")),
         ("--rule", rules, ("pop", "apply")),
     ):
@@ -64,13 +74,21 @@ def stash(
         return
     with byte_progress("stashing", wanted=progress and not quiet) as bar:
         if verb == "push":
-            made = repo.stash(message, untracked=untracked, progress=bar)
+            made = repo.stash(
+                message, paths=to_paths(paths), untracked=untracked, keep_index=keep_index,
+                progress=bar,
+            )  # fmt: skip
             text = "No local changes to save" if made is None else f"Saved {_title(made)}"
             _answer(None if made is None else _fields(made), text, as_json=as_json, quiet=quiet)
             return
         told = parse_told(strategy, rules or (), (), 0)
         result = repo.stash_apply(
-            number, pop=verb == "pop", strategy=strategy, rules=told["rules"], progress=bar
+            number,
+            pop=verb == "pop",
+            index=index,
+            strategy=strategy,
+            rules=told["rules"],
+            progress=bar,
         )
     _write_applied(result, as_json=as_json, quiet=quiet)
     if verb == "pop":
@@ -91,17 +109,24 @@ def _write_applied(result: MergeResult, *, as_json: bool, quiet: bool) -> None:
         raise Exit(NEGATIVE)
 
 
-def _parse(words: list[str]) -> tuple[str, int]:
-    """Return the subcommand and the number of a stash."""
+def _parse(words: list[str]) -> tuple[str, int, list[str]]:
+    """Return the subcommand, the number of a stash, and paths."""
+    place = words.index("--") if "--" in words else len(words)
+    words, paths = words[:place], words[place + 1 :]
     verb, *rest = words or ["push"]
+    if verb == "save":
+        raise CommandUsageError("'save' is 'push' with a message: mvc stash push -m TEXT")
+    if verb == "push":
+        return verb, 0, [*rest, *paths]
     if verb not in _VERBS:
         raise CommandUsageError(f"{verb!r} is not one of {', '.join(_VERBS)}")
-    if len(rest) > (verb not in ("push", "list", "clear")):
+    rest += paths
+    if len(rest) > (verb not in ("list", "clear")):
         raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
     match = _NUMBER.fullmatch(rest[0]) if rest else None
     if rest and match is None:
         raise CommandUsageError(f"{rest[0]!r} is not the number of a stash")
-    return verb, int(match[1]) if match else 0
+    return verb, int(match[1]) if match else 0, []
 
 
 def _look(repo: Repo, verb: str, number: int, *, as_json: bool, quiet: bool) -> None:
