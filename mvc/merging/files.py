@@ -14,6 +14,7 @@ from mvc.errors import ConflictError
 from mvc.history.paths import folders_of
 from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
+from mvc.merging.json_text import merge_json
 from mvc.merging.likeness import make_likeness
 from mvc.merging.rules import SIDES
 from mvc.merging.shards import find_models, merge_model
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Stages
     from mvc.merging.checkpoint import Fit, Resolve
-    from mvc.merging.rules import Rules
+    from mvc.merging.rules import Rules, Side
     from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
@@ -332,12 +333,24 @@ class _Planner:
         favour = next((side for side in SIDES if side == strategy), None)
         text = MergedText(first, 0)
         for other in others:
-            merged = merge_text(base, text.data, other, labels=self._sides.labels, favour=favour)
+            merged = self._merge_lines(plan.path, (base, text.data, other), favour)
             if merged is None:
                 return None
             text = MergedText(merged.data, text.conflicts + merged.conflicts)
         conflicts = (Conflict(plan.path, None, plan.row.outcome.value),) if text.conflicts else ()
         return replace(plan, text=text, conflicts=conflicts)
+
+    def _merge_lines(
+        self, path: str, versions: tuple[bytes, bytes, bytes], favour: Side | None
+    ) -> MergedText | None:
+        labels = self._sides.labels
+        merged = merge_text(*versions, labels=labels)
+        if merged is None or not merged.conflicts:
+            return merged
+        data = merge_json(*versions) if path.endswith(".json") else None
+        if data is not None:
+            return MergedText(data, 0)
+        return merge_text(*versions, labels=labels, favour=favour) if favour else merged
 
     def _size_bytes(self, entry: TreeEntry | None) -> int:
         return 0 if entry is None else self._context.history.find_blob_size(entry.blob) or 0

@@ -55,6 +55,23 @@ def test_conflicts_say_what_and_how_to_go_on(parted):
     assert "Merge-Strategy: linear\nMerge-Rule: layers.*=theirs" in message
 
 
+def test_what_is_around_tensors_is_none(shell):
+    def save(text):
+        np.savez(shell.folder / "m.npz", w=np.ones(3), words=np.array([text]))
+        shell.ok("add", ".")
+        shell.ok("commit", "-m", text)
+
+    save("a")
+    shell.ok("switch", "-c", "away")
+    save("b")
+    shell.ok("switch", "-")
+    save("c")
+    assert shell("merge", "away").lines[0] == (
+        "CONFLICT m.npz: changed on both sides (words.npy): __metadata__"
+    )
+    shell.ok("merge", "--continue", "--rule", "m.npz:__metadata__=theirs")
+
+
 def test_json_and_abort(parted):
     answer = parted("merge", "away", "--json")
     assert answer.code == 1

@@ -1,5 +1,6 @@
 """Merging branches: tensors, files, conflicts, and what is under way."""
 
+import json
 import os
 import stat
 from collections import Counter
@@ -726,3 +727,17 @@ class TestStates:
         assert loaded["model"]["w"][0] == 3
         assert (loaded["optimizer"]["m"][0], loaded["step"]) == (2, 3)
         assert repo.status().is_clean
+
+
+@pytest.mark.parametrize("strategy", [None, "ours"])
+def test_neighbouring_keys_of_a_configuration(parted, root, strategy):
+    config = {"use_cache": True, "vocab_size": 10, "rope_theta": 1e4}
+
+    def put(**changes):
+        (root / "config.json").write_text(json.dumps(config | changes, indent=2) + "\n")
+
+    repo = parted(put, lambda: put(use_cache=False), lambda: put(vocab_size=11))
+    assert repo.merge("side", strategy=strategy).conflicts == ()
+    found = (root / "config.json").read_text()
+    put(use_cache=False, vocab_size=11)
+    assert found == (root / "config.json").read_text()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mvc.workspace.checkout_plan import CheckoutResult
 
 _SHOWN = 3
+_AROUND = "__metadata__"  # what is no tensor, but around them
 WORDS = {
     "ours": "from ours",
     "theirs": "from theirs",
@@ -96,7 +97,8 @@ def write_conflicts(out: Output, conflicts: Sequence[Conflict]) -> None:
         if not names:
             out.line(line + reason)
             continue
-        told = f"{count_text(len(names), 'tensor')} {reason}"
+        is_around = names[0].startswith(_AROUND)
+        told = reason if is_around else f"{count_text(len(names), 'tensor')} {reason}"
         plain = len(f"CONFLICT {path}: {told}")  # without the codes of colours
         room = None if out.width is None else out.width - plain
         out.line(line + told + _examples(names, room))
