@@ -233,7 +233,7 @@ def test_names_of_mvc():
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
         "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "read_image",
-        "this_process",
+        "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:

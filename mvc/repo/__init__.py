@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.repo.history import History
     from mvc.repo.merging import Merging
     from mvc.repo.moving import Moving
-    from mvc.repo.outside import compare, merge_recipe, open_model
+    from mvc.repo.outside import compare, merge_recipe, open_model, verify_models
     from mvc.repo.runs import TrainingRuns
     from mvc.repo.searching import Searching
     from mvc.repo.states import TrainingStates
@@ -65,9 +65,11 @@ else:  # their names here, their modules on first use: a command loads only what
         "plan_prune prune plan_gc gc plan_repack repack is_repack_due du fsck doctor",
     )
 
-__getattr__ = lazy_names(__name__, {"mvc.repo.outside": "compare merge_recipe open_model"})
+__getattr__ = lazy_names(
+    __name__, {"mvc.repo.outside": "compare merge_recipe open_model verify_models"}
+)
 
-__all__ = ["Repo", "compare", "merge_recipe", "open_model"]
+__all__ = ["Repo", "compare", "merge_recipe", "open_model", "verify_models"]
 
 
 class Repo(

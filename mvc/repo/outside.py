@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from mvc import operations, workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from mvc.operations.compare import ModelDiff
     from mvc.operations.merge_recipe import RecipeResult
+    from mvc.operations.verify_models import ModelCheck
     from mvc.repo.opening import OpenRepo, Progress, StrPath
     from mvc.workspace.models import Model, Operand
 
@@ -33,10 +35,30 @@ def compare(
         NotFoundError: a file does not exist.
         FormatError: a file holds no tensor.
     """
-    sides = (Path(one) if isinstance(one, (str, os.PathLike)) else one for one in (old, new))
     return operations.compare.compare(
-        None, *sides, tensors=tensors, spectral=spectral, progress=progress
+        None, *_as_files(old, new), tensors=tensors, spectral=spectral, progress=progress
     )
+
+
+def verify_models(
+    old: StrPath | Operand,
+    new: StrPath | Operand,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    progress: Progress = None,
+) -> ModelCheck:
+    """Compare two models to the bit or within a tolerance, outside any repository.
+
+    As ``Repo.verify_models``, of what ``compare`` takes.
+    """
+    return operations.verify_models.verify_models(
+        None, *_as_files(old, new), atol=atol, rtol=rtol, progress=progress
+    )
+
+
+def _as_files(*sides: StrPath | Operand) -> Iterator[Operand]:
+    return (Path(one) if isinstance(one, (str, os.PathLike)) else one for one in sides)
 
 
 def merge_recipe(

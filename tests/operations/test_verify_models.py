@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+import mvc
 from mvc import ConflictError, NotFoundError, Repo, UsageError
 from mvc.operations import verify_models as module
 from mvc.operations.verify_models import verify_models
@@ -173,3 +174,15 @@ def test_chunks_of_another_size(repo, root, model):
         for revision, count in (("HEAD", 0), ("HEAD~1", 1)):
             with open_model(open_at(root), revision) as one:
                 assert len(check_pairs(pair_models(one, twin), threads=2)) == count
+
+
+def test_outside_a_repository(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    old = {"w": np.arange(6, dtype=np.float32)}
+    save_file(old, tmp_path / "a.safetensors")
+    new = {"w": old["w"] + np.float32(1e-3)}
+    assert mvc.verify_models("a.safetensors", old).passed
+    assert not mvc.verify_models(tmp_path / "a.safetensors", new).passed
+    assert mvc.verify_models("a.safetensors", new, atol=1e-2).passed
+    with pytest.raises(NotFoundError, match=r"b\.safetensors"):
+        mvc.verify_models("a.safetensors", "b.safetensors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mvc.cli.comparing import choose_report
@@ -226,13 +225,9 @@ def _verify_worktree(
 
 
 def _verify_unit(repo: Repo | None, old: Operand, new: Operand, **options: Any) -> Any:
-    if repo is not None:
-        return repo.verify_models(old, new, **options)
-    from mvc.operations.verify_models import verify_models
+    from mvc.repo import verify_models
 
-    assert old is not None
-    assert new is not None
-    return verify_models(None, Path(old), Path(new), **options)
+    return (verify_models if repo is None else repo.verify_models)(old, new, **options)
 
 
 def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
