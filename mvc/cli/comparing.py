@@ -28,7 +28,7 @@ def read_view(
     spectral: bool,
     everything: bool,
 ) -> View | None:
-    """Return which rows options ask for, or None if they ask for no values at all."""
+    """Return the rows that options select, or None if no values are compared."""
     if not (stats or spectral) and by is None and sort is None and above is None:
         return None
     from mvc.cli.render.comparison_rows import parse_view
@@ -37,7 +37,7 @@ def read_view(
 
 
 def choose_report(html: str | None, png: str | None) -> str | None:
-    """Return which report is asked for, without dashes, or None; check that files can be written."""
+    """Return the requested report option, without dashes, or None; check the target files."""
     if html is None and png is None:
         return None
     from mvc.cli.pages.report import check_targets
@@ -47,7 +47,7 @@ def choose_report(html: str | None, png: str | None) -> str | None:
 
 
 def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
-    """Return what compares the two models that arguments name, or None if they name other things.
+    """Return a function that compares the two models in the arguments, or None.
 
     Inside a repository these are checkpoints, folders of them elsewhere, ``REV:PATH``, and revisions
     beside what is elsewhere; outside of one, any two files or folders.

@@ -22,7 +22,7 @@ SATURATED_SHARE = 1e-3
 
 
 def see_not_finite(case: Case) -> Iterator[Verdict]:
-    """NaN or Inf where there was less of it."""
+    """More NaN or Inf than before."""
     came = [(one, two) for one, two in case.measured if _bad(two.new) > _bad(two.old)]
     came.sort(key=lambda one: -_bad(one[1].new))
     if came:
@@ -37,7 +37,7 @@ def see_not_finite(case: Case) -> Iterator[Verdict]:
 
 
 def see_dead_rows(case: Case) -> Iterator[Verdict]:
-    """Rows that are all zero and were not."""
+    """Rows that became all zero."""
     dead = {
         one: two.zero_rows_new - two.zero_rows_old
         for one, two in case.measured

@@ -1,4 +1,4 @@
-"""What can be said of a comparison is said of a *case*: its changes, sorted; and the words for it."""
+"""A *case* is a comparison sorted for its verdicts: the changes, and words for them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def dtypes_of(change: TensorChange) -> tuple[str, ...]:
 
 
 def group(some: Iterable[tuple[TensorChange, _Key]]) -> list[tuple[_Key, list[TensorChange]]]:
-    """Gather tensors with what is said of them by that."""
+    """Group tensors by the second item."""
     groups: dict[_Key, list[TensorChange]] = {}
     for change, key in some:
         groups.setdefault(key, []).append(change)

@@ -1,4 +1,4 @@
-"""What became of one tensor between two models, and which part of it can be compared."""
+"""The change of one tensor between two models, and the part of it that can be compared."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class TensorCheck:
 
     @property
     def first(self) -> FirstDifference | None:
-        """The first element that is not as it should be."""
+        """The first element that fails."""
         return None if self.deviation is None else self.deviation.first
 
 
@@ -113,7 +113,7 @@ class _Both:
         )
 
     def compare_ids(self) -> set[int] | None:
-        """Return the numbers of the chunks that differ by their ids; None if ids do not tell."""
+        """Return the numbers of the chunks with different ids; None if the ids are unknown."""
         old, new = self.old, self.new
         if old.chunks is None or new.chunks is None or old.chunk_bytes != new.chunk_bytes:
             return None

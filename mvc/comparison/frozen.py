@@ -17,12 +17,12 @@ _WORDS = {"head": "the head", "embedding": "the embedding", "norm": "norms", "bi
 
 
 def kind_of(change: TensorChange) -> str:
-    """Return what part a tensor plays in its model."""
+    """Return the role of a tensor in its model."""
     return find_kind(change.name, change.pair.shown.view.shape)
 
 
 def name_part(frozen: Sequence[TensorChange], changed: Sequence[TensorChange]) -> str | None:
-    """Return the part of a model to which all changes are confined, or None if there is no word."""
+    """Name the part of a model to which all changes are confined, or return None."""
     weights = {one.name: kind_of(one) for one in (*frozen, *changed)}
 
     def role_of(change: TensorChange) -> str:  # a bias plays the part of the weight beside it

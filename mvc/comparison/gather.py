@@ -47,7 +47,7 @@ def gather(
     threads: int,
     progress: ByteProgress = None,
 ) -> list[TensorChange]:
-    """Return what became of each pair, in the same order; their models are open.
+    """Return the change of each pair, in the same order; their models are open.
 
     Args:
         context: where statistics are kept; outside of a repository they are not.

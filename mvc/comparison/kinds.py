@@ -1,4 +1,4 @@
-"""What part a tensor plays in its model, from its name and shape: ``q_proj``, ``mlp.up``, ``norm``, ...
+"""The role of a tensor in its model, from its name and shape: ``q_proj``, ``mlp.up``, ``norm``, ...
 
 The names are those of Hugging Face transformers (Llama, GPT-2, NeoX, BERT, T5, Mixtral, Mamba),
 diffusers, timm, torchvision, torch's own layers, GGUF, PEFT and torch optimizers.
@@ -75,7 +75,7 @@ _KINDS = {
 
 
 def find_kind(name: str, shape: Sequence[int]) -> str:
-    """Return what part a tensor plays; by its dimensions if its name does not tell."""
+    """Return the role of a tensor, by its dimensions if its name is no help."""
     return _find_kind(_NUMBER.sub(_keep_short, name)) or _BY_DIMS.get(len(shape), "tensor")
 
 

@@ -1,4 +1,4 @@
-"""Which tensor of one model is which of another: by path and name, by name, or by identity."""
+"""Pairs the tensors of two models: by path and name, by name, or by identity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TensorPair:
 
     @property
     def is_renamed(self) -> bool:
-        """Whether both sides have it, under other names."""
+        """Whether both sides have it, under different names."""
         return self.old is not None and self.new is not None and self.old.name != self.new.name
 
     @property

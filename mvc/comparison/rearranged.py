@@ -1,4 +1,4 @@
-"""Tensors whose elements moved and did not change: transposed, rows or columns in another order.
+"""Tensors whose elements only moved: transposed, or rows or columns permuted.
 
 Only tensors are read of which figures allow it: the other shape turned around, or magnitudes that
 add up alike on both sides though elements differ.

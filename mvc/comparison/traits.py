@@ -1,4 +1,4 @@
-"""What kind of change it is: a cast, a factor, a low rank, a part of the model, its size."""
+"""Verdicts on the kind of change: a cast, a factor, a low rank, a part of the model, its size."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_scaled(two: TensorStatistics) -> bool:
 
 
 def see_pruned(case: Case) -> Iterator[Verdict]:
-    """Elements that became zero beside others that are as before."""
+    """Elements that became zero while the others did not change."""
     pruned = {
         one: two.new.zeros - two.old.zeros
         for one, two in case.weights
@@ -159,7 +159,7 @@ def see_vocabulary(case: Case) -> Iterator[Verdict]:
 
 
 def see_frozen(case: Case) -> Iterator[Verdict]:
-    """Which part changed, and what is as before."""
+    """Which part changed, and which is frozen."""
     frozen, changed = (
         [one for one in case.having(status) if is_part(one)] for status in ("unchanged", "modified")
     )

@@ -55,7 +55,7 @@ def can_blend(dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How tensors are merged: a method and what it is told, checked before anything is read.
+    """How tensors are merged: a method and its parameters, checked before anything is read.
 
     Make one with ``make_strategy``.
     """

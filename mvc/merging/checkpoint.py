@@ -65,7 +65,7 @@ _BY_METHOD = (Outcome.MODIFY_MODIFY, Outcome.ADD_ADD)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMerge:
-    """What becomes of one checkpoint.
+    """The planned merge of one checkpoint.
 
     Attributes:
         path: its name.
@@ -198,7 +198,7 @@ def merge_checkpoint(
     resolve: Resolve,
     fit: Fit | None = None,
 ) -> CheckpointMerge | str:
-    """Plan the merge of one checkpoint, or return in words why its tensors cannot be merged."""
+    """Plan the merge of one checkpoint, or return the reason why its tensors cannot be merged."""
     formats = list(dict.fromkeys(context.manifests.read(one.blob).format for one in sides))
     if len(formats) > 1:
         return f"it is {' here and '.join(formats)} there"
@@ -214,7 +214,7 @@ def merge_checkpoint(
 
 @dataclass(slots=True)
 class DecidedTensors:
-    """What becomes of the tensors of one file.
+    """The planned merge of one file's tensors.
 
     Attributes:
         result: those that it has then, ours where there is a conflict.
@@ -263,7 +263,7 @@ def place_tensors(
     *,
     must_fit: bool = False,
 ) -> CheckpointMerge | str:
-    """Plan a file of decided tensors, or return in words why there can be none.
+    """Plan a file of decided tensors, or return the reason why that is impossible.
 
     Args:
         context: the repository.
@@ -308,13 +308,13 @@ def _version(tensor: ModelTensor) -> Hashable:
 
 
 def _shape(segment: Segment) -> Hashable:
-    """Return what a place in a file demands of the tensors that are put there."""
+    """Return the requirements of a place in a file on the tensor stored there."""
     views = tuple(replace(view, name="") for view in segment.tensors)
     return segment.dtype, views, segment.size_bytes
 
 
 def _version_by_bytes(tensor: ModelTensor) -> Hashable:
-    """Return what makes two versions equal that are not cut alike: the hash of all bytes."""
+    """Return a key that is equal for equal bytes, however they are cut: the hash of all bytes."""
     read, digest = tensor.source.read_into, blake3()
     for start in range(0, tensor.segment.size_bytes, _READ_BYTES):
         piece = bytearray(min(_READ_BYTES, tensor.segment.size_bytes - start))
@@ -324,7 +324,7 @@ def _version_by_bytes(tensor: ModelTensor) -> Hashable:
 
 
 def _describe(row: Row[ModelTensor]) -> str:
-    """Return how the dtypes or shapes of a conflict differ, if they do."""
+    """Describe how the dtypes or shapes in a conflict differ, if they do."""
     kinds = dict.fromkeys(
         f"{one.view.dtype}[{','.join(map(str, one.view.shape))}]" for one in row.sides if one
     )
@@ -367,7 +367,7 @@ def _is_whole(row: Row[ModelTensor]) -> bool:
 
 
 class _Layout:
-    """Where the tensors of the result are, and what is around them."""
+    """The places of the result's tensors, and the bytes around them."""
 
     def __init__(self, context: Context, base: Manifest | None, sides: Sequence[Manifest]) -> None:
         self._context = context
@@ -480,7 +480,7 @@ class _Layout:
 
 
 def _describe_frames(frames: Sequence[ZipFrame | None]) -> str:
-    """Return that several sides changed what is around the tensors, and which entries that is."""
+    """Describe which entries around the tensors several sides changed."""
     found = [dict(frame.version) for frame in frames if frame is not None]
     names = dict.fromkeys(name for one in found for name in one)
     differ = [name for name in names if len({one.get(name) for one in found}) > 1]

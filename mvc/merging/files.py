@@ -1,4 +1,4 @@
-"""What becomes of every file in a merge: decided from trees and manifests, before a weight is read.
+"""The merge of every file, decided from trees and manifests before any weight is read.
 
 A file that only one side changed is taken as it is. One that both changed is merged by its tensors
 if it is a checkpoint (``checkpoint``), as text, or not at all: then it is a conflict.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One thing that a person or a rule has to decide.
+    """A conflict that a person or a rule must resolve.
 
     Attributes:
         path: the file.
@@ -52,7 +52,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class FileMerge:
-    """What becomes of one file.
+    """The planned merge of one file.
 
     Attributes:
         path: its name in the result.
@@ -78,7 +78,7 @@ class FileMerge:
 
     @property
     def is_merged(self) -> bool:
-        """Whether the result is a new version, which no side has."""
+        """Whether the result is a new version that no side has."""
         return any(one is not None for one in (self.text, self.checkpoint, self.data))
 
     @property
@@ -120,7 +120,7 @@ class Sides:
 def plan_files(
     context: Context, sides: Sides, rules: Rules, resolve: Resolve, *, check_tokens: bool = True
 ) -> tuple[FileMerge, ...]:
-    """Return what becomes of every file that any side has, or had.
+    """Return the planned merge of every file of the base and the sides.
 
     Args:
         context: the repository.
@@ -158,7 +158,7 @@ def plan_files(
 
 
 def _version(entry: TreeEntry) -> Hashable:
-    """Return what makes two versions equal; whether a file is executable is merged apart."""
+    """Return a key that is equal for equal versions; the executable bit is merged separately."""
     return entry.mode == MODE_SYMLINK, entry.blob
 
 
@@ -274,7 +274,7 @@ class _Planner:
         return replace(plan, taken=_with_mode(part, plan.mode))
 
     def _decide_whole(self, plan: FileMerge, why: str = "") -> FileMerge:
-        """Take one version of a file whose content cannot be merged, if a rule says which."""
+        """Take one version of a file whose content cannot be merged, if a rule names one."""
         row, strategy = plan.row, self._rules.find(plan.path, None, self._all)
         if strategy in SIDES:
             places = {"base": row.base, "ours": row.sides[0], "theirs": row.sides[-1]}
@@ -284,7 +284,7 @@ class _Planner:
         return replace(plan, taken=shown, conflicts=(Conflict(plan.path, None, reason),))
 
     def _merge_content(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
-        """Merge what is in the versions of a file; None if that is not possible."""
+        """Merge the content of a file's versions; None if that is impossible."""
         versions = [plan.row.base, *sides]
         if any(one is not None and one.mode == MODE_SYMLINK for one in versions):
             return None
@@ -360,7 +360,7 @@ class _Planner:
 
 
 def _merge_modes(row: Row[TreeEntry]) -> int:
-    """Return the mode of the result: whether a file is executable is merged apart from its bytes."""
+    """Return the mode of the result; the executable bit is merged separately from the bytes."""
     modes = [None if one is None else one.mode for one in row.sides]
     side = decide(None if row.base is None else row.base.mode, modes).side
     shown = None if side is None else modes[side]

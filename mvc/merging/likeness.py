@@ -1,4 +1,4 @@
-"""How alike two versions of a file are: a file that was renamed and changed is found again by it."""
+"""The likeness of two versions of a file, which finds files that were renamed and changed."""
 
 from __future__ import annotations
 

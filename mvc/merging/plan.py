@@ -60,7 +60,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What a recipe makes.
+    """The planned result of a recipe.
 
     Attributes:
         recipe: the recipe.
@@ -104,7 +104,7 @@ def plan_merge(
     seed: int = 0,
     threads: int = 1,
 ) -> MergePlan:
-    """Check a recipe against its models and say what becomes of every tensor.
+    """Check a recipe against its models and plan every tensor.
 
     Args:
         recipe: what to do.
@@ -331,7 +331,7 @@ class _Planner:
 def _evaluate(
     levels: Sequence[Mapping[str, Setting]], tensor: str, depth: float
 ) -> dict[str, Value]:
-    """Return the parameters of a tensor; the first level that has a value for it counts."""
+    """Return the parameters of a tensor; the first level with a value for it wins."""
     found: dict[str, Value] = {}
     for level in levels:
         for name, setting in level.items():

@@ -87,7 +87,7 @@ class TokenizerChoice:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe whose form is right; nothing it names was looked at yet.
+    """A well-formed recipe; the models it names are not opened yet.
 
     Attributes:
         method: name of the merge method.
@@ -206,7 +206,7 @@ def _check_nodes(root: Any) -> None:
 
 
 class _Parser:
-    """Checks a recipe from the top down; names the place of what is wrong."""
+    """Checks a recipe from the top down and names the place of each error."""
 
     def __init__(self, text: str) -> None:
         self._text = text

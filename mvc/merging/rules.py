@@ -1,4 +1,4 @@
-"""Which strategy decides what both sides changed: by pattern, or by default."""
+"""Strategies for conflicts: by pattern, or by default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIMIZER = re.compile(r"(^|\.)state\.\d+\.\w+$")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A strategy for the tensors or files that a pattern fits: NAME, PATH or PATH:NAME.
+    """A strategy for the tensors or files that match a pattern: NAME, PATH or PATH:NAME.
 
     NAME is a tensor, a module or a wildcard, PATH a file or a wildcard.
     """
@@ -65,7 +65,7 @@ class Rules:
         return None if is_state else self.default
 
     def check_used(self, names: Iterable[tuple[str, str | None]]) -> None:
-        """Check that every rule fits something among the (path, tensor or None) of a merge."""
+        """Check that every rule matches one of the (path, tensor or None) of a merge."""
         left = list(self.rules)
         for path, name in names:
             if not left:
@@ -85,7 +85,7 @@ def is_training_state(path: str, paths: Collection[str]) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """Return the rule in ``GLOB=strategy``."""
+    """Parse the rule ``GLOB=strategy``."""
     pattern, equals, strategy = text.rpartition("=")
     if not equals or not pattern or not strategy:
         raise UsageError(

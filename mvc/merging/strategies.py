@@ -1,4 +1,4 @@
-"""Merge methods as strategies of a merge of branches: which side is what, and what it is told.
+"""Merge methods as strategies of a merge of branches: the role and parameters of each side.
 
 The merge base is the base of methods that merge into one, and every side is an input. Methods that
 go from one model to another (slerp, nearswap, arcee_fusion) go from ours to theirs.
@@ -53,7 +53,7 @@ def _parse_value(name: str, text: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """What the methods of a merge are told.
+    """The parameters for the methods of a merge.
 
     Attributes:
         sides: how many sides there are, ours included.
@@ -88,7 +88,7 @@ class Methods:
             self._make(method, range(self.sides))
 
     def _make(self, method: Method, present: Sequence[int]) -> Strategy:
-        """Return a method with what it is told about the sides that have a tensor."""
+        """Return a method with its parameters for the sides that have a tensor."""
         parameters = {one.name: one for one in method.parameters}
         told = {name: value for name, value in self.told.items() if name in parameters}
         first = 1 if _goes_from_ours(method) else 0
@@ -107,7 +107,7 @@ class Methods:
         return make_strategy(method.name, common, each, seed=self.seed)
 
     def resolve(self, name: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
-        """Return what a method makes of a tensor that all sides changed; nothing is read yet."""
+        """Return a tensor changed on all sides as the method merges it; nothing is read yet."""
         method = get_method(name)
         present = [number for number, side in enumerate(row.sides) if side is not None]
         sides = [side for side in row.sides if side is not None]

@@ -1,4 +1,4 @@
-"""The three-way merge as data: what each side did to a thing, and what follows from that.
+"""The three-way merge as data: each side's change to a thing, and the outcome.
 
 A *thing* is a file of a tree or a tensor of a file; all that counts is which version of it each side
 has. The base is what the sides have in common:
@@ -37,7 +37,7 @@ Thing = TypeVar("Thing")
 
 
 class Change(Enum):
-    """What one side did to a thing."""
+    """One side's change to a thing."""
 
     ABSENT = "absent"
     ADDED = "added"
@@ -47,7 +47,7 @@ class Change(Enum):
 
 
 class Outcome(Enum):
-    """What follows for a thing; the last four are conflicts."""
+    """The outcome for a thing; the last four are conflicts."""
 
     KEEP = "unchanged"
     OURS = "ours"
@@ -61,7 +61,7 @@ class Outcome(Enum):
 
     @property
     def is_conflict(self) -> bool:
-        """Whether a strategy or a person has to say how to go on."""
+        """Whether a strategy or a person must decide."""
         return self in _CONFLICTS
 
 
@@ -94,7 +94,7 @@ TABLE: Mapping[tuple[Change, Change], Outcome] = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows for one thing: an outcome, and the side whose version is the result.
+    """The decision on one thing: an outcome, and the side whose version is the result.
 
     ``side`` counts from 0, ours; None is a conflict. A side that lacks the thing removes it.
     """
@@ -128,7 +128,7 @@ class Row(Generic[Thing]):
 
     @property
     def reason(self) -> str:
-        """What follows, in words that also say which of two sides removed the thing."""
+        """The outcome in words, including which of two sides removed the thing."""
         if self.outcome is Outcome.MODIFY_REMOVE and len(self.sides) == len(_SIDES):
             gone = self.sides.index(None)
             return f"changed in {_SIDES[1 - gone]}, removed in {_SIDES[gone]}"
@@ -142,7 +142,7 @@ class Row(Generic[Thing]):
 
 
 def find_change(base: Hashable, side: Hashable) -> Change:
-    """Return what a side did, given the base's version and its own; None is absence."""
+    """Return a side's change, given the base's version and its own; None means absent."""
     if base is None:
         return Change.ABSENT if side is None else Change.ADDED
     if side is None:
@@ -151,7 +151,7 @@ def find_change(base: Hashable, side: Hashable) -> Change:
 
 
 def decide(base: Hashable, sides: Sequence[Hashable]) -> Decision:
-    """Return what follows for one thing, given its version in the base and on each side."""
+    """Decide about one thing, given its version in the base and on each side."""
     return reduce(
         lambda so_far, place: _fold(base, sides, so_far, place),
         range(1, len(sides)),
@@ -255,7 +255,7 @@ def _find_renames(
     version: Callable[[Thing], Hashable],
     may_move: Callable[[Thing], bool],
 ) -> Iterator[tuple[str, str]]:
-    """Yield (new name, old name) of what left one name and came under another, if only one can be."""
+    """Yield (new name, old name) of renamed things, if the match is unique."""
     gone = [
         (version(one), name) for name, one in base.items() if name not in side and may_move(one)
     ]

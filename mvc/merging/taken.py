@@ -1,4 +1,4 @@
-"""Tensors of a merge that are one of a model's as they are, under another name."""
+"""Tensors that a merge takes from a model unchanged, under another name."""
 
 from __future__ import annotations
 

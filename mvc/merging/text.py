@@ -1,4 +1,4 @@
-"""Three versions of a text into one, with Git's markers around what both sides changed. Pure.
+"""Three-way merge of texts, with Git's markers around conflicts. Pure.
 
 The classic algorithm: lines that all three have in common, in order, hold the versions together;
 between two such places, what only one side changed is taken from it.
@@ -39,7 +39,7 @@ class _Hunk:
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether bytes are a text that can be merged, by Git's rule."""
+    """Return whether bytes are mergeable text, by Git's rule."""
     return len(data) <= MAX_TEXT_BYTES and b"\0" not in data[:_PROBE_BYTES]
 
 
@@ -51,7 +51,7 @@ def merge_text(
     labels: tuple[str, str] = ("ours", "theirs"),
     favour: Side | None = None,
 ) -> MergedText | None:
-    """Merge two versions of a text that come from one base.
+    """Merge two versions of a text over their base.
 
     Args:
         base: what they come from; nothing if both sides made the file.

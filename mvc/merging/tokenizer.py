@@ -135,7 +135,7 @@ def align_vocabularies(
     *,
     least_rows: int = 0,
 ) -> Alignment:
-    """Decide the tokens of a merge, and where their rows are in every model.
+    """Choose the tokens of a merge and find their rows in every model.
 
     Args:
         choice: whose tokens the result has.
@@ -190,7 +190,7 @@ def _join(first: Vocabulary, others: Mapping[str, Vocabulary]) -> Vocabulary:
 def find_faults(
     vocabularies: Mapping[str, Vocabulary | None], row_counts: Mapping[str, int | None]
 ) -> list[str]:
-    """Return in words which tokens have no row in a model's embedding."""
+    """Describe the tokens without a row in a model's embedding."""
     found = []
     for name, one in vocabularies.items():
         rows = row_counts.get(name)

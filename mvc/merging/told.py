@@ -1,4 +1,4 @@
-"""What a merge is told: which strategy decides what, and what its methods need to know.
+"""The user's choices for a merge: strategies, rules and parameters of methods.
 
 It stands in the message of the merge commit as trailers, enough to repeat the merge; and so in
 ``MERGE_MSG`` while a merge is under way, where going on finds it again.
@@ -36,7 +36,7 @@ _TOKENIZERS = ("union", "base", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a merge is told.
+    """The user's choices for a merge.
 
     Attributes:
         rules: which strategy decides what.
@@ -84,7 +84,7 @@ class Told:
         )
 
     def after(self, earlier: Told) -> Told:
-        """Return what was told earlier, and then this: its rules come first."""
+        """Return the earlier choices and then these, whose rules come first."""
         said = dict.fromkeys((*self.rules.rules, *earlier.rules.rules))
         rules = Rules(tuple(said), self.rules.default or earlier.rules.default)
         parameters = {**earlier.parameters, **self.parameters}
@@ -92,7 +92,7 @@ class Told:
         return Told(rules, parameters, self.seed or earlier.seed, tokenizer)
 
     def sign(self, message: str) -> str:
-        """Return a message that says this, and nothing that was told earlier."""
+        """Return a message with these choices in place of earlier ones."""
         message = drop_trailers(message, frozenset(TRAILERS))
         if self == Told():
             return message
@@ -116,12 +116,12 @@ def make_told(
     seed: int,
     tokenizer: str | None = None,
 ) -> Told:
-    """Return what a caller tells a merge."""
+    """Return a caller's choices for a merge."""
     return Told(Rules(tuple(Rule(*one) for one in rules), strategy), parameters, seed, tokenizer)
 
 
 def read_told(message: str) -> Told:
-    """Return what the message of a merge says it was told."""
+    """Return the choices recorded in the message of a merge."""
     found: dict[str, list[str]] = {name: [] for name in TRAILERS}
     for key, value in parse_trailers(message):
         found.get(key, []).append(value)

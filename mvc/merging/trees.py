@@ -38,11 +38,11 @@ _MAX_CROSSINGS = 32
 
 @dataclass(frozen=True, slots=True)
 class MergedTree:
-    """What a merge gives, written into the store.
+    """The result of a merge, written into the store.
 
     Attributes:
         entries: path → what the worktree gets; for an undecided file with markers, or ours.
-        merges: what became of every file.
+        merges: the merge of every file.
     """
 
     entries: Mapping[str, TreeEntry]

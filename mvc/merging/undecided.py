@@ -1,4 +1,4 @@
-"""What a merge that is under way has left to decide, as the index tells it."""
+"""What a merge under way has left to decide, according to the index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def undecided_sides(context: Context, index: Index, told: Told) -> Sides:
 
 
 def _read_sides(context: Context) -> Sides | None:
-    """Return the whole trees of a merge that is under way, or None if it is something else."""
+    """Return the whole trees of a merge under way, or None if it is something else."""
     head, heads = context.history.head().commit, context.history.refs.merge_heads()
     if head is None or not heads:
         return None

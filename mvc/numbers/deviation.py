@@ -1,4 +1,4 @@
-"""How far one run of elements is from another, element by element, and where that begins.
+"""The deviation between two runs of elements, and where it begins.
 
 NaN equals NaN here, whatever its bits, and an infinity itself; against anything else they are as far
 as can be, and within no tolerance. -0 equals 0. Only whether a bit differs is exact about all of these.
@@ -35,7 +35,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first element, in C order, that is not as it should be.
+    """The first element, in C order, that fails.
 
     Attributes:
         index: its place.
@@ -165,7 +165,7 @@ def _find_changed(old: Raw, new: Raw, dtype: DType) -> NDArray[np.bool_]:
 def _of_bytes(
     old: Raw, new: Raw, dtype: DType, differs: NDArray[np.bool_] | None, first_index: int
 ) -> Deviation:
-    """Return what bytes alone tell; types that cannot be read are within no tolerance."""
+    """Return what the bytes alone show; unreadable types are within no tolerance."""
     assert differs is not None  # two dtypes are compared only where both can be read
     size = dtype.block_elements
     wrong = int(np.count_nonzero(differs))

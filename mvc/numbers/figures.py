@@ -1,4 +1,4 @@
-"""Health as a value, for those who add, keep and show it: no array is needed for that."""
+"""Health as a value that can be added, stored and shown without an array."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT = struct.Struct("<4Q2d")
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What can be told of some elements without comparing them with others; ``+`` joins parts.
+    """Figures of some elements on their own, without a comparison; ``+`` joins parts.
 
     Of a complex element each figure is that of its magnitude.
 
@@ -57,7 +57,7 @@ class Health:
 
 
 def decode_health(data: bytes) -> Health | None:
-    """Return what ``Health.encode`` made bytes of, with no zeros; None if it did not make these."""
+    """Return the health in bytes from ``Health.encode``, without zeros; None if they are not valid."""
     if len(data) != _KEPT.size:
         return None
     elements, nan, inf, saturated, largest, sum_sq = _KEPT.unpack(data)

@@ -51,7 +51,7 @@ def take_fingerprints(blocks: Iterable[NDArray[np.unsignedinteger]], columns: in
 
 
 def find_rearrangement(old: Fingerprints, new: Fingerprints) -> str | None:
-    """Return in words how the new matrix is the old one in another order, or None if it is not."""
+    """Describe how the new matrix is the old one in another order, or return None."""
     if _equal(old.rows, new.columns) and _equal(old.columns, new.rows):
         return "transposed"
     if len(old.rows) != len(new.rows):

@@ -1,4 +1,4 @@
-"""How task vectors get into each other's way: what several models changed, and in opposite directions.
+"""Interference of task vectors: elements that several models changed, and in opposite directions.
 
 The measures of Yadav et al., "TIES-Merging", 2023: sign conflicts make averages small, and task
 vectors that are nearly orthogonal can be added.
@@ -53,7 +53,7 @@ class Interference:
 
     @property
     def share_opposed(self) -> float:
-        """Share of the elements that several models changed, where they went apart."""
+        """Share of the commonly changed elements on which the models moved in opposite directions."""
         return self.opposed / self.shared if self.shared else 0.0
 
     @property

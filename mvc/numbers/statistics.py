@@ -150,12 +150,12 @@ class TensorStatistics:
 
     @property
     def ulp_50(self) -> int | None:
-        """Half of all pairs are at most that many ULPs apart: exact to 63, then within 1/32."""
+        """Median distance in ULPs: exact to 63, then within 1/32."""
         return self._find_ulp(0.5)
 
     @property
     def ulp_99(self) -> int | None:
-        """99 % of all pairs are at most that many ULPs apart: exact to 63, then within 1/32."""
+        """99th percentile of the distance in ULPs: exact to 63, then within 1/32."""
         return self._find_ulp(0.99)
 
     def _find_ulp(self, share: float) -> int | None:
@@ -172,7 +172,7 @@ class TensorStatistics:
 
     @classmethod
     def decode(cls, data: bytes) -> TensorStatistics:
-        """Return what ``encode`` made these bytes of.
+        """Return the statistics in bytes from ``encode``.
 
         Raises:
             FormatError: they are damaged, or of another version.
@@ -195,7 +195,7 @@ _ADDED = [
 
 
 def join(several: Sequence[TensorStatistics]) -> TensorStatistics:
-    """Return one or more as one; sums are added in their order, so that all machines agree."""
+    """Join statistics; sums are added in order, so that all machines agree."""
     added = {name: reduce(add, [getattr(one, name) for one in several]) for name in _ADDED}
     farthest = min(several, key=_size_of_largest)
     ulps = [one.ulps for one in several if one.ulps is not None]

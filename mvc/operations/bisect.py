@@ -1,4 +1,4 @@
-"""bisect: find the commit that broke something, as Git does, by testing ever fewer commits."""
+"""bisect: find the commit that broke something by binary search, as Git does."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def start(
     *,
     progress: ByteProgress = None,
 ) -> BisectStep:
-    """Begin a bisection; one that is going on ends, and HEAD's place before it is kept."""
+    """Begin a bisection; one under way ends, and its original place of HEAD is kept."""
     recover(context)
     begin(context, bad, good, plan or BisectPlan())
     return advance(context, progress=progress)
@@ -84,7 +84,7 @@ def start(
 def mark(
     context: Context, term: str, revisions: Sequence[str] = (), *, progress: ByteProgress = None
 ) -> BisectStep:
-    """Say that commits are bad or good, by the term in use; by default the one that is tested."""
+    """Mark commits as bad or good, by the term in use; the tested one by default."""
     answer(context, term, revisions)
     return advance(context, progress=progress)
 
@@ -92,20 +92,20 @@ def mark(
 def skip(
     context: Context, revisions: Sequence[str] = (), *, progress: ByteProgress = None
 ) -> BisectStep:
-    """Say that commits, or ranges such as ``A..B``, cannot be tested."""
+    """Mark commits, or ranges such as ``A..B``, as untestable."""
     leave_out(context, revisions)
     return advance(context, progress=progress)
 
 
 def replay(context: Context, text: str, *, progress: ByteProgress = None) -> BisectStep:
-    """Begin the bisection that a log tells of, and give the answers in it."""
+    """Begin the bisection in a log and replay its answers."""
     recover(context)
     replay_log(context, text)
     return advance(context, progress=progress)
 
 
 def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
-    """Go to the commit to test next, or say what was found."""
+    """Go to the commit to test next, or return the result."""
     released: list[GitId] = []
     while True:
         state = get_bisection(context)
@@ -194,7 +194,7 @@ def _count(context: Context, doubtful: Sequence[CommitInfo], state: Bisection) -
     reader, read_tree = TensorContents(context), lru_cache(_TREES_KEPT)(context.history.read_tree)
 
     def differs(info: CommitInfo) -> bool:
-        """Return whether a commit differs from all its parents in what was asked for."""
+        """Return whether a commit differs from all its parents in the chosen paths and tensors."""
         trees = [read_tree(parent) for parent in info.parents] or [{}]
         return all(
             reader.differ(before, read_tree(info.id), state.paths, state.tensors)
@@ -243,7 +243,7 @@ def read_step(context: Context) -> BisectStep | None:
 def reset(
     context: Context, revision: str | None = None, *, progress: ByteProgress = None
 ) -> CheckoutResult | None:
-    """End the bisection and go back to where HEAD was, or to ``revision``; None if none goes on."""
+    """End the bisection and go back to where HEAD was, or to ``revision``; None without one."""
     recover(context)
     origin = files.find_start(context)
     if origin is None:
@@ -263,6 +263,6 @@ def reset(
 
 
 def read_log(context: Context) -> str:
-    """Return what was said and found so far, in the words that ``replay`` reads."""
+    """Return the answers and results so far, in the format that ``replay`` reads."""
     get_bisection(context)
     return files.read_log(context)

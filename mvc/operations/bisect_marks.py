@@ -1,4 +1,4 @@
-"""What is said in a bisection: how it begins, what is good, bad or skipped, and the log of it."""
+"""The answers of a bisection: its start, the good, bad and skipped commits, and its log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIONS = ("--term-new=", "--term-bad=", "--term-old=", "--term-good=", "--tens
 
 @dataclass(frozen=True, slots=True)
 class BisectPlan:
-    """How a bisection goes about it; as ``Repo.bisect_start``."""
+    """The options of a bisection, as in ``Repo.bisect_start``."""
 
     paths: tuple[str, ...] = ()
     tensors: str | None = None
@@ -48,7 +48,7 @@ class BisectPlan:
 
 @holds_sweep_lock
 def begin(context: Context, bad: str | None, good: Sequence[str], plan: BisectPlan) -> None:
-    """Write down a new bisection; everything is checked before one that goes on is forgotten."""
+    """Record a new bisection; everything is checked before the previous one is dropped."""
     history, head = context.history, context.history.head()
     if plan.terms is not None:
         files.check_terms(*plan.terms)
@@ -77,7 +77,7 @@ def begin(context: Context, bad: str | None, good: Sequence[str], plan: BisectPl
 
 @holds_sweep_lock
 def answer(context: Context, term: str, revisions: Sequence[str]) -> None:
-    """Record that commits are bad or good; by default the one that is tested."""
+    """Mark commits as bad or good; the tested one by default."""
     state = get_bisection(context)
     words = state.words
     if state.terms is None and term in ("new", "old"):
@@ -101,7 +101,7 @@ def answer(context: Context, term: str, revisions: Sequence[str]) -> None:
 
 @holds_sweep_lock
 def leave_out(context: Context, revisions: Sequence[str]) -> None:
-    """Record that commits cannot be tested; by default the one that is tested."""
+    """Mark commits as untestable; the tested one by default."""
     state = get_bisection(context)
     commits: list[GitId] = []
     for one in revisions:
@@ -115,7 +115,7 @@ def leave_out(context: Context, revisions: Sequence[str]) -> None:
 
 
 def _mark(context: Context, state: Bisection, kind: str, commit: GitId) -> str:
-    """Record an answer (``bad``, ``good`` or ``skip``); return what the log says of it."""
+    """Record an answer (``bad``, ``good`` or ``skip``); return its line for the log."""
     term = kind if kind == "skip" else state.words[kind == "good"]
     if kind != "skip" and not (context.git_dir / files.TERMS).exists():
         files.write(context, files.TERMS, "\n".join(state.words))
@@ -124,7 +124,7 @@ def _mark(context: Context, state: Bisection, kind: str, commit: GitId) -> str:
 
 
 def name_commit(context: Context, commit: GitId) -> str:
-    """Return a commit as the log of a bisection names it."""
+    """Return a commit's name for the log of a bisection."""
     return f"[{commit}] {context.history.read_commit(commit).subject}"
 
 
@@ -146,7 +146,7 @@ def _check_good(context: Context, bad: GitId, good: Sequence[GitId]) -> None:
 
 @holds_sweep_lock
 def replay_log(context: Context, text: str) -> None:
-    """Begin the bisection that a log tells of, and record its answers; first all is checked."""
+    """Begin the bisection in a log and record its answers, after checking all of it."""
     lines = [_parse_line(number, line) for number, line in enumerate(text.split("\n"), 1)]
     said = [words for words in lines if words]
     if not said or said[0][0] != "start":

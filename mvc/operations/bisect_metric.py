@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MetricBreak:
-    """Where the bad values of a metric begin that a commit ends with.
+    """The start of the bad values of a metric that lead up to a commit.
 
     Attributes:
         metric: its name.
@@ -65,7 +65,7 @@ def bisect_metric(
     bad: str = "HEAD",
     good: Sequence[str] = (),
 ) -> MetricBreak:
-    """Return where the bad values begin that ``bad`` ends with."""
+    """Return the start of the bad values that lead up to ``bad``."""
     if (above is None) == (below is None):
         raise UsageError("give `above` or `below`, and not both")
     if math.isnan(above if above is not None else below or 0.0):

@@ -158,7 +158,7 @@ def _begin(
     tensors: str | None,
     paths: Sequence[str],
 ) -> tuple[list[Trail], list[TensorView]]:
-    """Return the tensors of a commit that were asked for, before anything is known of them."""
+    """Return the chosen tensors of a commit, before their history is known."""
     tree = context.history.read_tree(start)
     trails: list[Trail] = []
     views: list[TensorView] = []

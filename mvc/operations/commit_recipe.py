@@ -1,4 +1,4 @@
-"""merge by a recipe into the current branch: the result is committed, with what it takes to repeat it."""
+"""merge by a recipe into the current branch: commits the result and the record to repeat it."""
 
 from __future__ import annotations
 

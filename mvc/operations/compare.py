@@ -39,7 +39,7 @@ _NOTHING = Model("nothing", ())
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What was compared: as the user named it, and the commit it was read from, if any."""
+    """One side of a comparison: the user's name for it, and its commit, if any."""
 
     label: str
     commit: GitId | None = None
@@ -67,7 +67,7 @@ class ModelDiff:
 
     @property
     def differing(self) -> tuple[TensorChange, ...]:
-        """The tensors that are not as before; a mere change of name counts."""
+        """The tensors that differ; a new name alone counts as a difference."""
         return tuple(change for change in self.changes if change.status != "unchanged")
 
 

@@ -1,4 +1,4 @@
-"""What ends a merge, cherry-pick or revert that is under way: giving up, deciding, concluding.
+"""Ends a merge, cherry-pick or revert under way: aborts, decides, concludes.
 
 All that is known of it is in the index, in the marks beside HEAD and in the worktree; so what the
 merge had left is computed anew, to tell what a person has changed since.
@@ -48,14 +48,14 @@ _THEIRS = b">>>>>>> "
 
 @holds_sweep_lock
 def abort(context: Context, kind: str = "merge") -> CheckoutResult:
-    """Give up what is under way: index, files and HEAD become as they were before it."""
+    """Abort what is under way: index, files and HEAD go back to where they were."""
     recover(context)
     pending = get_pending(context, kind)
     return go_back(context, pending.origin, ENDED)
 
 
 def go_back(context: Context, commit: GitId | None, marks: tuple[Mark, ...]) -> CheckoutResult:
-    """Take back what is under way, to a commit or (None) to HEAD."""
+    """Undo what is under way, back to a commit or (None) to HEAD."""
     index, head = context.history.read_index(), context.history.head()
     kind, target = ("stay", head.commit) if commit in (None, head.commit) else ("move", commit)
     plan = plan_return(context, index, tree_of(context, target))
@@ -77,7 +77,7 @@ def get_pending(context: Context, kind: str) -> Pending:
 def decide(
     context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
 ) -> list[FileMerge]:
-    """Decide by rules what a merge left undecided, or raise ConflictError; return what was decided."""
+    """Resolve by rules what a merge left undecided, or raise ConflictError; return the result."""
     recover(context)
     pending = get_pending(context, kind)
     earlier = read_told(pending.message)
@@ -100,7 +100,7 @@ def decide(
 def _decide(
     context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
 ) -> list[FileMerge]:
-    """Put what rules decide into index and worktree, in place of what the merge left there."""
+    """Write the files that rules resolved to index and worktree."""
     sides, methods = undecided_sides(context, index, told), told.methods(context, _TWO)
     earlier = read_told(pending.message)
     new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
@@ -205,7 +205,7 @@ def conclude(
     no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
-    """Decide by rules what is left to decide, and make the commit."""
+    """Resolve the rest by rules and make the commit."""
     from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
 
     merges = decide(context, kind, told, progress)

@@ -1,4 +1,4 @@
-"""diff --gate: whether one side of a comparison would pass the gates of the repository."""
+"""diff --gate: would one side of a comparison pass the gates of the repository?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What the gates say.
+    """The result of the gates.
 
     Attributes:
         limits: gate → what it allows.
@@ -44,7 +44,7 @@ class GateReport:
 def check_gates(
     context: Context, old: str | None = None, new: str | None = None, *, staged: bool = False
 ) -> GateReport:
-    """Judge the later of two sides, which are those of ``diff``; whatever is not known is measured."""
+    """Judge the newer of the two sides of ``diff``; unknown health is measured."""
     if new is not None and staged:
         raise UsageError("two revisions are compared only with each other")
     gates = read_gates(context.history.read_config())

@@ -1,4 +1,4 @@
-"""merge: the changes of other branches since they parted, as Git brings them together.
+"""merge: combine the changes of other branches since they diverged, as Git does.
 
 What is decided is computed from trees and manifests; then new bytes are stored, the commit is made, and
 index, files and HEAD follow in one transition. Where something is not decided, the same transition
@@ -56,7 +56,7 @@ _MAIN = ("main", "master")
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge, cherry-pick or revert did.
+    """The result of a merge, cherry-pick or revert.
 
     Attributes:
         kind: ``up-to-date``, ``fast-forward``, ``merged`` (a commit was made), ``staged`` (it waits for
@@ -85,7 +85,7 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something to merge into what HEAD has.
+    """A change to merge into HEAD.
 
     Attributes:
         pending: what it is, as it will be marked if it cannot be finished.
@@ -158,7 +158,7 @@ def merge(
 
 
 def _independent(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
-    """Return the commits that bring something: those that neither HEAD nor another one contains."""
+    """Return the commits that bring something new: contained in neither HEAD nor another one."""
     history, found = context.history, list(dict.fromkeys(commits))
     known = [] if head.commit is None else [head.commit]
     return [
@@ -211,7 +211,7 @@ def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
 def apply_change(
     context: Context, head: Head, change: Change, told: Told, progress: ByteProgress = None
 ) -> MergeResult:
-    """Merge a change into what HEAD has, and commit it, or leave it under way."""
+    """Merge a change into HEAD and commit it, or leave it under way."""
     history, pending = context.history, change.pending
     sides = replace(change.sides, tokenizer=told.tokenizer)
     index, ours = history.read_index(), sides.trees[0]
@@ -244,7 +244,7 @@ def apply_change(
 
 
 def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
-    """Check that nothing is staged that a merge would mix up with its own changes."""
+    """Check that no staged change would be mixed into the merge."""
     check_decided(index)
     staged = tuple(staged_changes(tree, index)) if index.timestamp_ns else ()
     if staged:
@@ -265,7 +265,7 @@ def _check_octopus(merges: Sequence[FileMerge], sides: Sides) -> None:
 
 
 def check_rules(context: Context, rules: Rules, sides: Sides) -> None:
-    """Check that every rule fits a file or tensor of the result or of a side."""
+    """Check that every rule matches a file or tensor of the result or of a side."""
     if not rules.rules:
         return
     rules.check_used(_names(context, sides))
@@ -294,7 +294,7 @@ def _leave_undecided(
 
 
 def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
-    """Return the message that Git gives a merge."""
+    """Return Git's default message for a merge."""
     groups: dict[str, list[str]] = {}
     for one in revisions:
         ref = context.history.resolve_ref_name(one) or ""

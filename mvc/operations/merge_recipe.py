@@ -1,4 +1,4 @@
-"""merge by a recipe: the models that it names, wherever they are, into one."""
+"""merge by a recipe: its models, wherever they are, into one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL_FILE = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class RecipeResult:
-    """What a recipe made.
+    """The result of a recipe.
 
     Attributes:
         path: the file or folder that was written.

@@ -1,4 +1,4 @@
-"""cherry-pick and revert: what a commit changed, once more or backwards, onto the current branch.
+"""cherry-pick and revert: apply or undo the changes of a commit on the current branch.
 
 Both are merges with another base. To pick a commit is to merge it over its parent; to revert it is to
 merge its parent over it. A sequence of commits is noted beside HEAD as Git does, so that it can be
@@ -111,7 +111,7 @@ def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
 def _run(
     context: Context, sequence: Pending, told: Told, *, commit: bool = True, progress: ByteProgress
 ) -> MergeResult:
-    """Apply what a sequence has left; return what the last step did."""
+    """Apply the rest of a sequence; return the result of the last step."""
     head = context.history.head()
     result = MergeResult("up-to-date", head.commit, head.branch)
     rest = sequence.rest
@@ -163,7 +163,7 @@ def _apply(
 
 
 def _revert_message(info: CommitInfo, parent: GitId | None) -> str:
-    """Return the message that Git gives a revert."""
+    """Return Git's default message for a revert."""
     merged = f", reversing\nchanges made to {parent}" if len(info.parents) > 1 else ""
     return f'Revert "{info.subject}"\n\nThis reverts commit {info.id}{merged}.\n'
 
@@ -182,7 +182,7 @@ def resume(
     no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
-    """Finish the commit that waits, and go on with the sequence."""
+    """Finish the waiting commit and continue the sequence."""
     recover(context)
     pending = get_pending(context, kind)
     if no_gate:
@@ -198,7 +198,7 @@ def resume(
 
 
 def skip(context: Context, kind: PickKind, *, progress: ByteProgress = None) -> MergeResult:
-    """Leave the commit that waits out, and go on with the sequence."""
+    """Skip the waiting commit and continue the sequence."""
     recover(context)
     pending = get_pending(context, kind)
     back = go_back(context, None, mark_done(pending))

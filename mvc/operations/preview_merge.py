@@ -1,4 +1,4 @@
-"""merge --preview: what a merge would do, and how far the models are in each other's way; writes nothing."""
+"""merge --preview: what a merge would do, and how much the models interfere; writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorInterference:
-    """How the models are in each other's way in one tensor."""
+    """Interference of the models in one tensor."""
 
     path: str
     name: str

@@ -1,4 +1,4 @@
-"""merge --replay: make a merge again from what its commit says, and compare to the bit."""
+"""merge --replay: repeat a merge from the record in its commit, and compare to the bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergeReplay:
-    """What came of making a merge again.
+    """The result of repeating a merge.
 
     Attributes:
         commit: the merge.
@@ -47,7 +47,7 @@ class MergeReplay:
 
 @holds_sweep_lock
 def replay_merge(context: Context, revision: str, progress: ByteProgress = None) -> MergeReplay:
-    """Make a merge again; nothing moves, and what comes out the same takes no space."""
+    """Repeat a merge; nothing moves, and equal results take no space."""
     commit = context.history.resolve_commit(revision)
     found = context.history.read_commit(commit)
     recorded = context.history.read_tree(commit)

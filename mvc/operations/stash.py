@@ -1,4 +1,4 @@
-"""stash: local changes put aside, as Git keeps them, and brought back by a merge.
+"""stash: local changes saved as Git saves them, and restored by a merge.
 
 A stash is a commit of the files as they were, on top of HEAD then; its other parents are the index
 and, if they were taken too, the untracked files. ``refs/stash`` is the newest, and its log is the
@@ -196,7 +196,7 @@ def apply(
     index: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
-    """Merge what was put aside into the files; ``pop`` drops the stash unless there are conflicts."""
+    """Merge a stash into the files; ``pop`` drops it unless there are conflicts."""
     recover(context)
     check_nothing_pending(context)
     told = told or Told()
@@ -298,7 +298,7 @@ def _with_untracked(
 
 
 def drop(context: Context, number: int = 0) -> StashEntry:
-    """Forget one stash; return what it was."""
+    """Drop one stash and return it."""
     with context.history.lock():
         entry = pick_stash(list_stashes(context), number)
         context.history.drop_reflog_entry(_REF, number, stamp=context.stamp())
@@ -306,7 +306,7 @@ def drop(context: Context, number: int = 0) -> StashEntry:
 
 
 def clear(context: Context) -> int:
-    """Forget all stashes; return how many there were."""
+    """Drop all stashes; return how many there were."""
     with context.history.lock():
         count, held = len(list_stashes(context)), context.history.find_ref(_REF)
         if held is not None:

@@ -1,4 +1,4 @@
-"""Embeddings and heads compared by the tokens that their rows stand for, where the tokenizer changed."""
+"""Compares embeddings and heads by the tokens of their rows, if the tokenizer changed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def compare_tokens(
     threads: int,
     progress: ByteProgress = None,
 ) -> TokenChanges | None:
-    """Return how the tokens differ; None if nothing suggests that they do, or a side names none.
+    """Return how the tokens differ; None if there is no sign of a change, or a side has none.
 
     Tokenizers are read only if their files differ, or an embedding or head has other rows.
     """

@@ -1,4 +1,4 @@
-"""verify, the first layer: do two models hold the same tensors, to the bit or within a tolerance?
+"""verify, the unit layer: do two models hold the same tensors, to the bit or within a tolerance?
 
 Each may be a revision, the worktree, plain files or a live state dict. Stat data is not trusted: of
 files all that has to be is read, also of those that the index knows.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """What a comparison of two models found.
+    """The result of comparing two models.
 
     Attributes:
         old: what the old side is called.
@@ -58,7 +58,7 @@ class ModelCheck:
 
     @property
     def failed(self) -> list[TensorCheck]:
-        """The tensors that are not as they should be."""
+        """The tensors that fail."""
         return [tensor for tensor in self.tensors if not tensor.is_within]
 
     @property

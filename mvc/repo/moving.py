@@ -186,7 +186,7 @@ class Moving(OpenRepo):
         keep_index: bool = False,
         progress: Progress = None,
     ) -> StashEntry | None:
-        """Put local changes aside, and bring index and files back to HEAD.
+        """Save local changes, and restore index and files to HEAD.
 
         Args:
             message: what to call it; defaults to the branch and its last commit.
@@ -256,5 +256,5 @@ class Moving(OpenRepo):
         return operations.stash.drop(self._context, number)
 
     def stash_clear(self) -> int:
-        """Forget all stashes; return how many there were."""
+        """Drop all stashes; return how many there were."""
         return operations.stash.clear(self._context)

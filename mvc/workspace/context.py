@@ -131,7 +131,7 @@ class Context:
 
     @cached_property
     def kept(self) -> Kept:
-        """The cache of what was computed about tensors and chunks, by their ids."""
+        """The cache of statistics of tensors and chunks, keyed by id."""
         from mvc.workspace.kept import FILE_NAME, Kept  # noqa: PLC0415  few commands need it
 
         return Kept(self.git_dir / FILE_NAME)

@@ -91,7 +91,7 @@ class Undecided(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A file of Git beside HEAD that says what is under way, such as ``MERGE_HEAD``.
+    """A file of Git's beside HEAD that marks work under way, such as ``MERGE_HEAD``.
 
     In ``content`` each byte is one character; None removes the file.
     """

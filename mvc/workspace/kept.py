@@ -1,4 +1,4 @@
-"""What was computed about tensors and chunks, kept by their ids in ``.mvc/statistics.db``.
+"""Cached statistics of tensors and chunks, keyed by id, in ``.mvc/statistics.db``.
 
 A cache and nothing more: equal ids are equal bytes, so an entry never gets out of date, and what is
 missing is computed again. A file that is damaged, or of another version, is made anew; one that is

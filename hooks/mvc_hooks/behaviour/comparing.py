@@ -1,4 +1,4 @@
-"""Run two models on the same inputs, and say where what they return differs."""
+"""Runs two models on the same inputs and finds where their outputs differ."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compare_outputs(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> OutputReport:
-    """Test whether two models' outputs for the same inputs are distributed alike.
+    """Test whether two models' outputs for the same inputs have the same distribution.
 
     Args:
         old: the model to compare with.
@@ -141,7 +141,7 @@ def run_both(
     outputs: OutputScores | None = None,
     seed: int = 0,
 ) -> None:
-    """Run two models on all batches, and hand over what they return."""
+    """Run two models on all batches and pass on their outputs."""
     models = (sides[0].model, sides[1].model)
     with _settled(models), _translated():
         for batch in batches:
@@ -161,7 +161,7 @@ def run_both(
 
 
 def run_once(model: nn.Module, batch: Batch) -> None:
-    """Run a model on a batch, to see that it can be."""
+    """Run a model on a batch, to check that it runs."""
     with _translated(), _settled((model,)), torch.no_grad():
         call = batch.fit(model, None)
         model(*call.args, **call.kwargs)
@@ -169,7 +169,7 @@ def run_once(model: nn.Module, batch: Batch) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what a model raises into one line; its traceback is that of the cause."""
+    """Turn an error of a model into one line, chained to its cause."""
     try:
         yield
     except MvcError:

@@ -1,4 +1,4 @@
-"""The inputs that both models get: read from a file without running anything of it, cut into batches."""
+"""The inputs of both models: read from a file without executing any of it, cut into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint's weights into a model that was built for them: to the bit, or an error that says why."""
+"""Loads a checkpoint's weights into a model built for them: to the bit, or an error."""
 
 from __future__ import annotations
 

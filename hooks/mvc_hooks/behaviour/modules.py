@@ -1,4 +1,4 @@
-"""What the modules of two models return for the same inputs: how near, and where they part."""
+"""The outputs of two models' modules for the same inputs: how close, and where they diverge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_DEPTH = 32
 
 @dataclass(frozen=True, slots=True)
 class ModuleDifference:
-    """How far what one module returned is from what it returned in the other model.
+    """The deviation of one module's outputs between the models.
 
     All outputs of all its calls count as one vector of float64. NaN at the same place, and the same
     infinity, are no difference.
@@ -166,7 +166,7 @@ class _Sums:
 
 
 class ModuleSums:
-    """Takes pairs of outputs as they come, and judges them by the thresholds that are given."""
+    """Takes pairs of outputs as they come and judges them by the given thresholds."""
 
     def __init__(self, cosine: float | None, bound: float | None) -> None:
         self._limits = (cosine, bound)
@@ -226,7 +226,7 @@ class ModuleSums:
 
 
 def find_tensors(output: object, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what a module returned: nested sequences, mappings and dataclasses."""
+    """Yield the tensors in a module's output: nested sequences, mappings and dataclasses."""
     if isinstance(output, torch.Tensor):
         yield output.to_dense() if output.layout != torch.strided else output
     elif depth < _MOST_DEPTH:

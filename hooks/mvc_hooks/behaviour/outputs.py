@@ -39,7 +39,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the targets say of both models: ``perplexity`` or ``mean-squared-error``."""
+    """The loss of both models: ``perplexity`` or ``mean-squared-error``."""
 
     kind: str
     old: float

@@ -1,4 +1,4 @@
-"""What a model returns for a sample as a few numbers: a score, its top predictions, its loss."""
+"""Reduces a model's output for a sample to a few numbers: score, top predictions, loss."""
 
 from __future__ import annotations
 

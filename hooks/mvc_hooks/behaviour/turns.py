@@ -1,4 +1,4 @@
-"""Two models that run in turns: each goes on until its next module returns, then waits.
+"""Two models that take turns: each runs until its next module returns, then waits.
 
 So that at most one output of each is held, however large the model. Only one of the two computes at a
 time, and each has its own state of the random number generators, as if it ran alone.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a model is called with."""
+    """The arguments of a model."""
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What one module returned."""
+    """The output of one module."""
 
     name: str
     kind: str

@@ -63,7 +63,7 @@ def conflict_fields(conflicts: Sequence[Conflict]) -> list[dict[str, object]]:
 
 
 def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None:
-    """Write what became of a merge, and how to go on."""
+    """Write the result of a merge, and how to continue."""
     if result.kind == "up-to-date":
         out.line("Already up to date.")
         return
@@ -115,7 +115,7 @@ def _examples(names: Sequence[str], room: int | None) -> str:
 
 
 def ways_on(verb: str) -> list[str]:
-    """Return how to end what is under way and has conflicts."""
+    """Return the commands that end what is under way."""
     ways = [
         (
             f"mvc {verb} --continue --rule 'GLOB=theirs'",

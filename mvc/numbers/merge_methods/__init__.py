@@ -1,4 +1,4 @@
-"""Merge methods: several tensors of one shape into one, by the names and parameters of mergekit.
+"""Merge methods: several tensors of one shape into one, with mergekit's names and parameters.
 
 A method is told its *pieces*: runs of elements, at the same place of the base and of every input. It
 may look at all of them first, for what it has to know of the whole tensor (norms, angles, the

@@ -49,7 +49,7 @@ def _stock(piece: Piece, row: int) -> Array:
 
 
 def _stock_share(gram: Array) -> Array:
-    """Return how far to go from the base to the mean of the inputs."""
+    """Return the interpolation factor from the base to the mean of the inputs."""
     norms = np.sqrt(np.einsum("ii...->i...", gram))
     count = len(gram)
     cosines = [

@@ -125,7 +125,7 @@ def _merge_agents(piece: Piece, settings: Settings, factors: list[float]) -> Arr
 
 
 def _prepare_nearswap(_: Pieces, settings: Settings) -> Apply:
-    """The nearer an element is to the base's, the more of it is taken."""
+    """The closer an element is to the base, the more of it is taken."""
     t = float(settings.common["t"])
 
     def apply(piece: Piece) -> Array:

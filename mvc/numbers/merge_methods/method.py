@@ -57,7 +57,7 @@ class Pieces(Protocol):
     shape: tuple[int, ...]
 
     def map(self, function: Callable[[Piece], T], every: int = 1) -> Iterator[T]:
-        """Yield what a function says of every piece, in their order; it may run in any thread.
+        """Yield the result of a function for every piece, in order; it may run in any thread.
 
         With ``every``, pieces hold a sample: one of so many elements, or rows where they are whole.
         """
@@ -66,7 +66,7 @@ class Pieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a method is told beside the elements.
+    """The settings of a method, beside the elements.
 
     Attributes:
         name: the tensor's name.
