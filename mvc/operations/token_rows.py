@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from blake3 import blake3
 
 from mvc.comparison.case import Verdict, count, enumerate_words
 from mvc.comparison.gather import gather
@@ -16,19 +17,25 @@ from mvc.errors import FormatError, ReleasedError
 from mvc.formats.tokenizer import map_rows
 from mvc.merging.companions import read_companions
 from mvc.merging.tokenizer import Alignment, find_faults, find_row_count, read_vocabulary
+from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from mvc.comparison.changes import TensorChange
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
-    from mvc.numbers.statistics import TensorStatistics
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model
 
+    Rows = NDArray[np.int64]
+
 _TABLES = {"embedding", "head"}
+ROWS = b"tokens"
+"""The kind of kept statistics; their key is that of the tensors', and a hash of which rows are compared."""
 _OLD, _NEW = "the old model", "the new model"
 
 
@@ -105,7 +112,7 @@ def compare_tokens(
         len(new.ids) - common,
         len(old.ids) - common,
         moved,
-        dict(_compare_rows(old, new, tables, threads, progress)) if moved else {},
+        _compare_rows(context, (old, new), tables, threads, progress) if moved else {},
         tuple(find_faults({_NEW: new}, {_NEW: rows})),
     )
 
@@ -148,22 +155,49 @@ def _is_resized(change: TensorChange) -> bool:
 
 
 def _compare_rows(
-    old: Vocabulary,
-    new: Vocabulary,
+    context: Context | None,
+    vocabularies: tuple[Vocabulary, Vocabulary],
     tables: Sequence[TensorChange],
     threads: int,
     progress: ByteProgress,
-) -> Iterator[tuple[str, TensorStatistics | None]]:
-    places = map_rows(old, new)
-    pairs: list[TensorPair] = []
-    for change in tables:
-        before, after = change.pair.old, change.pair.new
-        assert before is not None
-        assert after is not None
-        rows = np.flatnonzero((places >= 0) & (places < before.view.shape[0]))
-        rows = rows[rows < after.view.shape[0]]
-        aligned = Alignment(new, len(rows), {_OLD: places[rows], _NEW: rows}, _NEW, None)
-        both = {_OLD: before, _NEW: after}
-        pairs.append(TensorPair(aligned.align(_OLD, both), aligned.align(_NEW, both)))
-    for change in gather(None, pairs, threads=threads, progress=progress):
-        yield change.name, change.statistics
+) -> dict[str, TensorStatistics | None]:
+    """Return how the rows of common tokens differ, from what is kept or computed."""
+    places = map_rows(*vocabularies)
+    rows = [_common_rows(places, change.pair) for change in tables]
+    keys = [_key(change, places, own) for change, own in zip(tables, rows, strict=True)]
+    kept = None if context is None else context.kept
+    stored = {} if kept is None else kept.get_many(ROWS, filter(None, keys))
+    found: dict[int, TensorStatistics | None] = {}
+    for place, key in enumerate(keys):
+        with suppress(KeyError, FormatError):  # not kept, or not in this version
+            value = stored[key or b""]
+            found[place] = TensorStatistics.decode(value) if value else None
+    left = [place for place in range(len(tables)) if place not in found]
+    pairs = [_align(vocabularies[1], places, rows[place], tables[place].pair) for place in left]
+    for place, change in zip(
+        left, gather(None, pairs, threads=threads, progress=progress), strict=True
+    ):
+        found[place] = change.statistics
+    if kept is not None:
+        fresh = {keys[place]: found[place] for place in left}
+        named = {key: b"" if one is None else one.encode() for key, one in fresh.items() if key}
+        kept.put_many(ROWS, named)
+    return {change.name: found[place] for place, change in enumerate(tables)}
+
+
+def _common_rows(places: Rows, pair: TensorPair) -> Rows:
+    """Return the new rows of tokens that both tables have a row for."""
+    before, after = pair.sides
+    rows = np.flatnonzero((places >= 0) & (places < before.view.shape[0]))
+    return rows[rows < after.view.shape[0]]
+
+
+def _key(change: TensorChange, places: Rows, rows: Rows) -> bytes | None:
+    which = np.concatenate([places[rows], rows]).astype("<i8")
+    return None if change.key is None else change.key + blake3(which.tobytes()).digest(16)
+
+
+def _align(new: Vocabulary, places: Rows, rows: Rows, pair: TensorPair) -> TensorPair:
+    aligned = Alignment(new, len(rows), {_OLD: places[rows], _NEW: rows}, _NEW, None)
+    both = dict(zip((_OLD, _NEW), pair.sides, strict=True))
+    return TensorPair(aligned.align(_OLD, both), aligned.align(_NEW, both))

@@ -9,6 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import mvc
+from mvc.chunkstore.store import ChunkStore
+from mvc.merging.tokenizer import Alignment
 
 RNG = np.random.default_rng(2)
 TABLE = RNG.standard_normal((12, 8)).astype("f4")
@@ -111,3 +113,50 @@ def test_equal_tokenizers_are_not_even_parsed(old, tmp_path, monkeypatch):
     monkeypatch.setattr(token_rows, "read_vocabulary", refuse)
     new = _write(tmp_path / "new", OLD, TABLE[:10] * 2)
     assert mvc.compare(old, new).tokens is None
+
+
+def test_what_was_computed_is_kept_by_tensors_and_tokens(repo, root, monkeypatch):
+    order = [9, *range(9)]
+    moved = [OLD[place] for place in order]
+    rows = TABLE[order].copy()
+    rows[3] += 1
+    for text, tokens, table in (
+        ("old", OLD, TABLE[:10]),
+        ("new", moved, rows),
+        ("odd", moved[::-1], rows),
+    ):
+        _write(root, tokens, table)
+        repo.add(".")
+        repo.commit(text)
+    first = repo.compare("HEAD~2", "HEAD~1").tokens.statistics
+    other = repo.compare("HEAD~2", "HEAD").tokens.statistics
+    assert first["lm_head.weight"].changed == 8
+    assert other["lm_head.weight"].changed > 8  # the same tensors, of other tokens
+    read = []
+    real = ChunkStore.read_each
+    monkeypatch.setattr(
+        ChunkStore,
+        "read_each",
+        lambda self, *args, **more: read.append(args) or real(self, *args, **more),
+    )
+    assert repo.compare("HEAD~2", "HEAD~1").tokens.statistics == first
+    assert repo.compare("HEAD~2", "HEAD").tokens.statistics == other
+    assert read == []
+    repo.gc(repo.plan_gc(grace_s=0))
+    assert repo.compare("HEAD~2", "HEAD").tokens.statistics == other
+    assert read == []
+    (repo.git_dir / "statistics.db").unlink()
+    assert repo.compare("HEAD~2", "HEAD").tokens.statistics == other
+    assert read != []
+
+
+def test_that_rows_are_equal_is_kept_too(repo, root, monkeypatch):
+    order = [9, *range(9)]
+    for tokens, table in ((OLD, TABLE[:10]), ([OLD[place] for place in order], TABLE[order])):
+        _write(root, tokens, table)
+        repo.add(".")
+        repo.commit("x")
+    for _ in range(2):
+        tokens = repo.compare("HEAD~1", "HEAD").tokens
+        assert set(tokens.statistics.values()) == {None}
+        monkeypatch.setattr(Alignment, "align", None)  # nothing is aligned the second time
