@@ -134,28 +134,12 @@ def log(
     fields = None if form is None else _check_format(form)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
-    revisions, hidden_bases = _plain_ranges(repo, revisions)
     # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
     wanted = [one for one in metric or () if not plot or any(sign in one for sign in "<>=")]
     given = (since, until, grep or (), author or (), wanted, ignore_case, all_match, invert)
     tests = _make_tests(repo, paths, given)
-    is_stream = not tests and sort is None
-    found = repo.log(
-        *revisions,
-        everything=everything,
-        limit=limit if is_stream else None,
-        first_parent=first_parent,
-    )
-    cut = None if sort is not None else limit
-    is_drawn = graph or plot
-    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=is_drawn)
-    is_cut = limit is not None and len(entries) == limit and is_stream
-    if hidden_bases and not is_cut:
-        parents = {child: tuple(p for p in many if p in parents) for child, many in parents.items()}
-    if sort is not None:
-        from mvc.cli.log_filter import sort_entries
-
-        entries = sort_entries(entries, sort)[:limit]
+    options = {"everything": everything, "first_parent": first_parent}
+    entries, parents = _select(repo, revisions, tests, limit, sort, options, is_drawn=graph or plot)
     entries = entries[::-1] if reverse else entries
     if as_json:
         write_json([_fields(repo, entry, paths, detail) for entry in entries])
@@ -286,6 +270,32 @@ def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool
         base = repo.merge_base(parts[0], parts[2])
         plain += [parts[0], parts[2], *([] if base is None else [f"^{base}"])]
     return plain, any(".." in revision or revision.startswith("^") for revision in plain)
+
+
+def _select(
+    repo: Repo,
+    revisions: Sequence[str],
+    tests: Sequence[Test],
+    limit: int | None,
+    sort: str | None,
+    options: Mapping[str, bool],
+    *,
+    is_drawn: bool,
+) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
+    """Return the entries to show, in their order, and the parents to draw for each."""
+    plain, hides_bases = _plain_ranges(repo, revisions)
+    is_stream = not tests and sort is None
+    found = repo.log(*plain, limit=limit if is_stream else None, **options)
+    cut, first_parent = None if sort is not None else limit, options["first_parent"]
+    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=is_drawn)
+    is_cut = limit is not None and len(entries) == limit and is_stream
+    if hides_bases and not is_cut:
+        parents = {child: tuple(p for p in many if p in parents) for child, many in parents.items()}
+    if sort is not None:
+        from mvc.cli.log_filter import sort_entries
+
+        entries = sort_entries(entries, sort)[:limit]
+    return entries, parents
 
 
 def _choose(
