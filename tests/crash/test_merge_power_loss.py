@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from mvc import Repo
 from support.forgetful import ForgetfulDisk, PowerLoss
@@ -33,6 +34,27 @@ def _prepare(root: Path) -> None:
     _save(root, "c\n", embed=np.zeros(4, np.float32))
 
 
+def _prepare_shards(root: Path) -> None:
+    """One side trains, the other trains and saves in other shards; each changes an array of its own."""
+
+    def save(text: str, parts: list[str], a: float, **arrays) -> None:
+        for old in root.glob("m-*"):
+            old.unlink()
+        for number, names in enumerate(parts, 1):
+            tensors = {name: np.full(4, a if name == "a" else 0, np.float32) for name in names}
+            save_file(tensors, root / f"m-{number:05}-of-{len(parts):05}.safetensors")
+        np.savez(root / "w.npz", **({"x": np.zeros(3), "y": np.zeros(2)} | arrays))
+        (root / "notes.txt").write_text("same\n")
+        Repo.open(root).commit(text, paths=".")
+
+    repo = Repo.init(root)
+    save("base", ["ab", "c"], 0)
+    repo.switch("side", create=True)
+    save("theirs", ["a", "b", "c"], 1, x=np.ones(3))
+    repo.switch("main")
+    save("ours", ["ab", "c"], 2, y=np.ones(2))
+
+
 def _merge(root: Path) -> None:
     Repo.open(root).merge("apart")
 
@@ -49,6 +71,14 @@ def _recipe(root: Path) -> None:
 
 def _conflict(root: Path) -> None:
     Repo.open(root).merge("side")
+
+
+def _conflict_in_shards(root: Path) -> None:
+    Repo.open(root).merge("side")
+
+
+def _decide_shards(root: Path) -> None:
+    Repo.open(root).conclude(strategy="linear")
 
 
 def _decide(root: Path) -> None:
@@ -82,7 +112,9 @@ VERBS = [
     _merge_with_method,
     _recipe,
     _conflict,
+    _conflict_in_shards,
     _decide,
+    _decide_shards,
     _abort,
     _pick,
     _revert,
@@ -107,8 +139,8 @@ def test_every_step(verb, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin = tmp_path / "origin"
     origin.mkdir()
-    _prepare(origin)
-    if verb in (_decide, _abort):
+    (_prepare_shards if verb in (_conflict_in_shards, _decide_shards) else _prepare)(origin)
+    if verb in (_decide, _decide_shards, _abort):
         _conflict(origin)
     if verb in (_stash, _pop):
         (origin / "notes.txt").write_text("edited\n")
@@ -124,13 +156,14 @@ def test_every_step(verb, tmp_path, monkeypatch):
     disk.close()
     allowed = [before, _state(done)]
     assert allowed[0] != allowed[1]
-    if verb is _decide:  # two transitions: decided, then committed
+    if verb in (_decide, _decide_shards):  # two transitions: decided, then committed
         half = tmp_path / "half"
         shutil.copytree(origin, half)
         from mvc.merging.told import make_told
         from mvc.operations.conclude import decide
 
-        decide(Repo.open(half)._context, "merge", make_told("theirs", (), {}, 0))
+        strategy = "theirs" if verb is _decide else "linear"
+        decide(Repo.open(half)._context, "merge", make_told(strategy, (), {}, 0))
         allowed.append(_state(half))
     if verb is _pop:  # two steps: the files, then the stack
         allowed.append((*allowed[1][:5], before[5]))
