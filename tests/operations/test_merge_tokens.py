@@ -279,3 +279,32 @@ def test_only_safetensors_can_grow(repo, root):
     with np.load(root / "model.npz") as found:
         expected = np.concatenate([rows_of(BASE, 5), rows_of(["yours"], 6)])
         np.testing.assert_array_equal(found[EMBED], expected)
+
+
+def test_shards_whose_embedding_grows_have_an_index_that_says_so(repo, root):
+    def put(tokens, shift, text):
+        save(root, tokens, shift)
+        tensors = load_file(root / "model.safetensors")
+        (root / "model.safetensors").unlink()
+        weight_map = {}
+        for number, name in enumerate(sorted(tensors), 1):
+            weight_map[name] = f"model-{number:05}-of-00003.safetensors"
+            save_file({name: tensors[name]}, root / weight_map[name])
+        size = sum(one.nbytes for one in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        (root / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+        commit(repo, text)
+
+    put(BASE, 0, "base")
+    repo.switch("side", create=True)
+    put([*BASE, "yours"], 4, "theirs")
+    repo.switch("main")
+    put([*BASE, "mine"], 2, "ours")
+    assert repo.merge("side", strategy="linear", tokenizer="union").conflicts == ()
+    assert tokens_in(root) == [*BASE, "mine", "yours"]
+    files = [load_file(path) for path in root.glob("model-*.safetensors")]
+    merged = {name: one for file in files for name, one in file.items()}
+    assert merged[EMBED].shape == (6, 2)
+    index = json.loads((root / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(one.nbytes for one in merged.values())
+    assert repo.status().is_clean
