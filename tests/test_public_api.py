@@ -182,7 +182,7 @@ RESULTS = {
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
     "operations.merge_recipe.RecipeResult": "path method tensors merged size_bytes seed notes",
-    "operations.preview_merge.MergePreview": "sides base outcomes conflicts tensors notes",
+    "operations.preview_merge.MergePreview": "sides base outcomes conflicts tensors notes kind files",
     "operations.replay_merge.MergeReplay": "commit files different",
     "operations.merge.MergeResult": "kind commit branch heads written removed conflicts tensors "
     "bytes_computed",

@@ -129,10 +129,12 @@ def merge(
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
     head = context.history.head()
-    heads = _independent(context, head, [context.history.resolve_commit(one) for one in revisions])
+    heads = leave_out_known(
+        context, head, [context.history.resolve_commit(one) for one in revisions]
+    )
     if not heads:
         return MergeResult("up-to-date", head.commit, head.branch)
-    if len(heads) == 1 and fast_forward != "never" and _is_behind(context, head, heads[0]):
+    if len(heads) == 1 and fast_forward != "never" and is_behind(context, head, heads[0]):
         return _fast_forward(context, head, heads[0], revisions, progress)
     if fast_forward == "only":
         raise ConflictError(
@@ -157,7 +159,7 @@ def merge(
     return apply_change(context, head, change, told, progress)
 
 
-def _independent(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
+def leave_out_known(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
     """Return the commits that bring something new: contained in neither HEAD nor another one."""
     history, found = context.history, list(dict.fromkeys(commits))
     known = [] if head.commit is None else [head.commit]
@@ -169,7 +171,8 @@ def _independent(context: Context, head: Head, commits: Sequence[GitId]) -> list
     ]
 
 
-def _is_behind(context: Context, head: Head, other: GitId) -> bool:
+def is_behind(context: Context, head: Head, other: GitId) -> bool:
+    """Return whether the branch has only to move on to reach a commit."""
     return head.commit is None or context.history.is_ancestor(head.commit, other)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mvc.comparison.kinds import find_part
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
+from mvc.merging.table import Outcome
 from mvc.merging.told import Told
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
-from mvc.operations.merge import check_rules
+from mvc.operations.merge import check_rules, is_behind, leave_out_known
 from mvc.operations.merge_recipe import open_plan
 from mvc.progress import announce
 from mvc.tensor_names import natural_key
@@ -23,13 +24,16 @@ from mvc.workspace.context import threads_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.merging.files import Conflict
+    from mvc.merging.files import Conflict, FileMerge
     from mvc.merging.table import Row
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
     Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides
+
+_UNRELATED = "the histories are not related: a merge has to be told that this is meant"
+_ORIGINS = {Outcome.OURS: "ours", Outcome.THEIRS: "theirs", Outcome.BOTH: "both"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class MergePreview:
         conflicts: what would have to be decided.
         tensors: interference of tensors that several sides changed.
         notes: what a person should know.
+        kind: ``up-to-date`` and ``fast-forward`` need no merge.
+        files: paths that would change against what HEAD or the base has → where they would come from:
+            ``ours``, ``theirs``, ``both``, ``merged``, ``removed`` or ``conflict``.
     """
 
     sides: tuple[str, ...]
@@ -61,6 +68,8 @@ class MergePreview:
     conflicts: tuple[Conflict, ...] = ()
     tensors: tuple[TensorInterference, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    kind: Literal["up-to-date", "fast-forward", "merge"] = "merge"
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def by_layer(self) -> dict[str, Interference]:
         """Return layers, and modules outside of them, in natural order."""
@@ -90,11 +99,17 @@ def preview_merge(
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
     history = context.history
-    commits = [history.resolve_commit("HEAD"), *map(history.resolve_commit, revisions)]
-    methods = told.methods(context, len(commits))
+    head, methods = history.head(), told.methods(context, 1 + len(revisions))
+    names, base = ("HEAD", *revisions), "the merge base"
+    heads = leave_out_known(context, head, [history.resolve_commit(one) for one in revisions])
+    if not heads:
+        return MergePreview(names, base, {}, kind="up-to-date")
+    commits = [history.resolve_commit("HEAD"), *heads]
+    is_fast = len(heads) == 1 and is_behind(context, head, heads[0])
     told = told.name_tokenizer(context, commits)
     trees = [history.read_tree(one) for one in commits]
-    sides = Sides(find_base(context, commits) or {}, trees, tokenizer=told.tokenizer)
+    common = find_base(context, commits)
+    sides = Sides(common or {}, trees, tokenizer=told.tokenizer)
     merges = plan_files(context, sides, told.rules, methods.resolve)
     check_rules(context, told.rules, sides)
     checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
@@ -102,8 +117,24 @@ def preview_merge(
     conflicts = tuple(one for merge in merges for one in merge.conflicts)
     found = _measure(_shared_tensors(context, sides), threads_of(context), progress)
     return MergePreview(
-        ("HEAD", *revisions), "the merge base", dict(outcomes), conflicts, tuple(found)
+        names,
+        None if common is None else base,
+        dict(outcomes),
+        conflicts,
+        tuple(found),
+        (_UNRELATED,) if common is None else (),
+        "fast-forward" if is_fast else "merge",
+        {one.path: _origin(one) for one in merges if one.row.outcome is not Outcome.KEEP},
     )
+
+
+def _origin(merge: FileMerge) -> str:
+    """Return where a file of the result comes from."""
+    if merge.conflicts:
+        return "conflict"
+    if merge.is_merged:
+        return "merged"
+    return "removed" if merge.taken is None else _ORIGINS.get(merge.row.outcome, "merged")
 
 
 def _shared_tensors(context: Context, sides: Sides) -> list[Task]:

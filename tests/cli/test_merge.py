@@ -173,7 +173,12 @@ def test_a_replay_that_differs_is_a_negative_answer(recipe):
 
 def test_branches_are_previewed(recipe):
     answer = recipe.ok("merge", "away", "--preview", "--strategy", "linear")
-    assert "computed" in answer.lines[0]
+    assert "1 file merged: model.safetensors" in answer.lines
+    assert any(line.startswith("Tensors: ") and "computed" in line for line in answer.lines)
+    assert recipe.ok("merge", "HEAD", "--preview").out == "Already up to date.\n"
+    recipe.ok("switch", "-c", "behind", "away~1")
+    assert "Fast-forward" in recipe.ok("merge", "away", "--preview").lines[0]
+    recipe.ok("switch", "main")
     found = recipe.json("merge", "away", "--preview")
     assert found["total"]["shared"] > 0
     assert found["conflicts"]

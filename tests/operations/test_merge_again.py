@@ -173,6 +173,32 @@ def test_a_preview_measures_interference_and_writes_nothing(branches):
     assert seen.total.elements == 90
 
 
+def test_a_preview_says_what_becomes_of_every_file(branches):
+    def put(**texts):
+        for name, text in texts.items():
+            (branches.worktree / name).write_text(text)
+        branches.add(".")
+        branches.commit("texts")
+
+    lines = [f"{number}\n" for number in range(9)]
+    put(both="".join(lines), gone="g\n", torn="t\n", kept="k\n")
+    branches.create_branch("apart", "HEAD")
+    put(both="".join(["first\n", *lines]), torn="ours\n", mine="m\n", same="s\n")
+    branches.switch("apart")
+    branches.remove("gone")
+    put(both="".join([*lines, "last\n"]), torn="theirs\n", yours="y\n", same="s\n")
+    assert branches.preview_merge("main~1").kind == "up-to-date"
+    branches.switch("main")
+    seen = branches.preview_merge("apart")
+    assert (seen.kind, seen.base, seen.files) == ("merge", "the merge base", {
+        "both": "merged", "gone": "removed", "torn": "conflict", "mine": "ours", "yours": "theirs",
+        "same": "both",
+    })  # fmt: skip
+    branches.switch("behind", create=True, start="apart~1")
+    seen = branches.preview_merge("apart")
+    assert (seen.kind, set(seen.files.values())) == ("fast-forward", {"theirs", "removed"})
+
+
 def test_a_preview_without_strategy_says_what_is_undecided(branches):
     seen = branches.preview_merge("side")
     assert {one.tensor for one in seen.conflicts} == {"embed.weight", "layers.0.w", "layers.1.w"}

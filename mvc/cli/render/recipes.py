@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable, warn
@@ -9,6 +10,8 @@ from mvc.cli.render.merges import WORDS, conflict_fields, write_conflicts
 from mvc.cli.render.text import columns, count_text, short_id, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mvc.numbers.interference import Interference
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.preview_merge import MergePreview
@@ -22,7 +25,7 @@ def preview_fields(preview: MergePreview) -> dict[str, object]:
     """Return a preview for ``--json``."""
     total = preview.total
     return {
-        **pick(preview, "sides base outcomes notes"),
+        **pick(preview, "kind sides base files outcomes notes"),
         "conflicts": conflict_fields(preview.conflicts),
         "total": None if total is None else _fields(total),
         "layers": [{"name": name, **_fields(one)} for name, one in preview.by_layer().items()],
@@ -41,11 +44,18 @@ def write_preview(out: Output, preview: MergePreview) -> None:
     """Write what a merge would do: counts, conflicts, and interference by layer."""
     for note in preview.notes:
         warn(note)
+    if preview.kind == "up-to-date":
+        out.line("Already up to date.")
+        return
+    if preview.kind == "fast-forward":
+        out.line("Fast-forward: nothing has to be merged")
+    _write_files(out, preview.files)
     words = {**WORDS, "kept": "unchanged"}
     counted = [
         f"{count:,} {words.get(one, one)}" for one, count in preview.outcomes.items() if count
     ]
-    out.line(f"Tensors: {', '.join(counted) or 'none to merge'}")
+    if counted or not preview.files:
+        out.line(f"Tensors: {', '.join(counted) or 'none to merge'}")
     write_conflicts(out, preview.conflicts)
     total = preview.total
     if total is None:
@@ -58,6 +68,16 @@ def write_preview(out: Output, preview: MergePreview) -> None:
     for line in columns(rows, "<>>>>>", width=None if out.width is None else out.width - 10):
         out.line("  ".join(line).rstrip())
     out.line("Nothing was written")
+
+
+def _write_files(out: Output, files: Mapping[str, str]) -> None:
+    """Write how many files would come from where, and which."""
+    words = {**WORDS, "both": "changed alike", "merged": "merged", "conflict": "in conflict"}
+    for kind, count in Counter(files.values()).items():
+        paths = [printable(path) for path, origin in files.items() if origin == kind]
+        more = f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
+        counted = f"{count_text(count, 'file')} {words.get(kind, kind)}"
+        out.line(f"{counted}: {', '.join(paths[:_SHOWN])}{more}")
 
 
 def _row(name: str, found: Interference) -> list[str]:
