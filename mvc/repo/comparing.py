@@ -1,4 +1,4 @@
-"""What differs, by identity and in numbers, and whether it may."""
+"""Comparisons by identity and by value, gates, and verification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Comparing(OpenRepo):
-    """What differs, by identity and in numbers, and whether it may."""
+    """Comparisons by identity and by value, gates, and verification."""
 
     def diff(
         self,
@@ -82,9 +82,9 @@ class Comparing(OpenRepo):
         spectral: bool = False,
         progress: Progress = None,
     ) -> ModelDiff:
-        """Compare two models in numbers: how far each tensor moved, and what that amounts to.
+        """Compare two models in numbers: how far each tensor moved, and what that means.
 
-        Tensors whose ids are equal are not read. Statistics of all others are kept in the
+        Tensors with equal ids are not read. The statistics of all others are cached in the
         repository by their two ids, so a second look reads nothing.
 
         Args:
@@ -141,10 +141,10 @@ class Comparing(OpenRepo):
     def check_gates(
         self, old: str | None = None, new: str | None = None, *, staged: bool = False
     ) -> GateReport:
-        """Judge the later side of a comparison, which is that of ``diff``, by the gates that are set.
+        """Check the newer side of a comparison, as in ``diff``, against the gates that are set.
 
         Args:
-            old: what a growth compares with; defaults to HEAD.
+            old: the base of a norm's growth; defaults to HEAD.
             new: revision to judge; defaults to the worktree (the index with ``staged``).
             staged: judge the index.
 

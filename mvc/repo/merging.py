@@ -1,4 +1,4 @@
-"""Several commits or models into one."""
+"""Merges of commits and of models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Merging(OpenRepo):
-    """Several commits or models into one."""
+    """Merges of commits and of models."""
 
     def merge(
         self,
@@ -42,10 +42,9 @@ class Merging(OpenRepo):
     ) -> MergeResult:
         """Merge branches into the current one, tensor by tensor.
 
-        What one side changed since the branches parted is taken from it, without being read. What
-        both changed is a conflict, unless a strategy decides: ``ours``, ``theirs``, ``base``, or a
-        merge method that computes it, such as ``linear``. With conflicts a merge is under way:
-        ``conclude`` or ``abort`` ends it.
+        A change on one side is taken without reading the tensor. A change on both sides is a
+        conflict, unless a strategy resolves it: ``ours``, ``theirs``, ``base``, or a merge method
+        such as ``linear``. After a conflict the merge is under way until ``conclude`` or ``abort``.
 
         Args:
             revisions: branches or other revisions, at least one.
@@ -67,7 +66,7 @@ class Merging(OpenRepo):
         Raises:
             ConflictError: local changes would be lost, a merge is under way, the histories are not
                 related, or several branches conflict.
-            NotFoundError: no such revision or method; a rule that fits nothing.
+            NotFoundError: no such revision or method; a rule that matches nothing.
             GateError: the result fails a gate.
             UsageError: a parameter out of range, shapes or vocabularies that do not fit.
         """
@@ -95,10 +94,11 @@ class Merging(OpenRepo):
         tokenizer: str | None = None,
         progress: Progress = None,
     ) -> MergePreview:
-        """Say what a merge would do, and how far its models are in each other's way.
+        """Show what a merge would do, and how much its models interfere.
 
-        Nothing is written. For every tensor that several sides changed: how much all of them changed,
-        where they went in opposite directions, and the cosine of their task vectors.
+        Nothing is written. For every tensor changed on several sides it measures how much each of
+        them changed, how often they moved in opposite directions, and the cosine of their task
+        vectors.
 
         Args:
             revisions: as for ``merge``; none with a recipe.
@@ -112,7 +112,7 @@ class Merging(OpenRepo):
 
         Raises:
             NotFoundError: no such revision, method or model.
-            UsageError: what does not fit together; both revisions and a recipe.
+            UsageError: things that do not fit together, or both revisions and a recipe.
         """
         if recipe is not None:
             if revisions or tokenizer is not None:
@@ -165,7 +165,7 @@ class Merging(OpenRepo):
         )
 
     def abort(self, kind: Literal["merge", "cherry-pick", "revert"] = "merge") -> CheckoutResult:
-        """Give up a merge, cherry-pick or revert: index and files become as they were before it.
+        """Abort a merge, cherry-pick or revert, and restore index and files.
 
         Raises:
             ConflictError: nothing of that kind is under way, or a file that it brought was changed.
@@ -175,7 +175,7 @@ class Merging(OpenRepo):
     def skip(
         self, kind: Literal["cherry-pick", "revert"], *, progress: Progress = None
     ) -> MergeResult:
-        """Leave out the commit that a cherry-pick or revert waits at, and go on with the others.
+        """Skip the commit at which a cherry-pick or revert stopped, and continue.
 
         Raises:
             ConflictError: nothing of that kind is under way.
@@ -195,10 +195,10 @@ class Merging(OpenRepo):
         no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
-        """Apply to the current branch what commits changed against their parents.
+        """Apply the changes of commits to the current branch.
 
-        Stops at the first commit with conflicts: ``conclude``, ``skip`` or ``abort`` goes on. A
-        commit that would change nothing is left out.
+        Stops at the first commit with conflicts; continue with ``conclude``, ``skip`` or ``abort``.
+        A commit that would change nothing is left out.
 
         Args:
             revisions: commits, or ranges ``A..B``, in the order in which they are applied.
@@ -209,12 +209,12 @@ class Merging(OpenRepo):
             seed: of methods that draw random numbers.
             mainline: the parent, from 1, that a merge is compared with.
             record_origin: name the original commit in the message.
-            commit: make commits; else what they change is staged.
+            commit: make commits; otherwise only stage the changes.
             no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Returns:
-            What the last step did.
+            The result of the last step.
 
         Raises:
             GateError: a commit fails a gate; those before it are made.
@@ -244,11 +244,11 @@ class Merging(OpenRepo):
         no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
-        """Take back on the current branch what commits changed; their tensors become their parents'.
+        """Undo the changes of commits on the current branch.
 
-        A tensor that changed again since is a conflict. With ``arithmetic`` it loses what the commit
-        added to it, its task vector: new = now − (commit − parent), rounded to its dtype, which
-        is not exact to the bit.
+        A tensor becomes what it was in the commit's parent, bit for bit. One that changed again
+        since is a conflict. With ``arithmetic`` the commit's update is subtracted from it instead:
+        new = now − (commit − parent), rounded to its dtype, which is not bit-exact.
 
         Args:
             revisions: commits, or ranges ``A..B``, the newest of a range first.
@@ -256,7 +256,7 @@ class Merging(OpenRepo):
             rules: (pattern, strategy).
             arithmetic: subtract task vectors where tensors changed since.
             mainline: the parent, from 1, that a merge is compared with.
-            commit: make commits; else what they change is staged.
+            commit: make commits; otherwise only stage the changes.
             no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
@@ -292,7 +292,7 @@ class Merging(OpenRepo):
         force: bool = False,
         progress: Progress = None,
     ) -> RecipeResult:
-        """Merge models by a recipe of mergekit's into a new file or folder; nothing is committed.
+        """Merge models by a mergekit recipe into a new file or folder; nothing is committed.
 
         Everything is checked before a weight is read. The same recipe, seed and models give the
         same bytes on any machine with the same versions.
@@ -326,11 +326,11 @@ class Merging(OpenRepo):
         no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
-        """Merge models by a recipe of mergekit's, and commit the result to the current branch.
+        """Merge models by a mergekit recipe and commit the result to the current branch.
 
-        The result takes the place of the base model's file, or of the first model's; the commits of
-        the models become parents. The recipe is in the commit, and trailers say what its names
-        stood for, so that ``replay_merge`` can repeat it.
+        The result replaces the base model's file, or the first model's; the commits of the models
+        become parents. The commit holds the recipe, and its trailers record what the names stood
+        for, so that ``replay_merge`` can repeat it.
 
         Args:
             recipe: the text of the recipe, as for ``merge_recipe``.
@@ -352,10 +352,10 @@ class Merging(OpenRepo):
         )
 
     def replay_merge(self, revision: str = "HEAD", *, progress: Progress = None) -> MergeReplay:
-        """Make a merge again from what its commit says, and compare the result to the bit.
+        """Repeat a merge from the record in its commit, and compare the result to the bit.
 
-        Nothing moves. Strategy, rules, parameters and seed are read from the trailers, a recipe
-        from the commit's files; plain files that a recipe named have to be there as they were.
+        Nothing moves. Strategy, rules, parameters and seed come from the trailers, a recipe from
+        the commit's files. Plain files named by a recipe must still be there, unchanged.
 
         Args:
             revision: a merge commit, or one made by a recipe.

@@ -1,4 +1,4 @@
-"""Models outside any repository, and wherever they are."""
+"""Models outside any repository, or anywhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compare(
 ) -> ModelDiff:
     """Compare two models outside any repository: files, folders of them, live models or states.
 
-    As ``Repo.compare``, but nothing is kept.
+    As ``Repo.compare``, but nothing is cached.
 
     Raises:
         NotFoundError: a file does not exist.

@@ -39,8 +39,8 @@ class Searching(OpenRepo):
             revision: which commit.
             tensors: only these tensors.
             paths: only these files, folders or wildcards.
-            samples: at how many commits, evenly along first parents, drift is looked at.
-            compute: read and compare what was not compared before; otherwise no tensor is read.
+            samples: at how many commits, spread evenly along first parents, to sample the drift.
+            compute: read and compare what is not cached; otherwise no tensor is read.
             progress: called with bytes read.
 
         Raises:
@@ -68,9 +68,9 @@ class Searching(OpenRepo):
         first_parent: bool = False,
         progress: Progress = None,
     ) -> BisectStep:
-        """Begin to look for the commit that broke something; return what to test first.
+        """Begin a search for the commit that broke something; return what to test first.
 
-        A bisection that is going on ends; ``bisect_reset`` still goes back to where it began.
+        A bisection under way ends; ``bisect_reset`` still goes back to where it began.
 
         Args:
             bad: a commit that is bad.
@@ -92,19 +92,19 @@ class Searching(OpenRepo):
         return operations.bisect.start(self._context, bad, good, plan, progress=progress)
 
     def bisect_mark(self, term: str, *revisions: str, progress: Progress = None) -> BisectStep:
-        """Say that commits are ``bad`` or ``good``, by default the one that is tested.
+        """Mark commits as ``bad`` or ``good``; the tested one by default.
 
         Raises:
-            ConflictError: no bisection is going on, or a commit would be both.
+            ConflictError: no bisection is under way, or a commit would be both.
             UsageError: another word, or two bad commits.
         """
         return operations.bisect.mark(self._context, term, revisions, progress=progress)
 
     def bisect_skip(self, *revisions: str, progress: Progress = None) -> BisectStep:
-        """Say that commits or ranges, by default the commit that is tested, cannot be tested.
+        """Mark commits or ranges, the tested commit by default, as untestable.
 
         Raises:
-            ConflictError: no bisection is going on.
+            ConflictError: no bisection is under way.
         """
         return operations.bisect.skip(self._context, revisions, progress=progress)
 
@@ -112,7 +112,7 @@ class Searching(OpenRepo):
         """Go to the commit to test, as after a crash or a checkout elsewhere.
 
         Raises:
-            ConflictError: no bisection is going on, or local changes would be lost.
+            ConflictError: no bisection is under way, or local changes would be lost.
         """
         return operations.bisect.advance(self._context, progress=progress)
 
@@ -126,13 +126,13 @@ class Searching(OpenRepo):
         """Test commits until the first bad one is found.
 
         Args:
-            test: returns whether a commit is good, None if that cannot be said. What it raises ends
+            test: returns whether a commit is good, None if it cannot be tested. What it raises ends
                 the run; the bisection can go on.
             told: called before each test.
             progress: called with bytes written.
 
         Raises:
-            ConflictError: no bisection is going on, or no bad or no good commit is known.
+            ConflictError: no bisection is under way, or no bad or no good commit is known.
         """
         return operations.bisect.run(self._context, test, told=told, progress=progress)
 
@@ -145,18 +145,18 @@ class Searching(OpenRepo):
         return operations.bisect.read_step(self._context)
 
     def bisect_log(self) -> str:
-        """Return what was said so far, in the words that ``bisect_replay`` and Git read.
+        """Return the answers so far, in the format that ``bisect_replay`` and Git read.
 
         Raises:
-            ConflictError: no bisection is going on.
+            ConflictError: no bisection is under way.
         """
         return operations.bisect.read_log(self._context)
 
     def bisect_replay(self, log: str, *, progress: Progress = None) -> BisectStep:
-        """Begin the bisection of a log, and give the answers in it.
+        """Begin the bisection in a log and replay its answers.
 
         Raises:
-            FormatError: the text is not such a log; a bisection that is going on stays.
+            FormatError: the text is not such a log; a bisection under way is kept.
         """
         return operations.bisect.replay(self._context, log, progress=progress)
 
@@ -166,7 +166,7 @@ class Searching(OpenRepo):
         """End the bisection, and go back to where HEAD was or to a revision; None without one.
 
         Raises:
-            ConflictError: local changes would be lost; the bisection goes on.
+            ConflictError: local changes would be lost; the bisection continues.
         """
         return operations.bisect.reset(self._context, revision, progress=progress)
 
@@ -179,7 +179,7 @@ class Searching(OpenRepo):
         bad: str = "HEAD",
         good: Sequence[str] = (),
     ) -> MetricBreak:
-        """Return where the bad values of a stored metric began that a commit ends with.
+        """Return the start of the bad values of a stored metric that lead up to a commit.
 
         Args:
             metric: its name, or ``step``.
@@ -203,9 +203,9 @@ class Searching(OpenRepo):
         Commits that a rollback abandoned, and values that are not finite, are left out.
 
         Args:
-            metric: its name; ``step`` and figures such as ``health.norm`` will do.
+            metric: its name; ``step`` and figures such as ``health.norm`` work too.
             revisions: where to look, by default what HEAD reaches; ``A..B`` excludes commits.
-            maximise: return that with the highest value.
+            maximise: return the commit with the highest value.
 
         Raises:
             NotFoundError: no such revision, or no commit there has the metric.
