@@ -230,7 +230,8 @@ def select_tensors(
                 )
             chosen[tensor.name] = tensor
     if not chosen:
-        raise NotFoundError(f"no tensor of {revision} matches", hint='"mvc ls" lists them')
+        what = "no tensor" if pattern is None else f"no tensor that {pattern!r} fits"
+        raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')
     by_path: dict[str, list[ChunkId]] = {}
     for tensor in chosen.values():
         by_path.setdefault(tensor.path, []).extend(tensor.chunks or ())
