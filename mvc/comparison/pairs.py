@@ -11,7 +11,7 @@ from mvc.ids import hash_chunk, hash_tensor
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from mvc.ids import TensorId
     from mvc.workspace.models import Model
@@ -65,7 +65,8 @@ def pair_models(old: Model, new: Model) -> list[TensorPair]:
 
     A name may have gained or lost a prefix such as ``model.`` or ``module.``. A tensor that has no
     partner of its name is looked for by its bytes; only such tensors of files without known chunks
-    are read for that, and only where dtype and shape have a match.
+    are read for that, and only where dtype and shape have a match. One that only a live model has,
+    as another name of a tensor that both have, is left out: files hold tied tensors once.
     """
     partners: dict[int, int] = {}  # place in ``new`` → place in ``old``
     for key_of in _KEYS:
@@ -74,10 +75,19 @@ def pair_models(old: Model, new: Model) -> list[TensorPair]:
     pairs = [
         TensorPair(old.tensors[partners[place]] if place in partners else None, tensor)
         for place, tensor in enumerate(new.tensors)
+        if place in partners or not _is_tied(new, tensor, partners)
     ]
     taken = set(partners.values())
-    gone = (tensor for place, tensor in enumerate(old.tensors) if place not in taken)
+    left = (tensor for place, tensor in enumerate(old.tensors) if place not in taken)
+    gone = (tensor for tensor in left if not _is_tied(old, tensor, taken))
     return [*pairs, *(TensorPair(tensor, None) for tensor in gone)]
+
+
+def _is_tied(model: Model, tensor: ModelTensor, matched: Collection[int]) -> bool:
+    """Return whether a tensor of a live model is one in memory with one that is matched."""
+    names = {name for tie in model.ties if (tensor.path, tensor.name) in tie for name in tie}
+    others = (model.tensors[one] for one in matched if names)
+    return any((one.path, one.name) in names for one in others)
 
 
 def _match(

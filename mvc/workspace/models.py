@@ -56,6 +56,7 @@ class Model:
         commit: the commit it is read from, or None.
         plain: path → blob of the files of a commit that hold no tensor.
         root: the folder that paths count from, if it is not the current one.
+        ties: of a live model, (path, name) of the tensors that are one in memory.
     """
 
     label: str
@@ -63,6 +64,7 @@ class Model:
     commit: GitId | None = None
     plain: Mapping[str, GitId] | None = None
     root: Path | None = None
+    ties: tuple[frozenset[tuple[str, str]], ...] = ()
 
 
 @contextmanager
@@ -143,16 +145,26 @@ def _find_state(operand: Stateful) -> Mapping[str, object]:
 
 def read_live(state: Mapping[str, object]) -> Model:
     """Return the model in live arrays: of NumPy or torch, nested in any way."""
-    from mvc.states.state import encode_state  # noqa: PLC0415  files need none of it
+    from mvc.states.encode import EncodeWalk  # noqa: PLC0415  files need none of it
+    from mvc.states.state import encode_walk  # noqa: PLC0415  as above
 
+    walk = EncodeWalk()
+    encoded = encode_walk(state, walk)
     tensors = [
         tensor
-        for file in encode_state(state)
+        for file in encoded.files
         for tensor in live_tensors(file.path, file.source, file.layout.segments)
     ]
+    drafts = walk.files.values()
+    names = {id(array): (file.path, name) for file in drafts for name, array in file.arrays}
+    ties = tuple(
+        frozenset(names[id(walk.placed[member].array)] for member in group.members)
+        for group in encoded.groups
+        if group.is_tie
+    )
     if not tensors:
         raise UsageError("the live state holds no tensor")
-    return Model("live state", tuple(tensors), plain={})
+    return Model("live state", tuple(tensors), plain={}, ties=ties)
 
 
 def read_revision(context: Context, text: str, paths: Sequence[str] = ()) -> Model:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
+import mvc
 from mvc.comparison.pairs import pair_models
+from mvc.operations.verify_models import verify_models
 from mvc.workspace.models import open_model
 
 VALUES = np.arange(3000, dtype="f4")
@@ -64,3 +67,42 @@ def test_a_name_itself_comes_before_what_follows_a_prefix(tmp_path):
     save_file({"model.w": VALUES * 3, "w": VALUES * 4}, tmp_path / "y.safetensors")
     found = _pairs(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
     assert sorted(found) == [("model.w", "model.w"), ("w", "w")]
+
+
+def test_a_name_that_only_ties_a_live_tensor_is_no_other_tensor(tmp_path):
+    values = torch.arange(12.0).reshape(4, 3)
+    save_file({"embed": values.numpy(), "w": VALUES}, tmp_path / "x.safetensors")
+    live = {
+        "head": values,
+        "embed": values,
+        "w": VALUES,
+        "turned": values.clone().T,
+        "equal": values.clone(),
+    }
+    with open_model(None, live) as model:
+        assert {one.name for one in model.tensors} == set(live)
+        assert model.ties == (
+            frozenset({("model.safetensors", "head"), ("model.safetensors", "embed")}),
+        )
+    expected = {("embed", "embed"), ("w", "w"), (None, "turned"), (None, "equal")}
+    assert set(_pairs(tmp_path / "x.safetensors", live)) == expected
+    assert set(_pairs(live, tmp_path / "x.safetensors")) == {(new, old) for old, new in expected}
+    assert set(_pairs({"w": VALUES}, live)) >= {(None, "head"), (None, "embed")}
+
+
+def test_a_tied_model_is_the_one_in_its_file(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(8, 4), torch.nn.Linear(4, 8, bias=False)
+            self.head.weight = self.embed.weight
+
+    model = Tied()
+    save_file({"embed.weight": model.embed.weight.detach().numpy()}, tmp_path / "x.safetensors")
+    assert verify_models(None, str(tmp_path / "x.safetensors"), model).passed
+    assert [one.status for one in mvc.compare(tmp_path / "x.safetensors", model).changes] == [
+        "unchanged"
+    ]
+    with torch.no_grad():
+        model.head.weight[3, 2] += 1
+    assert not verify_models(None, model, str(tmp_path / "x.safetensors")).passed
