@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from mvc.comparison.case import Verdict, count, is_weight, tell
-from mvc.comparison.frozen import kind_of
+from mvc.comparison.case import Verdict, count, is_matrix, is_weight, tell
 from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from mvc.numbers.health import Health
 
 NORM_FACTOR = 10.0
-"""A norm that grew or fell by more than this is remarkable; of biases, by its square."""
+"""A norm that grew or fell by more than this is remarkable; of vectors that fell, by its square."""
+_USUAL_MATRIX, _USUAL_VECTOR = 0.01, 1.0  # root mean square that healthy training reaches from zero
 SATURATED_SHARE = 1e-3
 
 
@@ -51,9 +51,10 @@ def see_dead_rows(case: Case) -> Iterator[Verdict]:
 def see_norms(case: Case) -> Iterator[Verdict]:
     """Norms that exploded or vanished, the worst first.
 
-    What began at zero, as biases and LoRA's B do, grows many times: that far, until it is larger than weights are.
+    What began at or near zero, as biases, LoRA's B and layer scales do, grows many times in healthy
+    training: it exploded once it is that many times larger than weights of its kind usually are.
     """
-    usual = _find_rms([two.old for _, two in case.weights])
+    old = _find_rms([two.old for _, two in case.weights])
     ratios = [
         (two.norm_new / two.norm_old, one, two)
         for one, two in case.weights
@@ -63,9 +64,13 @@ def see_norms(case: Case) -> Iterator[Verdict]:
     grown = [
         (ratio, one)
         for ratio, one, two in ratios
-        if ratio > _limit_of(one) and _find_rms([two.new]) > usual
+        if ratio > NORM_FACTOR < _find_rms([two.new]) / max(old, _usual_of(one))
     ]
-    fallen = [(ratio, one) for ratio, one, _ in reversed(ratios) if ratio * _limit_of(one) < 1]
+    fallen = [
+        (ratio, one)
+        for ratio, one, _ in reversed(ratios)
+        if ratio * NORM_FACTOR ** (1 if is_matrix(one) else 2) < 1
+    ]
     for kind, some in (("exploded", grown), ("vanished", fallen)):
         if some:
             text = f"{kind} norm: {some[0][0]:.3g} times the old one in "
@@ -90,8 +95,8 @@ def _find_rms(some: Sequence[Health]) -> float:
     return math.sqrt(sum(one.sum_sq for one in some) / max(finite, 1))
 
 
-def _limit_of(change: TensorChange) -> float:
-    return NORM_FACTOR ** (2 if kind_of(change) == "bias" else 1)
+def _usual_of(change: TensorChange) -> float:
+    return _USUAL_MATRIX if is_matrix(change) else _USUAL_VECTOR
 
 
 def _bad(health: Health) -> int:

@@ -87,6 +87,11 @@ def is_weight(change: TensorChange) -> bool:
     return is_part(change) and not whole
 
 
+def is_matrix(change: TensorChange) -> bool:
+    """Return whether it has two dimensions or more."""
+    return len(change.pair.shown.view.shape) > 1
+
+
 def is_quantised(change: TensorChange, two: TensorStatistics) -> bool:
     """Return whether a packed type explains the difference: b bits an element err by about 2^(1 - b)."""
     types = {get_dtype(name) for name in dtypes_of(change)}

@@ -11,6 +11,7 @@ from mvc.comparison.case import (
     dtypes_of,
     enumerate_words,
     group,
+    is_matrix,
     is_part,
     is_quantised,
     names_of,
@@ -69,12 +70,14 @@ def see_casts(case: Case) -> Iterator[Verdict]:
 
 
 def see_scaling(case: Case) -> Iterator[Verdict]:
-    """Tensors multiplied by a number."""
+    """Tensors multiplied by a number; of vectors training alone makes such as nearly are, as norms."""
     scaled = [
         (one, two.scale)
         for one, two in case.weights
         if two.elements > 1 and two.scale is not None and _is_scaled(two)
     ]
+    if len(scaled) < len(case.having("modified")):
+        scaled = [(one, scale) for one, scale in scaled if is_matrix(one)]
     if not scaled:
         return
     low, high = (pick(scale for _, scale in scaled) for pick in (min, max))
@@ -183,7 +186,7 @@ def see_frozen(case: Case) -> Iterator[Verdict]:
 def see_size(case: Case) -> Iterator[Verdict]:
     """How far the weights that changed have moved, all together."""
     weights = [
-        (len(one.pair.shown.view.shape) > 1, two)
+        (is_matrix(one), two)
         for one, two in case.weights
         if two.sum_sq_difference and one.name not in case.rearranged
     ]

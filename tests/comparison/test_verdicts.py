@@ -229,10 +229,20 @@ def test_only_what_may_have_moved_is_read_again(base, tmp_path, rng, monkeypatch
 def test_what_began_at_zero_may_grow(judge, base, rng):
     small = {"layers.0.bias": rng.standard_normal(WIDTH) * 1e-5}
     old = moved(base, rng, 0.05) | small
-    grown = {name: 300 * value for name, value in small.items()}
+    small |= {"layers.0.q_proj.lora_B.weight": rng.standard_normal((WIDTH, 4)) * 1e-4}
+    old |= small
+    grown = {name: (300 if "lora" in name else 30_000) * value for name, value in small.items()}
     assert "exploded-norm" not in judge(base | grown, old=old)
-    burst = {name: 30_000 * value for name, value in small.items()}
-    assert judge(base | burst, old=old)["exploded-norm"].tensors == ("layers.0.bias",)
+    burst = {name: 3e6 * value for name, value in small.items()}
+    assert {*judge(base | burst, old=old)["exploded-norm"].tensors} == {*small}
+
+
+def test_training_scales_no_vector(judge, base, rng):
+    old = moved(base, rng, 0.05)
+    gains = {name: value * 1.05 for name, value in base.items() if "norm" in name}
+    assert "scaled" not in judge(base | gains, old=old)
+    matrix = {"lm_head.weight": old["lm_head.weight"] * 1.05}
+    assert judge(base | gains | matrix, old=old)["scaled"].tensors == ("lm_head.weight",)
 
 
 def test_weights_that_are_all_nan_are_only_that(judge, base):
