@@ -26,7 +26,7 @@ from mvc.formats.layout import single_tensor
 from mvc.numbers.elements import largest_finite, read_values
 from mvc.numbers.merge_methods.method import MAX_ROW_ELEMENTS, PIECE_ELEMENTS, Piece, Settings
 from mvc.numbers.merge_methods.table import get_method
-from mvc.sources import ByteSource
+from mvc.sources import ByteSource, FileSource
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SPAN_ELEMENTS = 2**21  # a chunk of 16-bit elements
+_READ_ELEMENTS = 2**16  # of a plain file: new memory of more has to be cleared by the kernel
 _NARROW_BYTES = 2  # of the widest elements that are merged in float32
 
 
@@ -210,6 +211,10 @@ class Blend(ByteSource):
             )
         self._step = max(PIECE_ELEMENTS // self._row, 1) * self._row
         self._span = max(_SPAN_ELEMENTS // self._step, 1) * self._step
+        is_plain = all(isinstance(one.source, FileSource) for one in tensors)
+        self._read_at_once = (
+            max(_READ_ELEMENTS // self._step, 1) * self._step if is_plain else self._span
+        )
         wide = [*(get_dtype(one.view.dtype) for one in tensors), self.dtype]
         is_narrow = all(one.block_bytes <= _NARROW_BYTES for one in wide)
         self._work: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
@@ -300,11 +305,12 @@ class Blend(ByteSource):
             self._readers = base, [one.open() for one in self.inputs]
 
     def _read(self, start: int, end: int, every: int = 1) -> Iterator[Piece]:
-        """Yield the pieces of a range; a span of them is read at once, a chunk is decoded once."""
+        """Yield the pieces of a range; of stored tensors a chunk is read at once: decoded once."""
         assert self._readers is not None
         base, inputs = self._readers
-        for begin in range(start, max(end, start + 1), self._span):
-            count = min(self._span, end - begin)
+        most = self._read_at_once if every == 1 else self._span
+        for begin in range(start, max(end, start + 1), most):
+            count = min(most, end - begin)
             read = [
                 _read_numbers(reader, tensor, begin, count)
                 for reader, tensor in zip(inputs, self.inputs, strict=True)

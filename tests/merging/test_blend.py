@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.numbers.merge_methods import task_vectors
 from mvc.numbers.merge_methods.random import chance_words, draw
 from mvc.numbers.merge_methods.table import METHODS
+from mvc.sources import FileSource
 from support.merge_reference import METHODS as REFERENCE
 from support.merging import tensor_of
 
@@ -184,6 +186,23 @@ def test_what_is_drawn_for_sums_is_held_for_the_merge(name, monkeypatch):
     monkeypatch.setattr(task_vectors, "_HELD_BITS", 41 * 17)  # a third of all
     assert _read(Blend(strategy, "w", xs, base)) == once
     assert 41 * 17 * 3 * 1.6 < sum(drawn) - 41 * 17 * 3 < 41 * 17 * 3 * 1.8
+
+
+class CountedFile(FileSource):
+    reads = ()
+
+    def read_into(self, offset, buffer):
+        self.reads = (*self.reads, len(buffer))
+        super().read_into(offset, buffer)
+
+
+def test_a_plain_file_is_read_once_and_in_short_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(blend, "_READ_ELEMENTS", 128)
+    (tmp_path / "w").write_bytes(np.ones(1000, np.float32).tobytes())
+    with CountedFile.open(tmp_path / "w") as file:
+        plain = dataclasses.replace(tensor_of(np.ones(1000, np.float32), "F32"), source=file)
+        _read(Blend(_make("linear", count=1), "w", [plain]))
+    assert file.reads == (512,) * 7 + (416,)
 
 
 @given(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _HALF = 2**16
 _SAMPLED = 2**18  # elements, if the tensor has as many; more where it has over 255 times that
 _MOST_KEYS = 2**23  # that are held between the ends of all brackets
+_NOTHING = np.empty(0, np.uint32)
 _DEVIATIONS = 5  # a rank is farther off than that once in a million samples
 
 
@@ -112,6 +113,29 @@ def _bracket(drawn: Keys, share: float, *, is_whole: bool) -> Bracket:
     )
 
 
+class Store:
+    """Short arrays of many pieces in one run of memory: each by itself would leave a hole.
+
+    Holes between them that are too small for a piece would make the memory several times as large.
+    """
+
+    def __init__(self, size: int, kind: type[np.unsignedinteger[Any]]) -> None:
+        self._all = np.empty(size, kind)
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def hold(self, values: Keys) -> Keys | None:
+        """Return a copy of some values; None if there is no more space."""
+        with self._lock:
+            start = self.count
+            self.count += len(values)
+        place = self._all[start : start + len(values)]
+        if len(place) < len(values):
+            return None
+        place[:] = values
+        return place
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """How the keys of a piece are to a bracket; those ``between`` its ends are held."""
@@ -122,12 +146,13 @@ class _Seen:
     high: int
 
     @classmethod
-    def of(cls, keys: Keys, bracket: Bracket) -> _Seen:
+    def of(cls, keys: Keys, bracket: Bracket, store: Store) -> _Seen:
         low, high = map(np.uint32, bracket)
+        between = store.hold(keys[(keys > low) & (keys < high)]) if high - low > 1 else None
         return cls(
             int(np.count_nonzero(keys < low)),
             int(np.count_nonzero(keys == low)),
-            keys[(keys > low) & (keys < high)] if high - low > 1 else keys[:0],
+            _NOTHING if between is None else between,
             int(np.count_nonzero(keys == high)) if high > low else 0,
         )
 
@@ -143,16 +168,16 @@ def _settle(
     def look(piece: Piece) -> tuple[int, list[list[_Seen]]]:
         keys = map(order_keys, scores(piece))
         return piece.first, [
-            [_Seen.of(one, bracket) for bracket in some]
+            [_Seen.of(one, bracket, store) for bracket in some]
             for one, some in zip(keys, brackets, strict=True)
         ]
 
-    firsts, seen, held = [], [], 0
+    size = math.prod(pieces.shape) * sum(map(len, brackets))
+    store, firsts, seen = Store(min(size, _MOST_KEYS), np.uint32), [], []
     for first, rows in pieces.map(look):
         firsts.append(first)
         seen.append(rows)
-        held += sum(len(one.between) for row in rows for one in row)
-        if held > _MOST_KEYS:
+        if store.count > _MOST_KEYS:
             return None
     places = [
         [

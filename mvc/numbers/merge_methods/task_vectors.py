@@ -9,6 +9,7 @@ its sign is that of the weighted sum.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from mvc.numbers.merge_methods.averaging import WEIGHT
 from mvc.numbers.merge_methods.gram import agreeing, weighted_sum
 from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, keep, total
 from mvc.numbers.merge_methods.random import chance_words, draw
-from mvc.numbers.merge_methods.selection import order_keys, rank_ranges
+from mvc.numbers.merge_methods.selection import Store, order_keys, rank_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,22 +130,26 @@ def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[f
     And masks that need not be found a second time: their bits are held until they are used.
     """
     held: dict[int, list[NDArray[np.uint8] | None]] = {}
+    # Twice the bits, for every piece ends with its byte; what is never written takes no memory.
+    bits = min(2 * len(settings.each) * math.prod(pieces.shape), _HELD_BITS)
+    store = Store(bits // 8, np.uint8)  # freed with the last mask that is used
 
     def sums(piece: Piece) -> NDArray[np.float64]:
         deltas = piece.deltas
         chosen = masks(piece, deltas)
-        if (len(held) + 1) * len(deltas) * len(deltas[0]) <= _HELD_BITS:
-            held[piece.first] = [None if mask is None else np.packbits(mask) for mask in chosen]
+        packed = [None if mask is None else store.hold(np.packbits(mask)) for mask in chosen]
+        if [one is None for one in packed] == [one is None for one in chosen]:  # there was space
+            held[piece.first] = packed
         before = [total(np.abs(delta)) for delta in deltas]
         return np.array([before, [total(np.abs(part)) for part in _thin(deltas, chosen)]])
 
     def recall(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
-        bits = held.pop(piece.first, None)
-        if bits is None:
+        packed = held.pop(piece.first, None)
+        if packed is None:
             return masks(piece, deltas)
         size = len(deltas[0])
         return [
-            None if one is None else np.unpackbits(one, count=size).view(np.bool_) for one in bits
+            None if one is None else np.unpackbits(one, count=size).view(np.bool_) for one in packed
         ]
 
     found = sum(pieces.map(sums), np.zeros((2, len(settings.each))))

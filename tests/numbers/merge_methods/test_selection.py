@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.numbers.merge_methods import selection
 from mvc.numbers.merge_methods.method import Piece, choose, keep
-from mvc.numbers.merge_methods.selection import find_places, order_keys, rank_ranges
+from mvc.numbers.merge_methods.selection import Store, find_places, order_keys, rank_ranges
 
 STEP = 64
 ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38]
@@ -99,3 +99,11 @@ def test_what_a_mask_leaves_out_is_zero_even_if_it_is_not_a_number(kind):
     ):
         assert got.dtype == kind
         assert np.array_equal(got.view(word), expected.view(word))
+
+
+def test_what_pieces_leave_behind_is_in_one_run_of_memory():
+    store, whole = Store(100, np.uint32), np.arange(100, dtype=np.uint32)
+    held = [store.hold(whole[:60]), store.hold(whole[60:80]), store.hold(whole[:30])]
+    assert held[2] is None
+    assert held[0].base is held[1].base
+    assert np.array_equal(np.concatenate(held[:2]), whole[:80])
