@@ -61,7 +61,7 @@ def branch_ref(branch: str) -> str:
 
 def tag_ref(tag: str) -> str:
     """Return the full ref name of a tag."""
-    if tag.startswith("-") or not is_ref_name(TAGS + tag):
+    if tag.startswith("-") or tag in {"HEAD", "@"} or not is_ref_name(TAGS + tag):
         raise UsageError(f"{tag!r} is not a valid tag name", hint=_NAME_HINT)
     return TAGS + tag
 

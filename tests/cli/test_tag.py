@@ -18,6 +18,11 @@ def test_tags(shell):
         {"name": "v3", "commit": base, "subject": "base model", "alias": False, "message": "third"},
     ]
     assert shell.ok("tag", "-l", "*2").lines == ["v2"]
+    assert shell.ok("tag", "--list", "*2", "v3").lines == ["v2", "v3"]
+    assert shell.ok("tag", "-l").lines == ["v1", "v2", "v3"]
+    assert shell("tag", "-l", "-d", "v2").code == 2
+    for name in ("HEAD", "@", "a b"):
+        assert "is not a valid tag name" in shell("tag", name).error
     assert shell("tag", "v2", "v1").code == 4
     shell.ok("tag", "-f", "v2", "v1")
     assert shell.json("log", "v2")[0]["commit"] == base

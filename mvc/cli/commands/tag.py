@@ -6,7 +6,7 @@ import fnmatch
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.commands.branch import write_deleted
-from mvc.cli.options import CommandUsageError, Json, Quiet, name_and_start
+from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, name_and_start
 from mvc.cli.output import paged, pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import count_text, number_text, short_id
@@ -42,8 +42,9 @@ def tag(
         str | None, Option("--among", metavar="A..B", help="With --by: only these commits.")
     ] = None,
     listed: Annotated[
-        str | None, Option("-l", "--list", metavar="GLOB", help="List only tags that match GLOB.")
-    ] = None,
+        bool,
+        Option("-l", "--list", help="List tags, only those that match a NAME if one is given."),
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -57,6 +58,7 @@ def tag(
     finite do not count.
     """
     given = names or []
+    check_alone([("--list", listed), ("--delete", delete), ("--by", by)])
     if by is None and (highest or among is not None):
         raise CommandUsageError("--max and --among need --by")
     if annotate and not (message or "").strip():
@@ -71,7 +73,7 @@ def tag(
         _tag_best(
             given, by, message, among, force=force, highest=highest, quiet=quiet, as_json=as_json
         )
-    elif given and listed is None:
+    elif given and not listed:
         written, revision = name_and_start(given)
         repo = open_repo()
         name = _plain(repo, written)
@@ -83,7 +85,7 @@ def tag(
         elif before is not None and not quiet:
             _write_move(name, before.commit, commit)
     else:
-        _list_tags([*given, *([] if listed is None else [listed])], as_json=as_json)
+        _list_tags(given, as_json=as_json)
 
 
 def _find_tag(repo: Repo, name: str) -> RefInfo | None:
