@@ -67,4 +67,5 @@ class _LazyMethod:
         module, _, kind = self._home.rpartition(".")
         method = vars(getattr(import_module(module), kind))[self._name]
         setattr(self._owner, self._name, method)
-        return getattr(owner if instance is None else instance, self._name)
+        bound: object = method.__get__(instance, owner)  # not by name: that may be a subclass's own
+        return bound

@@ -72,6 +72,34 @@ def test_what_each_step_imports(tmp_path):
     assert not {"torch", "typer", "rich"} & set(seen["everything"])
 
 
+def test_rooms_of_the_front_door_are_loaded_when_a_method_is_asked_for(tmp_path):
+    """Also by a subclass that overrides it, by ``help`` and by what lists attributes."""
+    script = f"""
+import json, sys, mvc
+def rooms():
+    return sorted(name for name in sys.modules if name.startswith("mvc.repo."))
+calls = []
+class Mine(mvc.Repo):
+    def log(self, *revisions, **options):
+        calls.append("log")
+        return super().log(*revisions, **options)
+seen = [rooms(), "merge" in dir(mvc.Repo)]
+seen.append([calls, list(Mine.init({str(tmp_path)!r}).log())])
+seen.append(rooms())
+seen.append(mvc.Repo.merge.__doc__.splitlines()[0])
+import pydoc
+seen.append("compare_commit(self, revision" in pydoc.plain(pydoc.render_doc(mvc.Repo)))
+print(json.dumps(seen))
+"""
+    before, is_listed, found, after, line, is_helped = run(script)
+    assert before == ["mvc.repo.opening"]
+    assert after == ["mvc.repo.history", "mvc.repo.opening"]
+    assert line.startswith("Merge branches")
+    assert is_listed
+    assert found == [["log"], []]  # the override was called once
+    assert is_helped
+
+
 def test_nothing_is_printed_read_or_configured():
     """Only the command line talks to people; only it, and who asks for the user's name or settings, reads the environment."""
     offenders = []
