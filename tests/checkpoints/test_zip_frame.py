@@ -97,3 +97,17 @@ def test_archives_that_lie_are_refused():
     data[14] ^= 1  # the checksum of the local header
     with pytest.raises(FormatError, match="two checksums"):
         frame_of(bytes(data))
+
+
+@given(st.data())
+def test_hostile_archives_are_refused_or_read(data):
+    whole = npz(a=ARRAYS["a"], b=ARRAYS["b"][:9])
+    segments = read_layout(MemorySource(whole), "m.npz").segments
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        frame, _ = frame_of(bytes(changed), segments)
+    except FormatError:
+        return
+    assert len(frame.renew([0, 1])) == len(frame._file.data)
