@@ -1,66 +1,40 @@
 """The merge of one checkpoint by its tensors: planned from manifests, then written as a new one.
 
 A tensor that is taken from a side keeps its chunks and is never read; one that a method computes goes
-through the ``Cutter`` like any new file. Where the tensors are follows the side that changed it;
-if both did, the order of the safetensors library.
-
-Files of other formats hold more around their tensors than can be made anew: the result has that of one
-side, with the tensors of all. What follows from their values is written anew (``zip_frame``).
+through the ``Cutter`` like any new file. What a zip archive says of its tensors' bytes is written anew
+(``zip_frame``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import zlib
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
-from mvc.checkpoints.safetensors import (
-    DTYPES,
-    LENGTH_BYTES,
-    MAX_HEADER_BYTES,
-    METADATA_KEY,
-    encode_header,
-    read_metadata,
-)
-from mvc.checkpoints.zip_frame import GapBytes, ZipFrame, join_crc32
-from mvc.errors import FormatError, UnsupportedError, UsageError
+from mvc.checkpoints.safetensors import METADATA_KEY
+from mvc.checkpoints.zip_frame import ZipFrame, join_crc32
+from mvc.errors import UnsupportedError
 from mvc.formats.layout import FileLayout, single_tensor
-from mvc.formats.manifest import Manifest, StoredSegment, cut_run
+from mvc.formats.manifest import Manifest, StoredSegment
 from mvc.formats.manifest_lines import encode_manifest
-from mvc.merging.rules import SIDES
-from mvc.merging.table import Outcome, Row, decide, merge_names
+from mvc.merging.around import ZIPS, Around, find_misfit
+from mvc.merging.decided import decide_tensors, read_tensors
+from mvc.merging.table import Outcome
 from mvc.sources import ByteSource, JoinedSource, MemorySource
-from mvc.workspace.models import read_tree_model
-from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mvc.formats.layout import Segment
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId
+    from mvc.merging.decided import DecidedTensors, Fit, Resolve
     from mvc.workspace.context import Context
     from mvc.workspace.files import Cutter
+    from mvc.workspace.tensors import ModelTensor
 
-    Tensors: TypeAlias = Mapping[str, ModelTensor]
-    Metadata: TypeAlias = Mapping[str, str] | None
-
-Resolve: TypeAlias = Callable[[str, str, Row[ModelTensor]], ModelTensor]
-"""(strategy, path, row) → the tensor that a method makes of a conflict; it is not read yet."""
-Fit: TypeAlias = Callable[[str, Row[ModelTensor]], Row[ModelTensor]]
-"""(path, row) → the row with its versions made to fit each other."""
 _READ_BYTES = 2**22
-_ZIPS = ("torch", "npz")
-_MAX_FRAME_BYTES = 2**28
-"""Held in memory of each side: directory, pickle, entries that are no tensors."""
-_BY_METHOD = (Outcome.MODIFY_MODIFY, Outcome.ADD_ADD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,48 +186,6 @@ def merge_checkpoint(
     return place_tensors(context, path, versions, decided, strategy, must_fit=must_fit)
 
 
-@dataclass(slots=True)
-class DecidedTensors:
-    """The planned merge of one file's tensors.
-
-    Attributes:
-        result: those that it has then, ours where there is a conflict.
-        conflicts: (tensor, what happened) of those that nothing decides.
-        taken: how many came from where.
-    """
-
-    result: dict[str, ModelTensor] = field(default_factory=dict)
-    conflicts: list[tuple[str, str]] = field(default_factory=list)
-    taken: Counter[str] = field(default_factory=Counter)
-
-
-def decide_tensors(
-    tensors: Sequence[Tensors],
-    places: Mapping[str, str],
-    find_strategy: Callable[[str, str], str | None],
-    resolve: Resolve,
-    fit: Fit | None = None,
-) -> dict[str, DecidedTensors]:
-    """Decide about all tensors of a base and its sides; return path of the result → its tensors.
-
-    ``places`` says in which file the result has each name, ``find_strategy`` takes that and the name.
-    """
-    found = {path: DecidedTensors() for path in places.values()}
-    cuts = {tensor.chunk_bytes for one in tensors for tensor in one.values()}
-    version = _version if len(cuts) <= 1 else _version_by_bytes
-    for row in merge_names(tensors[0], tensors[1:], version, lambda one: one.elements > 1):
-        path = places[row.name]
-        of_file = found[path]
-        fitted = row if fit is None else fit(path, row)
-        source, tensor = _decide(path, fitted, partial(find_strategy, path), resolve)
-        if source == "conflict":
-            of_file.conflicts.append((row.name, row.reason + _describe(row)))
-        of_file.taken[source] += 1
-        if tensor is not None:
-            of_file.result[row.name] = tensor
-    return found
-
-
 def place_tensors(
     context: Context,
     path: str,
@@ -274,13 +206,13 @@ def place_tensors(
         must_fit: raise UnsupportedError if the file of no side can hold a tensor of this shape.
     """
     base, *sides = (None if one is None else context.manifests.read(one.blob) for one in versions)
-    layout = _Layout(context, base, [one for one in sides if one is not None])
+    layout = Around(context, base, [one for one in sides if one is not None])
     result, conflicts, taken = decided.result, decided.conflicts, decided.taken
     if not layout.is_safetensors:
         like, frame, crc32s, fault = layout.take_frame(strategy)
-        if like.format in _ZIPS and frame is None:
+        if like.format in ZIPS and frame is None:
             return f"what is around its tensors cannot be made anew ({like.format})"
-        misfit = _find_misfit(like, result)
+        misfit = find_misfit(like, result)
         if misfit is not None and must_fit:
             raise UnsupportedError(
                 f"tensor {misfit!r} of {path} cannot get other rows: it is no safetensors file"
@@ -293,216 +225,3 @@ def place_tensors(
     conflicts += [(f"{METADATA_KEY}.{key}", Outcome.MODIFY_MODIFY.value) for key in keys]
     ordered, header, like = layout.place(result, metadata)
     return CheckpointMerge(path, ordered, header, like, tuple(conflicts), taken)
-
-
-def read_tensors(context: Context, tree: Mapping[str, TreeEntry]) -> dict[str, ModelTensor]:
-    """Return name → tensor; segments of several tensors go by the first."""
-    found: dict[int, ModelTensor] = {}
-    for one in read_tree_model(context, tree, "").tensors:
-        found.setdefault(id(one.segment), one)
-    return {one.name: one for one in found.values()}
-
-
-def _version(tensor: ModelTensor) -> Hashable:
-    return _shape(tensor.segment), tensor.chunks
-
-
-def _shape(segment: Segment) -> Hashable:
-    """Return the requirements of a place in a file on the tensor stored there."""
-    views = tuple(replace(view, name="") for view in segment.tensors)
-    return segment.dtype, views, segment.size_bytes
-
-
-def _version_by_bytes(tensor: ModelTensor) -> Hashable:
-    """Return a key that is equal for equal bytes, however they are cut: the hash of all bytes."""
-    read, digest = tensor.source.read_into, blake3()
-    for start in range(0, tensor.segment.size_bytes, _READ_BYTES):
-        piece = bytearray(min(_READ_BYTES, tensor.segment.size_bytes - start))
-        read(tensor.start + start, memoryview(piece))
-        digest.update(piece)
-    return _shape(tensor.segment), digest.digest()
-
-
-def _describe(row: Row[ModelTensor]) -> str:
-    """Describe how the dtypes or shapes in a conflict differ, if they do."""
-    kinds = dict.fromkeys(
-        f"{one.view.dtype}[{','.join(map(str, one.view.shape))}]" for one in row.sides if one
-    )
-    return f" ({' and '.join(kinds)})" if len(kinds) > 1 else ""
-
-
-def _decide(
-    path: str,
-    row: Row[ModelTensor],
-    find_strategy: Callable[[str], str | None],
-    resolve: Resolve,
-) -> tuple[str, ModelTensor | None]:
-    """Return where the result of a row comes from, and the tensor."""
-    if not row.outcome.is_conflict:
-        side = row.decision.side or 0
-        is_new = row.outcome in (Outcome.THEIRS, Outcome.REMOVE) and side > 0
-        word = "theirs" if is_new else "kept" if row.outcome is Outcome.KEEP else "ours"
-        return word, row.result
-    strategy = find_strategy(row.name)
-    if strategy in SIDES:
-        if strategy == "theirs" and len(row.sides) > 2:  # noqa: PLR2004  ours and theirs
-            raise UsageError(
-                f'"theirs" does not say which of {len(row.sides) - 1} branches to take '
-                f"{row.name!r} from",
-                hint="merge them one after another",
-            )
-        versions = {"ours": row.sides[0], "theirs": row.sides[-1], "base": row.base}
-        return strategy, versions[strategy]
-    if strategy is not None and row.outcome in _BY_METHOD and _is_whole(row):
-        with contextlib.suppress(UnsupportedError):  # whole numbers have no mean
-            first = next(one for one in row.sides if one is not None)
-            return "merged", replace(resolve(strategy, path, row), segment=first.segment)
-    return "conflict", row.sides[0]
-
-
-def _is_whole(row: Row[ModelTensor]) -> bool:
-    """Return whether each version fills its segment in order; tied tensors may share it."""
-    segments = [one.segment for one in (row.base, *row.sides) if one is not None]
-    return all(replace(one, tensors=one.tensors[:1]).is_plain for one in segments)
-
-
-class _Layout:
-    """The places of the result's tensors, and the bytes around them."""
-
-    def __init__(self, context: Context, base: Manifest | None, sides: Sequence[Manifest]) -> None:
-        self._context = context
-        self._base = base
-        self._sides = sides
-        self._all = [base, *sides]
-        self._read: dict[tuple[ChunkId, ...], Metadata] = {}
-        self.is_safetensors = all(one.format == "safetensors" for one in sides)
-
-    def take_frame(
-        self, strategy: str | None
-    ) -> tuple[Manifest, ZipFrame | None, dict[tuple[ChunkId, ...], int], str | None]:
-        """Return what the result takes after: a file, the archive that it is, all known CRC-32.
-
-        The last is what both changed of it, if nothing decides that.
-        """
-        frames = [None if one is None else self._read_frame(one) for one in self._all]
-        base, *versions = (
-            None if one is None else one.gaps if frame is None else frame.version
-            for one, frame in zip(self._all, frames, strict=True)
-        )
-        side, fault = decide(base, versions).side, None
-        if side is None:
-            side = {"theirs": len(versions) - 1, "base": -1}.get(strategy or "", 0)
-            fault = _describe_frames(frames[1:]) if strategy is None else None
-        like = self._all[side + 1] or self._sides[0]
-        crc32s = {
-            stored.chunks: crc32
-            for one, frame in zip(self._all, frames, strict=True)
-            if one is not None and frame is not None
-            for stored, crc32 in zip(one.segments, frame.crc32s(), strict=True)
-        }
-        return like, frames[side + 1], crc32s, fault
-
-    def _read_frame(self, manifest: Manifest) -> ZipFrame | None:
-        """Return the zip archive around the tensors of a version, or None if it is none."""
-        if manifest.format not in _ZIPS or manifest.gap_bytes > _MAX_FRAME_BYTES:
-            return None
-        gaps = GapBytes([*manifest.gap_ranges()], self._read_gaps(manifest), manifest.size_bytes)
-        try:
-            return ZipFrame(gaps, [one.segment for one in manifest.segments])
-        except FormatError:
-            return None
-
-    def _read_gaps(self, manifest: Manifest) -> bytearray:
-        data = bytearray(manifest.gap_bytes)
-        runs = cut_run(manifest.gap_bytes, manifest.gaps, manifest.chunk_bytes)
-        for offset, chunk, size in runs:
-            self._context.store.read_into(chunk, memoryview(data)[offset : offset + size])
-        return data
-
-    def merge_metadata(self, strategy: str | None) -> tuple[Metadata, list[str]]:
-        """Return the metadata of the result, and the keys that both sides changed."""
-        if len({one.gaps for one in self._sides}) == 1:
-            return None, []
-        base, *sides = map(self._read_metadata, self._all)
-        result: dict[str, str] = {}
-        conflicts: list[str] = []
-        for key in dict.fromkeys(key for one in (*sides, base or {}) for key in one or {}):
-            versions = [(one or {}).get(key) for one in (base, *sides)]
-            side = decide(versions[0], versions[1:]).side
-            place = side if side is not None else {"theirs": -1, "base": -2}.get(strategy or "", 0)
-            if side is None and strategy is None:
-                conflicts.append(key)
-            value = versions[0] if place == -2 else versions[1:][place]  # noqa: PLR2004  as above
-            if value is not None:
-                result[key] = value
-        return result if any(one is not None for one in sides) else None, conflicts
-
-    def _read_metadata(self, manifest: Manifest | None) -> Metadata:
-        if manifest is None or manifest.format != "safetensors":
-            return None
-        if manifest.gap_bytes > MAX_HEADER_BYTES + LENGTH_BYTES:
-            return None
-        if manifest.gaps in self._read:
-            return self._read[manifest.gaps]
-        data = self._read_gaps(manifest)
-        found = self._read[manifest.gaps] = read_metadata(bytes(data[LENGTH_BYTES:]))
-        return found
-
-    def place(self, tensors: Tensors, metadata: Metadata) -> tuple[Tensors, bytes | None, Manifest]:
-        """Return the tensors in order, the header if it is a new one, and what it takes after."""
-        if len({one.gaps for one in self._sides}) == 1 and _fits(self._sides[0], tensors):
-            return tensors, None, self._sides[0]
-        ordered = self._order(tensors)
-        for one in self._sides:
-            if (
-                _names(one) == tuple(ordered)
-                and _fits(one, ordered)
-                and self._read_metadata(one) == metadata
-            ):
-                return ordered, None, one
-        if metadata is None and len({one.gaps for one in self._sides}) == 1:
-            metadata = self._read_metadata(self._sides[0])
-        table = [
-            (name, one.view.dtype, one.view.shape, one.size_bytes) for name, one in ordered.items()
-        ]
-        return ordered, encode_header(table, metadata), self._sides[0]
-
-    def _order(self, tensors: Tensors) -> dict[str, ModelTensor]:
-        orders = [_names(one) for one in self._all]
-        side = decide(orders[0] or None, orders[1:]).side
-        names = () if side is None else orders[1:][side]
-        if not tensors.keys() <= set(names):
-            # As the library writes files: wide elements first, for alignment, then by name.
-            return dict(
-                sorted(tensors.items(), key=lambda one: (-DTYPES[one[1].view.dtype], one[0]))
-            )
-        return {name: tensors[name] for name in names if name in tensors}
-
-
-def _describe_frames(frames: Sequence[ZipFrame | None]) -> str:
-    """Describe which entries around the tensors several sides changed."""
-    found = [dict(frame.version) for frame in frames if frame is not None]
-    names = dict.fromkeys(name for one in found for name in one)
-    differ = [name for name in names if len({one.get(name) for one in found}) > 1]
-    told = f" ({', '.join(differ[:3])})" if differ else ""
-    return Outcome.MODIFY_MODIFY.value + told
-
-
-def _find_misfit(manifest: Manifest, tensors: Tensors) -> str | None:
-    """Return a tensor that cannot be put into a file in place of what is there, or None."""
-    places = {one.segment.tensors[0].name: _shape(one.segment) for one in manifest.segments}
-    found = {name: _shape(one.segment) for name, one in tensors.items()}
-    names = dict.fromkeys([*places, *found])
-    return next((one for one in names if places.get(one) != found.get(one)), None)
-
-
-def _names(manifest: Manifest | None) -> tuple[str, ...]:
-    if manifest is None:
-        return ()
-    return tuple(stored.segment.tensors[0].name for stored in manifest.segments)
-
-
-def _fits(manifest: Manifest, tensors: Tensors) -> bool:
-    """Return whether a file has exactly these tensors, by name, dtype and shape."""
-    found = {view.name: (view.dtype, view.shape) for view, _ in manifest.tensors()}
-    return found == {name: (one.view.dtype, one.view.shape) for name, one in tensors.items()}

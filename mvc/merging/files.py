@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from mvc.history.values import Stages
-    from mvc.merging.checkpoint import Fit, Resolve
+    from mvc.merging.decided import Fit, Resolve
     from mvc.merging.rules import Rules, Side
     from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context

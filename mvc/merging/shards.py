@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import FormatError
 from mvc.history.values import MODE_SYMLINK, TreeEntry
-from mvc.merging.checkpoint import CheckpointMerge, decide_tensors, place_tensors, read_tensors
+from mvc.merging.checkpoint import CheckpointMerge, place_tensors
 from mvc.merging.companions import read_stored
+from mvc.merging.decided import decide_tensors, read_tensors
 from mvc.merging.table import decide
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from mvc.merging.checkpoint import Fit, Resolve
+    from mvc.merging.decided import Fit, Resolve
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
