@@ -91,7 +91,9 @@ class ZipFrame:
         self._carriers = [bisect_right(starts, one.start) - 1 for one in segments]
         for number, segment in zip(self._carriers, segments, strict=True):
             if number < 0 or self._entries[number].end != segment.end:
-                raise FormatError(f"tensor {segment.tensors[0].name!r} does not end its zip entry")
+                raise FormatError(
+                    f"tensor {segment.tensors[0].name!r} is not at the end of its zip entry"
+                )
             self._places_of(self._entries[number])
         own = set(self._carriers)
         if len(own) < len(segments):

@@ -101,6 +101,6 @@ def _check_elsewhere(
             repo.checkout(commit, detach=True)
     if same:
         raise ConflictError(
-            f"the test ends with {code} at the good commit {short_id(good)}, too",
+            f"the test also ends with {code} at the good commit {short_id(good)}",
             hint="this code means that a command cannot be found or run",
         )

@@ -155,7 +155,7 @@ def _choose(
         of_each = " or of each model" if parameter.per_input else ""
         raise UsageError(
             f"{method} needs the parameter `{parameter.name}`",
-            hint=f"give it in the parameters of the whole recipe{of_each}" if is_recipe else None,
+            hint=f"set it in the parameters of the whole recipe{of_each}" if is_recipe else None,
         )
     return value
 

@@ -215,7 +215,7 @@ def place_tensors(
         misfit = find_misfit(like, result)
         if misfit is not None and must_fit:
             raise UnsupportedError(
-                f"tensor {misfit!r} of {path} cannot get other rows: it is no safetensors file"
+                f"tensor {misfit!r} of {path} cannot get new rows: its file is not safetensors"
             )
         if misfit is not None:
             return f"{misfit!r} does not fit into the file of one side as it is ({like.format})"

@@ -173,7 +173,7 @@ def _load(text: str) -> object:
         problem = getattr(error, "problem", None) or first
         if problem == "but found another document":
             raise FormatError(
-                "recipe is several recipes", hint="merge them in turn, each from its own file"
+                "file holds several recipes", hint="put each recipe into its own file"
             ) from None
         raise FormatError(f"recipe is not valid YAML{where}: {problem}") from None
     if found is None:
@@ -338,7 +338,7 @@ class _Parser:
         self._check_keys(given, ("filter", "value"), place)
         chosen = given.get("filter")
         if chosen is not None and not isinstance(chosen, str):
-            raise FormatError(f"filter for {place} must be a text, not {_show(chosen)}")
+            raise FormatError(f"filter for {place} must be text, not {_show(chosen)}")
         if "value" not in given:
             raise FormatError(f"a condition for {place} has no value")
         return Condition(chosen, self._value(given["value"], place))
@@ -355,7 +355,9 @@ class _Parser:
         for key in ("out_dtype", "dtype"):
             name = top.get(key)
             if name is not None and not (isinstance(name, str) and name in DTYPES):
-                raise FormatError(f"{key} {_show(name)} is not one of {', '.join(DTYPES)}")
+                raise FormatError(
+                    f"{key} {_show(name)} is not a supported dtype ({', '.join(DTYPES)})"
+                )
         name = top.get("out_dtype") or top.get("dtype")
         return None if name is None else DTYPES[str(name)]
 
@@ -381,13 +383,13 @@ class _Parser:
 
     def _mapping(self, found: object, place: str) -> dict[str, object]:
         if not isinstance(found, dict):
-            raise FormatError(f"{place} must be names with values, not {_show(found)}")
+            raise FormatError(f"{place} must map names to values, not {_show(found)}")
         self._count(found)
         return found
 
     def _list(self, found: object, place: str) -> list[object]:
         if not isinstance(found, list) or not found:
-            raise FormatError(f"{place} must be a list that is not empty")
+            raise FormatError(f"{place} must be a non-empty list")
         self._count(found)
         return found
 

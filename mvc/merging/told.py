@@ -79,7 +79,7 @@ class Told:
             if side is not None:
                 return replace(self, tokenizer=side)
         raise UsageError(
-            f"{name!r} is not a tokenizer of this merge",
+            f"{name!r} does not name a tokenizer of this merge",
             hint=f"choose {', '.join(known)}, or a branch that is merged",
         )
 

@@ -123,7 +123,7 @@ def blame(
     reader = TensorContents(context)
     trails, views = _begin(context, reader, start, tensors, paths)
     if not trails:
-        what = "no tensor" if tensors is None else f"no tensor that {tensors!r} fits"
+        what = "no tensor" if tensors is None else f"no tensor that matches {tensors!r}"
         raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')
     line = follow(context, reader, start, trails)
     places = _sample(len(line), samples)

@@ -132,7 +132,7 @@ def _choose(pairs: Sequence[TensorPair], tensors: str | None) -> Sequence[Tensor
     chosen = [pair for pair in pairs if any(takes(tensors, side.name) for side in pair.sides)]
     if pairs and not chosen:
         example = pairs[0].shown.name
-        raise NotFoundError(f"no tensor fits {tensors!r}", hint=f"names are such as {example!r}")
+        raise NotFoundError(f"no tensor matches {tensors!r}", hint=f"names are such as {example!r}")
     return chosen
 
 

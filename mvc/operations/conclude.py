@@ -182,7 +182,7 @@ def _check_untouched(
         if left is not None and not holds(context, index, path, left.mode, left.blob):
             raise ConflictError(
                 f"{path!r} has changed since, and a rule would overwrite it",
-                hint=f'"mvc add {path}" takes it as it is',
+                hint=f'"mvc add {path}" accepts it as it is',
             )
 
 

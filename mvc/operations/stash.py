@@ -237,7 +237,7 @@ def _merge_index(context: Context, sides: Sides, staged: GitId) -> Tree:
     if merged.conflicts:
         paths = list(dict.fromkeys(one.path for one in merged.conflicts))
         raise ConflictError(
-            f"what was staged conflicts with the index: {list_paths(paths, 5)}",
+            f"the stashed index conflicts with the index: {list_paths(paths, 5)}",
             hint="apply the stash without its index",
         )
     return merged.entries

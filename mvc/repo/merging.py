@@ -116,8 +116,8 @@ class Merging(OpenRepo):
         """
         if recipe is not None:
             if revisions or tokenizer is not None:
-                what = "models: give no revisions" if revisions else "tokenizer: give none"
-                raise UsageError(f"a recipe names its {what} beside it")
+                what = "models: give no revisions" if revisions else "tokenizer: give no other"
+                raise UsageError(f"a recipe names its own {what}")
             return operations.preview_merge.preview_recipe(
                 self._context, recipe, seed=seed, progress=progress
             )
@@ -269,7 +269,7 @@ class Merging(OpenRepo):
             UsageError: a merge without ``mainline``, a strategy together with ``arithmetic``.
         """
         if arithmetic and strategy is not None:
-            raise UsageError("`arithmetic` is a strategy itself")
+            raise UsageError("`arithmetic` is a strategy; give no other")
         parameters = {"weight": 1.0} if arithmetic else {}
         chosen = "task_arithmetic" if arithmetic else strategy
         return operations.pick.pick(

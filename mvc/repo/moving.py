@@ -87,7 +87,7 @@ class Moving(OpenRepo):
                 self._context, branch, start, force=force, progress=progress
             )
         if start is not None:
-            raise UsageError("only a new branch has a start")
+            raise UsageError("only a new branch can have a start")
         return operations.checkout.switch(self._context, branch, force=force, progress=progress)
 
     def restore(

@@ -69,7 +69,7 @@ class OpenRepo:
             raise UsageError(f"{folder} is not a folder") from None
         except FileNotFoundError:
             raise UsageError(
-                f"cannot make folder {folder}: its parent folder is gone or takes no folders",
+                f"cannot make folder {folder}: its parent folder is missing or does not accept folders",
                 hint="name a folder elsewhere",
             ) from None
         workspace.context.init(folder, branch=branch)

@@ -95,7 +95,9 @@ def open_model(
             yield read_live(_find_state(operand))
         elif _is_files(context, operand):
             if paths:
-                raise UsageError(f"paths select files of a revision, but {str(operand)!r} is none")
+                raise UsageError(
+                    f"paths select files of a revision, but {str(operand)!r} is not one"
+                )
             yield read_files(context, Path(operand), stack)
         else:
             assert context is not None
@@ -138,7 +140,7 @@ def _find_state(operand: Stateful) -> Mapping[str, object]:
     if not isinstance(state, Mapping):
         raise UsageError(
             f"{type(operand).__name__} is not a model",
-            hint="give a revision, a path, a state dict or what has one",
+            hint="give a revision, a path, a model or a state dict",
         )
     return state
 

@@ -230,7 +230,7 @@ def select_tensors(
                 )
             chosen[tensor.name] = tensor
     if not chosen:
-        what = "no tensor" if pattern is None else f"no tensor that {pattern!r} fits"
+        what = "no tensor" if pattern is None else f"no tensor that matches {pattern!r}"
         raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')
     by_path: dict[str, list[ChunkId]] = {}
     for tensor in chosen.values():

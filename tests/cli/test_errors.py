@@ -114,7 +114,7 @@ MISTAKES = [
     (["cat", "a", "b", "c", "d"], 2, "unexpected argument 'd'", "--help"),
     (["export", "HEAD"], 2, "name a folder", "mvc export --help"),
     (["export", "nope", "-o", "x"], 3, "'nope' does not exist", ""),
-    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "no tensor that 'zz*' fits", ""),
+    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "no tensor that matches 'zz*'", ""),
     (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
     (["config", "name"], 3, "'name' is not set", "--list"),
     (["config", "name", "x"], 2, "'name' is not a config key", "section.name"),

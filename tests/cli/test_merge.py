@@ -254,7 +254,7 @@ def test_stash(parted):
 
 def test_tokenizer_is_checked_and_told(parted):
     answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "onion")
-    assert (answer.code, answer.error) == (2, "'onion' is not a tokenizer of this merge")
+    assert (answer.code, answer.error) == (2, "'onion' does not name a tokenizer of this merge")
     answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "union")
     assert answer.error == "no checkpoint of the merge has a tokenizer beside it"
 

@@ -84,7 +84,7 @@ def test_a_moved_tag_is_named_and_its_hint_works(shell):
     shell.ok("tag", "-f", "best", "HEAD~1")
     before = shell.ok("log", "-1", "--format=%H", "best").out
     shell.ok("tag", "-f", "best")
-    hint = "Tag 'best' stays: \"mvc tag -f best best@{1}\" takes its last move back"
+    hint = "Tag 'best' was not moved back: \"mvc tag -f best best@{1}\" undoes its last move"
     assert hint in shell.ok("undo").lines
     shell.ok("tag", "-f", "best", "best@{1}")
     assert shell.ok("log", "-1", "--format=%H", "best").out == before

@@ -166,7 +166,7 @@ def test_what_was_asked_for(repo, root):
     assert set(by_name(repo.blame(tensors="layers.1"))) == {"layers.1.q"}
     assert set(by_name(repo.blame(tensors="layers.1*"))) == {"layers.1.q", "layers.10.q"}
     assert set(by_name(repo.blame(paths=["other.safetensors"]))) == {"embed"}
-    with pytest.raises(NotFoundError, match="no tensor that 'nothing' fits"):
+    with pytest.raises(NotFoundError, match="no tensor that matches 'nothing'"):
         repo.blame(tensors="nothing")
     with pytest.raises(NotFoundError, match="'nowhere' matches no file"):
         repo.blame(paths=["nowhere"])

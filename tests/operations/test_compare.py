@@ -98,7 +98,7 @@ def test_paths_and_names_choose(steps, root):
     assert names == ["b", "v"]
     found = steps.compare("HEAD~1", "HEAD", tensors="[vw]").changes
     assert [change.name for change in found] == ["w", "v"]
-    with pytest.raises(NotFoundError, match=r"no tensor fits 'lm_haed\*'"):
+    with pytest.raises(NotFoundError, match=r"no tensor matches 'lm_haed\*'"):
         steps.compare("HEAD~1", "HEAD", tensors="lm_haed*")
 
 

@@ -212,7 +212,7 @@ def test_several_branches(apart, root):
     save(root, [*BASE, "third"], 6)
     commit(apart, "third")
     apart.switch("main")
-    with pytest.raises(UsageError, match="'side' is not a tokenizer of this merge"):
+    with pytest.raises(UsageError, match="'side' does not name a tokenizer of this merge"):
         apart.merge("side", "third", strategy="linear", tokenizer="side")
     apart.merge("side", "third", strategy="linear", tokenizer="union")
     assert tokens_in(root) == [*BASE, "mine", "yours", "zeta", "third"]
@@ -237,7 +237,9 @@ def test_preview_aligns_and_writes_nothing(apart, root):
 
 @pytest.mark.parametrize("name", ["onion", "side~1", ""])
 def test_a_mistyped_name_is_an_error_before_anything(apart, name):
-    with pytest.raises(UsageError, match=f"'{name}' is not a tokenizer of this merge") as error:
+    with pytest.raises(
+        UsageError, match=f"'{name}' does not name a tokenizer of this merge"
+    ) as error:
         apart.merge("side", strategy="linear", tokenizer=name)
     assert error.value.hint == "choose union, base, ours, theirs, or a branch that is merged"
     assert apart.status().pending is None
@@ -273,7 +275,7 @@ def test_only_safetensors_can_grow(repo, root):
         (root / "model.safetensors").unlink()
         np.savez(root / "model.npz", **{EMBED: rows_of(tokens, len(text))})
         commit(repo, text)
-    with pytest.raises(UnsupportedError, match=f"{EMBED}' of model.npz cannot get other rows"):
+    with pytest.raises(UnsupportedError, match=f"{EMBED}' of model.npz cannot get new rows"):
         repo.merge("side", strategy="linear", tokenizer="union")
     repo.merge("side", strategy="linear", tokenizer="theirs")
     with np.load(root / "model.npz") as found:

@@ -220,7 +220,7 @@ def test_an_index_that_conflicts_is_refused_before_anything(work, root):
     work.add("notes")
     work.commit("other")
     before = digests(root)
-    with pytest.raises(ConflictError, match="what was staged conflicts with the index: 'notes'"):
+    with pytest.raises(ConflictError, match="the stashed index conflicts with the index: 'notes'"):
         work.stash_apply(pop=True, index=True)
     assert (digests(root), codes(work), len(work.stashes())) == (before, {}, 1)
 

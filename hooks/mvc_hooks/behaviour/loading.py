@@ -105,7 +105,7 @@ def _find_prefix(stored: Model, live: Mapping[str, torch.Tensor]) -> str:
     if len(prefixes) > 1:
         raise ConflictError(
             f"{stored.label} holds several models: {_list(prefixes)}",
-            hint="give the entry one argument, the path, and let it load the one that is meant",
+            hint="give the entry one argument, the path, and let it load the right one",
         )
     return "".join(prefixes)
 

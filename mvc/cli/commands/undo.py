@@ -61,7 +61,9 @@ def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_
     out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
     write_counts(out, result, dry_run=dry_run)
     for name in map(printable, result.tags):
-        out.line(f"Tag '{name}' stays: \"mvc tag -f {name} {name}@{{1}}\" takes its last move back")
+        out.line(
+            f"Tag '{name}' was not moved back: \"mvc tag -f {name} {name}@{{1}}\" undoes its last move"
+        )
     if result.diverged_branch is not None:
         verb = (
             "keeps the abandoned commits again" if redo else "and the note of the rollback are gone"

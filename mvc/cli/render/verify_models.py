@@ -261,7 +261,7 @@ def _system_lines(found: Mapping[str, Any]) -> list[str]:
         level = ratio_text(1 - found["significance"])
         lines.append(f"the top prediction is the same in {share} ({low} to {high} at {level})")
     if found["divergence"] is not None:
-        lines.append(f"predictions are {number_text(found['divergence'])} bits apart on average")
+        lines.append(f"predictions differ by {number_text(found['divergence'])} bits on average")
     if loss is not None:
         name = loss["kind"].replace("-", " ")
         lines.append(f"{name} {number_text(loss['old'])} -> {number_text(loss['new'])}")
