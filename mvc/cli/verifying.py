@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mvc.cli.comparing import open_repo_or_say
 from mvc.cli.options import CommandUsageError
-from mvc.cli.session import is_revision, open_repo, to_paths
+from mvc.cli.session import is_revision, to_paths
 from mvc.errors import MvcError, RepositoryNotFoundError
 from mvc.history.revisions import split_range
 
@@ -31,7 +32,7 @@ def find_models(
         names = [parts[0], parts[2]]
     most = 1 if alone else 2
     try:
-        repo = open_repo()
+        repo = open_repo_or_say()
     except RepositoryNotFoundError:
         if len(names) != most:
             raise

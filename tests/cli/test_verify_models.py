@@ -225,3 +225,9 @@ def test_the_first_layer_loads_no_torch(files):
         cwd=files.folder, capture_output=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == b"0 False False"
+
+
+def test_one_model_outside_a_repository(files):
+    answer = files("verify", "a.safetensors")
+    assert answer.code == 10
+    assert answer.hint.endswith("or name two checkpoints or folders to compare")
