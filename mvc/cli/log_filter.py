@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import eq, ge, gt, le, lt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mvc.cli.parameters import parse_number
 from mvc.errors import UsageError
@@ -40,6 +40,7 @@ class Filter:
     ignore_case: bool = False
     all_match: bool = False
     invert: bool = False
+    kind: Literal["merges", "others"] | None = None
 
     def tests(self) -> list[Test]:
         """Return tests of a commit; UsageError names a value that is not valid."""
@@ -56,6 +57,8 @@ class Filter:
         if self.authors:
             author = self._matcher("--author", self.authors, any)
             tests.append(lambda entry: author(_author(entry)))
+        if self.kind is not None:
+            tests.append(lambda entry: (len(entry.info.parents) > 1) is (self.kind == "merges"))
         return [*tests, *map(_metric_test, self.metrics)]
 
     def _matcher(

@@ -99,6 +99,16 @@ def test_first_parent(shell):
     assert [one["subject"] for one in shell.json("log", "--first-parent")] == SUBJECTS
 
 
+def test_only_merges_or_none(shell):
+    shell.ok("switch", "-c", "side", "main~1")
+    shell.ok("commit", "--allow-empty", "-m", "aside")
+    shell.ok("switch", "main")
+    shell.ok("merge", "side", "-m", "both")
+    assert _subjects(shell, "--merges") == ["both"]
+    assert sorted(_subjects(shell, "--no-merges")) == sorted(["aside", *SUBJECTS])
+    assert _subjects(shell, "--no-merges", "--grep", "aside|both") == ["aside"]
+
+
 def _subjects(shell, *options):
     return [one["subject"] for one in shell.json("log", *options)]
 

@@ -76,6 +76,10 @@ def log(
     invert: Annotated[
         bool, Option("--invert-grep", help="The message must not match --grep.")
     ] = False,
+    merges: Annotated[
+        bool | None,
+        Option("--merges/--no-merges", show_default=False, help="Only merges, or no merges."),
+    ] = None,
     author: Annotated[
         list[str] | None, Option("--author", metavar="PATTERN", help="NAME <EMAIL> matches.")
     ] = None,
@@ -135,8 +139,9 @@ def log(
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
     # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
+    kind = None if merges is None else "merges" if merges else "others"
     wanted = [one for one in metric or () if not plot or any(sign in one for sign in "<>=")]
-    given = (since, until, grep or (), author or (), wanted, ignore_case, all_match, invert)
+    given = (since, until, grep or (), author or (), wanted, ignore_case, all_match, invert, kind)
     tests = _make_tests(repo, paths, given)
     options = {"everything": everything, "first_parent": first_parent}
     entries, parents = _select(repo, revisions, tests, limit, sort, options, is_drawn=graph or plot)
