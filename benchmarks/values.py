@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.children import Cost, Runner
+    from mvc.numbers.statistics import TensorStatistics
 
 Results = dict[str, Any]
 _ROOT = Path(__file__).parent.parent
@@ -50,7 +50,9 @@ def measure_values(
             "mvc": [asdict(one) for one in ours],
             "torch": [asdict(one) for one in theirs],
         }
-    command = [sys.executable, "-m", "benchmarks.values", "arithmetic", str(data_bytes)]
+    # As in the process of mvc: without threads of BLAS, beside which nothing is forked.
+    command = ["env", "OPENBLAS_NUM_THREADS=1", sys.executable, "-m", "benchmarks.values"]
+    command += ["arithmetic", str(data_bytes)]
     rates = json.loads(runner.output(_ROOT, command))
     shutil.rmtree(place)
     return {"pairs": pairs, "arithmetic": rates}
@@ -101,6 +103,7 @@ def compare_with_torch(old: str, new: str) -> dict[str, dict[str, float]]:
 
 def measure_arithmetic(data_bytes: int) -> dict[str, float]:
     """Return GB/s of both sides together, on all cores, for data in memory."""
+    from mvc.chunkstore.forks import compute_each  # noqa: PLC0415
     from mvc.dtypes import get_dtype  # noqa: PLC0415
     from mvc.numbers.pieces import compare_pieces  # noqa: PLC0415
 
@@ -117,18 +120,22 @@ def measure_arithmetic(data_bytes: int) -> dict[str, float]:
     for name, values in sides.items():
         new = values.astype(ml_dtypes.bfloat16).view(np.uint8)
 
-        def compare(at: int, new: np.ndarray = new) -> None:
+        def compare(at: int, new: np.ndarray = new) -> TensorStatistics:
             end = at + _PIECE_BYTES
-            compare_pieces(old[at:end], dtype, new[at:end], dtype, at // 2)
+            return compare_pieces(old[at:end], dtype, new[at:end], dtype, at // 2)
 
         times = []
         for _ in range(5):
             began = time.perf_counter()
-            with ThreadPoolExecutor(cores) as pool:
-                list(pool.map(compare, range(0, old.size, _PIECE_BYTES)))
+            pieces = range(0, old.size, _PIECE_BYTES)
+            compute_each(pieces, compare, _take, size_bytes=2 * old.size, threads=cores)
             times.append(time.perf_counter() - began)
         rates[name] = 2 * old.size / median(times) / 1e9
     return rates
+
+
+def _take(_: int, statistics: TensorStatistics) -> int:
+    return 2 * statistics.elements
 
 
 def value_tables(results: Results) -> Iterator[Table]:
