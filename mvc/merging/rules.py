@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Side: TypeAlias = Literal["ours", "theirs", "base"]
 SIDES: tuple[Side, ...] = get_args(Side)
 """Strategies that take one version as it is; all others compute one from all."""
-_OPTIMIZER = re.compile(r"(^|\.)state\.\d+\.\w+$")
+_OPTIMIZER = re.compile(r"(^|\.)state\.\d+\.(?!(weight|bias)$)\w+$")
 """Names of what torch's optimizers keep of the parameters, which they count."""
 
 

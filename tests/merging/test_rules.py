@@ -45,3 +45,11 @@ def test_a_mistyped_rule_is_an_error():
     with pytest.raises(NotFoundError, match="lm_haed"):
         rules.check_used([("m", None), ("m", "lm_head.weight")])
     rules.check_used([("lm_haed.x", None), ("m", "lm_head.weight")])
+
+
+def test_what_an_optimizer_keeps_is_not_averaged_by_default():
+    rules = Rules((Rule("*.step", "ours"),), "linear")
+    names = ("state.0.exp_avg", "optimizer.state.12.momentum_buffer", "state.0.step")
+    assert [rules.find("m.pt", name, ()) for name in names] == [None, None, "ours"]
+    for weight in ("state.0.weight", "net.state.1.bias", "state.exp_avg", "w"):
+        assert rules.find("m.pt", weight, ()) == "linear"
