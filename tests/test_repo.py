@@ -121,7 +121,7 @@ class TestTensors:
         assert [name for name, _ in repo.tensors(paths=["c.safetensors"])] == ["w"]
 
     def test_what_is_missing_is_named(self, repo):
-        with pytest.raises(mvc.NotFoundError, match="matches"):
+        with pytest.raises(mvc.NotFoundError, match=r"no tensor that 'x\*' fits"):
             repo.tensors(tensors="x*")
         with pytest.raises(mvc.NotFoundError):
             repo.tensors("nowhere")
