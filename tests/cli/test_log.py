@@ -100,10 +100,10 @@ def test_first_parent(shell):
 
 
 def test_only_merges_or_none(shell):
-    shell.ok("switch", "-c", "side", "main~1")
+    shell.ok("switch", "-c", "apart", "main~1")
     shell.ok("commit", "--allow-empty", "-m", "aside")
     shell.ok("switch", "main")
-    shell.ok("merge", "side", "-m", "both")
+    shell.ok("merge", "apart", "-m", "both")
     assert _subjects(shell, "--merges") == ["both"]
     assert sorted(_subjects(shell, "--no-merges")) == sorted(["aside", *SUBJECTS])
     assert _subjects(shell, "--no-merges", "--grep", "aside|both") == ["aside"]
