@@ -230,7 +230,7 @@ def test_preview_aligns_and_writes_nothing(apart, root):
     with pytest.raises(UsageError, match="row 4"):
         apart.preview_merge("side", strategy="linear")
     assert apart.preview_merge("side").conflicts
-    with pytest.raises(UsageError, match="a recipe names its tokenizer"):
+    with pytest.raises(UsageError, match="a recipe names its own tokenizer"):
         apart.preview_merge(recipe="merge_method: linear", tokenizer="union")
     assert {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()} == before
 
