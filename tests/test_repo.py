@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path, monkeypatch):
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(mvc.UsageError, match="cannot make folder run: its parent folder is gone"):
+    with pytest.raises(mvc.UsageError, match="cannot make folder run: its parent folder"):
         mvc.Repo.init("run")
 
 
@@ -121,7 +121,7 @@ class TestTensors:
         assert [name for name, _ in repo.tensors(paths=["c.safetensors"])] == ["w"]
 
     def test_what_is_missing_is_named(self, repo):
-        with pytest.raises(mvc.NotFoundError, match=r"no tensor that 'x\*' fits"):
+        with pytest.raises(mvc.NotFoundError, match=r"no tensor.*'x\*'"):
             repo.tensors(tensors="x*")
         with pytest.raises(mvc.NotFoundError):
             repo.tensors("nowhere")
