@@ -279,7 +279,7 @@ class _Parser:
         settings = self._settings(given, place)
         for one in get_method(self._method).parameters:
             if one.name in settings and not (one.per_input or one.name == "int8_mask"):
-                what = f"`{one.name}` of {self._method} is one value for all models"
+                what = f"`{one.name}` of {self._method} takes one value for all models"
                 self._ignored[f"{what}: that of {place} is ignored, as in mergekit"] = None
         return Source(self._model(given["model"], place), layers, settings)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides
 
-_UNRELATED = "the histories are not related: a merge has to be told that this is meant"
+_UNRELATED = "unrelated histories: no commit in common, so a merge needs explicit permission"
 _ORIGINS = {Outcome.OURS: "ours", Outcome.THEIRS: "theirs", Outcome.BOTH: "both"}
 
 

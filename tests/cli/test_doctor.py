@@ -21,4 +21,4 @@ def test_what_is_under_way(shell):
     assert "under way" not in shell.ok("doctor").out
     shell.ok("commit", "--allow-empty", "-m", "more")
     shell.ok("revert", "-n", "HEAD~1")
-    assert 'under way: a revert; "mvc status" says how to go on' in shell.ok("doctor").lines
+    assert 'under way: a revert; "mvc status" shows how to continue' in shell.ok("doctor").lines

@@ -78,7 +78,7 @@ def test_one_value_for_all_models_does_not_count_at_one_of_them():
         TIES.replace("{weight: 0.5}", "{weight: 0.5, lambda: 2, int8_mask: true}")
     )
     assert recipe.ignored[0].startswith(
-        "`lambda` of ties is one value for all models: that of models[1]"
+        "`lambda` of ties takes one value for all models: that of models[1]"
     )
     assert len(recipe.ignored) == 2  # int8_mask changes nothing anywhere
 

@@ -30,7 +30,7 @@ def doctor(as_json: Json = False) -> None:
         out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
     for verb in report.under_way:
         what = 'a bisection; "mvc bisect reset" ends it'
-        what = what if verb == "bisect" else f'a {verb}; "mvc status" says how to go on'
+        what = what if verb == "bisect" else f'a {verb}; "mvc status" shows how to continue'
         out.line(f"{out.style('under way:', 'yellow', 'bold')} {what}")
     if not report.advice:
         out.line(out.style("nothing here is slow", "green"))
