@@ -17,7 +17,7 @@ from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
 from mvc.merging.json_text import merge_json
 from mvc.merging.likeness import make_likeness
 from mvc.merging.rules import SIDES
-from mvc.merging.shards import find_models, merge_model
+from mvc.merging.shards import find_models, lacks_tensors, merge_model
 from mvc.merging.table import Decision, Outcome, Row, decide, merge_names
 from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
 from mvc.workspace.manifests import find_manifest
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mvc.workspace.tensors import ModelTensor
 
     Tree: TypeAlias = Mapping[str, TreeEntry]
+
+_MOVED = "tensors have moved between the files of the model, so decide all of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,11 @@ def plan_files(
         NotFoundError: a tokenizer was chosen, and there is none.
     """
     planner = _Planner(context, sides, rules, resolve, check_tokens=check_tokens)
-    models = [one for paths in find_models(sides.versions()) for one in planner.plan_model(paths)]
+    models = [
+        one
+        for paths in find_models(sides.versions().union(sides.beside))
+        for one in planner.plan_model(paths)
+    ]
     done = {merge.path for merge in models}
     base, *trees = (
         {path: entry for path, entry in tree.items() if path not in done}
@@ -238,16 +244,13 @@ class _Planner:
         return self._decide_whole(plan)
 
     def plan_model(self, paths: Sequence[str]) -> list[FileMerge]:
-        """Plan the files of a model as one; nothing if each can be planned by itself.
-
-        One that a person has decided about already takes the others along.
-        """
-        if not set(self._sides.beside).isdisjoint(paths):
-            return []
+        """Plan the files of a model as one; nothing if each can be planned by itself."""
         base, *trees = (
             {path: tree[path] for path in paths if path in tree}
             for tree in (self._sides.base, *self._sides.trees)
         )
+        if not set(self._sides.beside).isdisjoint(paths):
+            return self._plan_rest(base, trees)
         files = merge_model(
             self._context,
             base,
@@ -261,6 +264,18 @@ class _Planner:
         rows = merge_names(base, trees, _version, lambda _: False)
         merges = [self._plan_part(row, files[row.name]) for row in rows]
         return [replace(one, is_open=any(one.conflicts for one in merges)) for one in merges]
+
+    def _plan_rest(self, base: Tree, trees: Sequence[Tree]) -> list[FileMerge]:
+        """Plan the files of a model of which a person has decided others already.
+
+        A tensor that one of them lacks on a side may be in such a file, or ought to be.
+        """
+        rows = merge_names(base, trees, _version, lambda _: False)
+        return [
+            self._decide_whole(FileMerge(row.name, row, mode=_merge_modes(row)), _MOVED)
+            for row in rows
+            if lacks_tensors(self._context, [row.base, *row.sides])
+        ]
 
     @staticmethod
     def _plan_part(

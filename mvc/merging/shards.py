@@ -93,6 +93,13 @@ def merge_model(
     return files
 
 
+def lacks_tensors(context: Context, versions: Sequence[TreeEntry | None]) -> bool:
+    """Return whether versions of a shard differ in which tensors they have."""
+    manifests = [None if one is None else find_manifest(context, one.blob) for one in versions]
+    names = [None if one is None else one.tensors_by_name().keys() for one in manifests]
+    return any(one != names[0] for one in names)
+
+
 def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
     """Return the tensors of all shards; None if one is no safetensors file, or two have a name."""
     shards = {path: entry for path, entry in tree.items() if not path.endswith(_INDEX)}

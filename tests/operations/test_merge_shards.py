@@ -151,6 +151,20 @@ def test_shards_put_in_place_by_hand(branches, root, save):
     assert repo.status().is_clean
 
 
+def test_a_shard_put_in_place_by_hand_never_costs_a_tensor_of_another(branches, root):
+    """The one that the tensor had moved to is as it was; that it left the other decides nothing."""
+    repo = branches((model(), 5), (model(lm_head=50), 5), (model(lm_head=60), 6))
+    first = "model-00001-of-00002.safetensors"
+    ours = (root / first).read_bytes()
+    assert [one.tensor for one in repo.merge("side").conflicts] == ["lm_head"]
+    (root / first).write_bytes(ours)
+    repo.add(first)
+    with pytest.raises(ConflictError, match="decide all of them"):
+        repo.conclude(rules=[("lm_head", "theirs")])
+    repo.conclude(rules=[("model*", "ours")])
+    assert set(load(root)) == set(NAMES)
+
+
 def test_methods_blend_across_files(branches, root, save):
     repo = branches((model(),), (model(lm_head=50),), (model(lm_head=60), 2))
     repo.merge("side", strategy="linear")
