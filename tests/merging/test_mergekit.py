@@ -13,10 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("mergekit", reason="compares with mergekit, which is not installed")
 
 from mergekit import merge_methods  # noqa: E402
-from mergekit.architecture import WeightInfo  # noqa: E402
-from mergekit.common import ImmutableMap, ModelReference  # noqa: E402
-from mergekit.graph import Executor, Task  # noqa: E402
-from mergekit.merge_methods.base import TensorDictWrapper  # noqa: E402
+
+if not hasattr(merge_methods, "merge_tensors"):
+    pytest.skip("compares with mergekit 0.1.5 or later", allow_module_level=True)
 
 COMMON = {"slerp": {"t": 0.3}, "nearswap": {"t": 0.05}, "sce": {"select_topk": 0.4}}
 EACH = {
@@ -28,43 +27,21 @@ EACH = {
 SEEDED = {"dare_linear", "dare_ties", "della", "della_linear"}
 
 
-class Given(Task):
-    """A tensor that is there already."""
-
-    values: tuple[float, ...]
-    shape: tuple[int, ...]
-
-    def arguments(self):
-        return {}
-
-    def execute(self):
-        return torch.tensor(self.values, dtype=torch.float64).reshape(self.shape)
-
-
-def _model(number):
-    return ModelReference.parse(f"model{number}")
-
-
 def _mergekit(strategy, base, xs):
     arrays = [*([base] if base is not None else []), *xs]
-    first = 0 if base is not None else 1
-    tensors = {
-        _model(first + number): Given(values=tuple(x.ravel().tolist()), shape=x.shape)
-        for number, x in enumerate(arrays)
+    names = [f"model {number}" for number in range(len(arrays))]
+    own = {
+        key: dict(zip(names[-len(xs) :], (one[key] for one in strategy.each), strict=True))
+        for key in strategy.each[0]
     }
-    each = {
-        _model(number + 1): ImmutableMap(data=dict(one)) for number, one in enumerate(strategy.each)
-    }
-    if base is not None:
-        each[_model(0)] = ImmutableMap(data={})
-    task = merge_methods.get(strategy.method.name).make_task(
-        output_weight=WeightInfo(name="w"),
-        tensors=TensorDictWrapper(tensors=ImmutableMap(data=tensors)),
-        parameters=ImmutableMap(data=dict(strategy.common)),
-        tensor_parameters=ImmutableMap(data=each),
-        base_model=None if base is None else _model(0),
+    found = merge_methods.merge_tensors(
+        [torch.tensor(one) for one in arrays],
+        strategy.method.name,
+        parameters={**strategy.common, **own},
+        ids=names,
+        base_index=None if base is None else 0,
+        name="w",
     )
-    (found,) = [value for _, value in Executor(targets=[task]).run(quiet=True)]
     return found.numpy().astype(np.float64)
 
 
