@@ -216,5 +216,5 @@ def test_planning_reads_no_weight(branches, monkeypatch):
     monkeypatch.setattr(ModelTensor, "open", lambda tensor: pytest.fail(f"{tensor.name} was read"))
     with pytest.raises(UsageError, match="must be a number above 0"):
         branches.commit_recipe(RECIPE.replace("density: 0.6", "density: 0"))
-    with pytest.raises(UsageError, match="give no revisions beside it"):
+    with pytest.raises(UsageError, match="give no revisions"):
         branches.preview_merge("side", recipe=RECIPE)
