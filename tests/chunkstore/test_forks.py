@@ -116,6 +116,14 @@ def test_children_end_with_their_parent():
 
 
 def test_an_interrupt_is_told_once():
-    done = run("run(lambda item: item + 1, take=lambda *_: os.killpg(0, signal.SIGINT) or 1)")
+    done = run("""
+first = threading.Lock()
+def take(item, found):
+    if first.acquire(blocking=False):
+        os.killpg(0, signal.SIGINT)
+    return 1
+
+run(lambda item: item + 1, take=take)
+""")
     assert done.stderr.count("Traceback") == 1
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")

@@ -92,6 +92,13 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def ask_until(self, script: str, frames: int = 300) -> bool:
+        """Return whether an expression of JavaScript is true in one of the next frames."""
+        return self.ask(
+            f"new Promise(done => {{ let left = {frames}; const look = () => ({script})"
+            " ? done(true) : left-- ? requestAnimationFrame(look) : done(false); look(); })"
+        )
+
     def click(self, selector: str) -> None:
         """Click into the middle of the first element, as a mouse does."""
         query = json.dumps(selector)

@@ -147,7 +147,8 @@ def test_a_tensor_shows_all_its_figures(opened, fields):
     place = ", ".join(map(str, tensor["statistics"]["max_index"]))
     assert f"at [{place}]" in text
     assert re.search(r"zeros\s+0 → 1,024", text)
-    assert opened.ask("document.querySelectorAll('tr.detail .chart rect').length") > 3
+    bars = "document.querySelectorAll('tr.detail .chart rect').length"
+    assert opened.ask_until(f"{bars} > 3")  # drawn once its width is known
     opened.press(" ")
     assert opened.ask("document.querySelector('tr.detail')") is None
 
