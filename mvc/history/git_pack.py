@@ -31,7 +31,7 @@ FAR_OFFSET = 1 << 31
 KEEP_TEXT = b"mvc\n"
 """In the ``.keep`` of a pack whose writer is at work, or died there."""
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
-_PACK_HEADER = struct.Struct(">4sLL")
+PACK_HEADER = struct.Struct(">4sLL")
 _PACK_VERSION = 2
 _WRITE_BYTES = 1 << 20
 
@@ -95,8 +95,8 @@ def _encode_entries(
     count: int, objects: Iterable[tuple[GitId, str, bytes]], places: list[_Place]
 ) -> Iterator[bytes]:
     """Yield the bytes of a pack up to its checksum, and note where each object is."""
-    offset = _PACK_HEADER.size
-    yield _PACK_HEADER.pack(b"PACK", _PACK_VERSION, count)
+    offset = PACK_HEADER.size
+    yield PACK_HEADER.pack(b"PACK", _PACK_VERSION, count)
     for object_id, kind, data in objects:
         entry = _encode_entry_header(kind, len(data)) + zlib.compress(data, LEVEL)
         places.append((bytes.fromhex(object_id), zlib.crc32(entry), offset))

@@ -319,7 +319,7 @@ class _OpenPack:
     def _parse_entry(self, offset: int) -> tuple[int, int, int, int | None]:
         """Return (kind, length, where the content begins, where the base of a delta begins)."""
         header = os.pread(self._descriptor, _HEADER_BYTES, offset)
-        kind, size_bytes, header_bytes, base = _parse_entry(header)
+        kind, size_bytes, header_bytes, base = parse_entry_header(header)
         if size_bytes > MAX_OBJECT_BYTES:
             raise ValueError(f"it announces {size_bytes:,} bytes")
         if isinstance(base, bytes):
@@ -346,7 +346,7 @@ def _apply(delta: bytes, base: bytes) -> bytes:
     return b"".join(base[piece] if isinstance(piece, slice) else piece for piece in pieces)
 
 
-def _parse_entry(header: bytes) -> tuple[int, int, int, int | bytes | None]:
+def parse_entry_header(header: bytes) -> tuple[int, int, int, int | bytes | None]:
     """Return (kind, length, where the content begins, base) of an entry of a pack.
 
     The base of a delta is the distance to an earlier entry, or an id.

@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import CorruptionError, translate_os_errors
-from mvc.storage.protocol import ObjectInfo, check_key, check_prefix, is_key
+from mvc.errors import ConflictError, CorruptionError, translate_os_errors
+from mvc.ids import hash_chunk
+from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
 
+    from mvc.progress import ByteProgress
     from mvc.storage.protocol import Buffer
 
 MAX_OPEN_FILES = 64
 """Descriptors kept for reading; far below the usual limit of 1,024 per process."""
+_COPY_BYTES = 4 * 2**20
+_LOCK_NAME = ".replacing"
 
 
 class _Descriptor:
@@ -112,6 +116,45 @@ class LocalStorage:
         for key in keys:
             self._forget(key)
         fs.remove_file(*(self.root / key for key in keys if self.find_size(key) is not None))
+
+    def read_tagged(self, key: str) -> Tagged | None:
+        """Return a small object, tagged with the hash of its bytes, or None if there is none."""
+        try:
+            data = self.read(key)
+        except FileNotFoundError:
+            return None
+        return Tagged(data, hash_chunk(data).hex())
+
+    def replace(self, key: str, data: bytes, tag: str | None) -> None:
+        """Put an object in the place of the version with a tag, durably, under an advisory lock."""
+        check_key(key)
+        fs.make_dirs((self.root / key).parent)
+        with fs.exclusive_lock(self.root / _LOCK_NAME):
+            old = self.read_tagged(key)
+            if (None if old is None else old.tag) != tag:
+                raise ConflictError(f"{key} has been replaced meanwhile")
+            self._forget(key)
+            fs.write_durable(self.root / key, [data])
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Buffer]:
+        """Return (offset, length) runs of one object."""
+        found: list[Buffer] = [bytearray(length) for _, length in ranges]
+        for (offset, _), buffer in zip(ranges, found, strict=True):
+            self.read_into(key, offset, memoryview(buffer))
+        return found
+
+    def upload(self, key: str, path: Path, progress: ByteProgress = None) -> None:
+        """Copy a file here, whatever was there."""
+        check_key(key)
+        target = self.root / key
+        fs.make_dirs(target.parent)
+        with fs.open_file(path) as source, fs.DurableFile(target.parent) as file:
+            while data := source.read(_COPY_BYTES):
+                file.write([data])
+                if progress is not None:
+                    progress(len(data))
+            self._forget(key)
+            file.publish(target, read_only=True)
 
     def _open(self, key: str) -> _Descriptor:
         with self._lock:

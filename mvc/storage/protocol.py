@@ -15,7 +15,10 @@ from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from typing import Self
+
+    from mvc.progress import ByteProgress
 
 Buffer = bytes | bytearray | memoryview
 MAX_KEY_CHARS = 512
@@ -127,4 +130,46 @@ class Storage(Protocol):
 
         Removing one that is not there is not an error.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """An object that can be replaced, and the tag of this version of it, opaque."""
+
+    data: bytes
+    tag: str
+
+
+class SharedStorage(Storage, Protocol):
+    """A storage that many machines write at once: one more kind of object, for refs.
+
+    Such an object is small, is replaced as a whole, and only if nobody else has replaced it.
+    """
+
+    def read_tagged(self, key: str) -> Tagged | None:
+        """Return a small object with its tag, or None if there is none."""
+        ...
+
+    def replace(self, key: str, data: bytes, tag: str | None) -> None:
+        """Put an object in the place of the version with a tag; None: if there is none yet.
+
+        Raises:
+            ConflictError: another version is there. It may be this one: an answer that got lost
+                makes a client ask again, and be told that the tag is gone.
+            StorageError: it is not known whether the object was replaced.
+        """
+        ...
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Buffer]:
+        """Return (offset, length) runs of one object; neighbours travel in one request.
+
+        Raises:
+            FileNotFoundError: no such key.
+            CorruptionError: the object ends before one of them does.
+        """
+        ...
+
+    def upload(self, key: str, path: Path, progress: ByteProgress = None) -> None:
+        """Make a file an object, whatever was there; in parts, with little memory."""
         ...

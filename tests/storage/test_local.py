@@ -9,7 +9,7 @@ from mvc import fs
 from mvc.errors import StorageError
 from mvc.storage import local
 from mvc.storage.local import LocalStorage
-from support.storage_contract import StorageContract, put
+from support.storage_contract import SharedStorageContract, put
 
 
 def open_descriptors():
@@ -21,7 +21,7 @@ def storage(tmp_path):
     return LocalStorage(tmp_path)
 
 
-class TestLocalStorage(StorageContract):
+class TestLocalStorage(SharedStorageContract):
     @pytest.fixture
     def storage(self, tmp_path):
         return LocalStorage(tmp_path)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mvc.errors import CorruptionError, StorageError, UsageError
+from mvc.errors import ConflictError, CorruptionError, StorageError, UsageError
 from mvc.storage.protocol import ObjectInfo
 
 BAD_KEYS = [
@@ -202,3 +202,70 @@ class StorageContract:
         for thread in threads:
             thread.join()
         assert failures == []
+
+
+class SharedStorageContract(StorageContract):
+    """What a storage promises that many machines write at once."""
+
+    def test_a_ref_object_is_made_once_and_replaced_only_by_who_knows_it(self, storage):
+        assert storage.read_tagged("refs") is None
+        storage.replace("refs", b"one", None)
+        with pytest.raises(ConflictError):
+            storage.replace("refs", b"two", None)
+        first = storage.read_tagged("refs")
+        assert first.data == b"one"
+        storage.replace("refs", b"two", first.tag)
+        with pytest.raises(ConflictError):
+            storage.replace("refs", b"three", first.tag)
+        assert storage.read_tagged("refs").data == b"two"
+
+    def test_replacing_what_is_gone_is_a_conflict(self, storage):
+        storage.replace("refs", b"one", None)
+        tag = storage.read_tagged("refs").tag
+        storage.delete("refs")
+        with pytest.raises(ConflictError):
+            storage.replace("refs", b"two", tag)
+        assert storage.read_tagged("refs") is None
+
+    def test_of_many_who_replace_one_version_one_wins(self, storage):
+        storage.replace("refs", b"start", None)
+        for number in range(10):
+            tag = storage.read_tagged("refs").tag
+            won = []
+            ready = threading.Barrier(8)
+
+            def race(name, tag=tag, won=won, ready=ready):
+                ready.wait()
+                try:
+                    storage.replace("refs", name, tag)
+                except ConflictError:
+                    return
+                won.append(name)
+
+            names = [b"%d-%d" % (number, one) for one in range(8)]
+            threads = [threading.Thread(target=race, args=(name,)) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert [storage.read_tagged("refs").data] == won
+
+    def test_runs_of_an_object(self, storage):
+        put(storage, "packs/a", bytes(range(200)))
+        found = storage.read_ranges("packs/a", [(150, 3), (0, 2), (199, 1)])
+        assert [bytes(one) for one in found] == [bytes([150, 151, 152]), b"\0\1", b"\xc7"]
+        assert storage.read_ranges("packs/a", []) == []
+        with pytest.raises(CorruptionError, match="packs/a ends"):
+            storage.read_ranges("packs/a", [(0, 1), (198, 3)])
+        with pytest.raises(FileNotFoundError):
+            storage.read_ranges("packs/b", [(0, 1)])
+
+    def test_a_file_is_uploaded_whatever_was_there(self, storage, tmp_path):
+        path = tmp_path / "file"
+        data = bytes(range(251)) * 80_000  # three parts
+        path.write_bytes(data)
+        put(storage, "packs/a", b"torn")
+        done = []
+        storage.upload("packs/a", path, done.append)
+        assert storage.read("packs/a") == data
+        assert sum(done) == len(data)

@@ -1,0 +1,248 @@
+"""Which objects one side lacks, and Git packs that carry them.
+
+A sender lists what is reachable from some commits or tags and not from others, and writes that as
+one pack. A receiver trusts nothing: it parses the pack entry by entry within caps, hashes each
+object, writes those it lacks as a pack of its own, and moves no ref before everything that the new
+tips name is there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from mvc import fs
+from mvc.errors import FormatError
+from mvc.history.git_pack import PACK_HEADER, write_pack
+from mvc.history.object_formats import KINDS
+from mvc.history.packs import MAX_OBJECT_BYTES, parse_entry_header
+from mvc.history.reachability import links_of, read_links
+from mvc.ids import hash_git_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from mvc.history.objects import ObjectStore
+    from mvc.ids import GitId
+
+_TRAILER_BYTES = 20
+_READ_BYTES = 1 << 16
+_MAX_OBJECTS = 1 << 24
+_MAX_TAGS = 16  # that name each other in a row
+_HEADER_BYTES = 64
+
+Entry = tuple["GitId", str]
+"""Id and kind of an object."""
+
+
+def list_missing(
+    objects: ObjectStore, wants: Iterable[GitId], haves: Iterable[GitId]
+) -> list[Entry]:
+    """Return what is reachable from ``wants`` and not known to whoever has ``haves``.
+
+    A commit that is in both is not looked behind; haves that are not here are passed over. Commits
+    come first, then trees and blobs. Where clocks are wrong, something may be listed that the other side has.
+    """
+    tags, tips = _peel(objects, wants)
+    _, known = _peel(objects, (one for one in haves if objects.has(one)))
+    commits, borders = _split_commits(objects, tips, known)
+    seen: set[GitId] = set()
+    for border in borders:
+        seen.update(one for one, _ in _walk_tree(objects, objects.read_commit(border).tree, seen))
+    found: list[Entry] = [*((one, "tag") for one in tags), *((one, "commit") for one in commits)]
+    for commit in commits:
+        found += _walk_tree(objects, objects.read_commit(commit).tree, seen)
+    return found
+
+
+def _peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], list[GitId]]:
+    """Return the tags among some objects, and the commits that all of them lead to."""
+    tags: dict[GitId, None] = {}
+    commits: dict[GitId, None] = {}
+    for start in starts:
+        one, kind = start, objects.read(start)[0]
+        while kind == "tag":
+            tags[one] = None
+            ((one, kind),) = read_links(objects, one, "tag")
+        if kind == "commit":
+            commits[one] = None
+    return list(tags), list(commits)
+
+
+def _split_commits(
+    objects: ObjectStore, tips: Sequence[GitId], known: Sequence[GitId]
+) -> tuple[list[GitId], set[GitId]]:
+    """Return the commits to send, and those known ones that they are built upon.
+
+    Commits are taken youngest first; one that the other side has makes its parents known.
+    """
+    is_known = dict.fromkeys(tips, False) | dict.fromkeys(known, True)
+    heap: list[tuple[int, GitId]] = []
+    parents: dict[GitId, tuple[GitId, ...]] = {}
+    undecided = {one for one, flag in is_known.items() if not flag}  # of those on the heap
+
+    def push(commit: GitId) -> None:
+        info = objects.read_commit(commit)
+        parents[commit] = info.parents
+        heapq.heappush(heap, (-info.commit_time_s, commit))
+
+    for commit in is_known:
+        push(commit)
+    order: list[GitId] = []
+    while undecided:
+        _, commit = heapq.heappop(heap)
+        undecided.discard(commit)
+        order.append(commit)
+        for parent in parents[commit]:
+            if parent not in is_known:
+                is_known[parent] = is_known[commit]
+                if not is_known[commit]:
+                    undecided.add(parent)
+                push(parent)
+            elif is_known[commit]:
+                is_known[parent] = True
+                undecided.discard(parent)
+    sent = [commit for commit in order if not is_known[commit]]
+    borders = {one for commit in sent for one in parents[commit] if is_known[one]}
+    return sent, borders.union(known)
+
+
+def _walk_tree(objects: ObjectStore, root: GitId, seen: set[GitId]) -> Iterator[Entry]:
+    """Yield a tree and all below that is not in ``seen``, which grows."""
+    pending = [(root, "tree")]
+    while pending:
+        one, kind = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one, kind
+        if kind == "tree":
+            pending.extend(read_links(objects, one, "tree"))
+
+
+def write_objects(objects: ObjectStore, entries: Sequence[Entry], folder: Path) -> Path:
+    """Write some objects as one Git pack into a folder, durably; return its path."""
+    return write_pack(folder, len(entries), ((one, *objects.read(one)) for one, _ in entries))
+
+
+def receive_pack(objects: ObjectStore, path: Path, name: str) -> list[GitId]:
+    """Take over what a Git pack from elsewhere holds and the repository lacks; return those ids.
+
+    Args:
+        objects: of the repository.
+        path: the pack, in a file.
+        name: the SHA-1 that it has to end with.
+
+    Raises:
+        FormatError: it is not a pack of whole objects, or not the one that was named.
+    """
+    with fs.open_file(path) as file:
+        entries = {one: (at, kind) for at, one, kind in _parse_pack(file.fileno(), name)}
+        new = [one for one in entries if not objects.has(one)]
+        if new:
+            read = (_read_entry(file.fileno(), *entries[one], one) for one in new)
+            write_pack(objects.folder / "pack", len(new), read)
+    return new
+
+
+def _read_entry(descriptor: int, at: int, kind: str, one: GitId) -> tuple[GitId, str, bytes]:
+    found, data, _ = _inflate_entry(descriptor, at)
+    if found != kind or hash_git_object(kind, data) != one:
+        raise FormatError("a Git pack changed while it was read")
+    return one, kind, data
+
+
+def _parse_pack(descriptor: int, name: str) -> Iterator[tuple[int, GitId, str]]:
+    """Yield where each object of a pack begins, its id and kind; everything is checked."""
+    size_bytes = fs.stat_descriptor(descriptor).size_bytes
+    buffer = bytearray(PACK_HEADER.size)
+    if size_bytes < PACK_HEADER.size + _TRAILER_BYTES:
+        raise FormatError("a Git pack is cut off")
+    fs.read_at(descriptor, memoryview(buffer), 0)
+    magic, version, count = PACK_HEADER.unpack(buffer)
+    if magic != b"PACK" or version != 2 or count > _MAX_OBJECTS:  # noqa: PLR2004  the only one
+        raise FormatError("a file that should be a Git pack is something else")
+    if _hash_pack(descriptor, size_bytes) != name:
+        raise FormatError(f"Git pack {name[:12]} does not match its name")
+    at = PACK_HEADER.size
+    for _ in range(count):
+        kind, data, end = _inflate_entry(descriptor, at)
+        yield at, hash_git_object(kind, data), kind
+        at = end
+    if at != size_bytes - _TRAILER_BYTES:
+        raise FormatError(f"Git pack {name[:12]} has something behind its objects")
+
+
+def _hash_pack(descriptor: int, size_bytes: int) -> str:
+    """Return the SHA-1 of a pack without its trailer, or nothing if the trailer says another."""
+    digest, at = sha1(usedforsecurity=False), 0
+    buffer = memoryview(bytearray(1 << 20))
+    while at < size_bytes - _TRAILER_BYTES:
+        part = buffer[: min(len(buffer), size_bytes - _TRAILER_BYTES - at)]
+        at += fs.read_at(descriptor, part, at) or size_bytes
+        digest.update(part)
+    trailer = bytearray(_TRAILER_BYTES)
+    fs.read_at(descriptor, memoryview(trailer), size_bytes - _TRAILER_BYTES)
+    return digest.hexdigest() if digest.digest() == trailer else ""
+
+
+def _inflate_entry(descriptor: int, at: int) -> tuple[str, bytes, int]:
+    """Return (kind, content, where the next entry begins) of a whole object."""
+    buffer = bytearray(_READ_BYTES)
+    filled = fs.read_at(descriptor, memoryview(buffer), at)
+    try:
+        number, size_bytes, header_bytes, _ = parse_entry_header(bytes(buffer[:_HEADER_BYTES]))
+        if number not in KINDS or size_bytes > MAX_OBJECT_BYTES:
+            raise FormatError(
+                "a Git pack from elsewhere holds deltas, or an object that is too long"
+            )
+        inflater = zlib.decompressobj()
+        parts = [inflater.decompress(memoryview(buffer)[header_bytes:filled], size_bytes + 1)]
+        done, end = len(parts[0]), at + filled
+        while not inflater.eof and done <= size_bytes:
+            rest: bytes | memoryview = inflater.unconsumed_tail
+            if not rest:
+                filled = fs.read_at(descriptor, memoryview(buffer), end)
+                if not filled:
+                    break
+                end += filled
+                rest = memoryview(buffer)[:filled]
+            parts.append(inflater.decompress(rest, size_bytes + 1 - done))
+            done += len(parts[-1])
+    except (zlib.error, IndexError, ValueError) as error:
+        raise FormatError("an object of a Git pack is damaged") from error
+    if not inflater.eof or done != size_bytes:
+        raise FormatError("an object of a Git pack has another length than it announces")
+    return KINDS[number], b"".join(parts), end - len(inflater.unused_data)
+
+
+def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:
+    """Check that all that the tips lead to is there, given which objects have just come.
+
+    Whatever was there before is taken to be complete, so only new objects are looked into.
+
+    Raises:
+        FormatError: something is missing, or is not of the kind that names it.
+    """
+    fresh = set(new)
+    pending = [(one, "") for one in tips]
+    seen: set[GitId] = set()
+    while pending:
+        one, wanted = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if not objects.has(one):
+            raise FormatError(f"the remote lacks object {one}, which its history names")
+        if one in fresh:
+            kind, data = objects.read(one)
+            if wanted not in ("", kind):
+                raise FormatError(f"object {one} should be a {wanted}; it is a {kind}")
+            pending += [
+                (target, what)
+                for _, target, what in links_of(one, kind, data)
+                if what in KINDS.values()
+            ]

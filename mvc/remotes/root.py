@@ -1,0 +1,204 @@
+"""The root of a remote as bytes and as a value: docs/format.md, section 9.
+
+Everything else on the store is found from here. What it lists beyond ``LIST_ENTRIES`` moves to
+*lists*, objects named by their content, so that the root stays small however long the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003  msgspec looks at it when it runs
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from mvc.errors import FormatError, UnsupportedError
+from mvc.history.refnames import is_ref_name
+from mvc.ids import ID_BYTES, GitId, PackId, is_git_id, is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+V = TypeVar("V")
+
+ROOT_KEY = "root"
+VERSION = 1
+MAX_ROOT_BYTES = 64 * 2**20
+LIST_ENTRIES = 256
+"""So many packs are named in the root itself; then they move to a list."""
+NONCE_BYTES = 16
+_MAX_SIZE = 2**62
+
+
+def list_key(name: str) -> str:
+    """Return where a list is on the store."""
+    return f"lists/{name}"
+
+
+def history_key(name: str) -> str:
+    """Return where a Git pack is on the store; its index is beside it, with ``.idx``."""
+    return f"history/{name}.pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Packs of chunks and Git packs, each with its length in bytes."""
+
+    packs: Mapping[PackId, int] = field(default_factory=dict)
+    history: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.packs) + len(self.history)
+
+    def __or__(self, other: Listing) -> Listing:
+        return Listing({**self.packs, **other.packs}, {**self.history, **other.history})
+
+    def without(self, names: Iterable[str]) -> Listing:
+        """Return it without some packs of either kind."""
+        gone = set(names)
+        return Listing(
+            {one: size for one, size in self.packs.items() if one not in gone},
+            {one: size for one, size in self.history.items() if one not in gone},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What is published under a name: the commit, and how often the channel has moved."""
+
+    commit: GitId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a remote holds.
+
+    Attributes:
+        refs: full name → id of commit or tag.
+        head: the branch that a clone checks out, a full name that ``refs`` may lack.
+        channels: name → what is published there.
+        listed: packs named here.
+        lists: names of the lists that name the others.
+        nonce: who wrote this version, in hex; no two versions have the same.
+    """
+
+    refs: Mapping[str, GitId] = field(default_factory=dict)
+    head: str = "refs/heads/main"
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    listed: Listing = field(default_factory=Listing)
+    lists: tuple[str, ...] = ()
+    nonce: str = ""
+
+
+class _Channel(msgspec.Struct, forbid_unknown_fields=True):
+    commit: str
+    number: int
+
+
+class _Root(msgspec.Struct, forbid_unknown_fields=True):
+    version: int = msgspec.field(name="mvc-remote")
+    nonce: str
+    head: str
+    refs: dict[str, str]
+    channels: dict[str, _Channel]
+    packs: dict[str, int]
+    history: dict[str, int]
+    lists: list[str]
+
+
+class _List(msgspec.Struct, forbid_unknown_fields=True):
+    version: int = msgspec.field(name="mvc-list")
+    packs: dict[str, int]
+    history: dict[str, int]
+
+
+class _Version(msgspec.Struct):
+    version: int = msgspec.field(name="mvc-remote", default=VERSION)
+    list_version: int = msgspec.field(name="mvc-list", default=VERSION)
+
+
+def encode_root(root: Root) -> bytes:
+    """Return the canonical bytes of a root."""
+    channels = {name: _Channel(one.commit, one.number) for name, one in root.channels.items()}
+    told = _Root(
+        VERSION,
+        root.nonce,
+        root.head,
+        _by_key(root.refs),
+        _by_key(channels),
+        _by_key(root.listed.packs),
+        _by_key(root.listed.history),
+        list(root.lists),
+    )
+    return msgspec.json.encode(told) + b"\n"
+
+
+def parse_root(data: bytes) -> Root:
+    """Return what the bytes of a root say.
+
+    Raises:
+        FormatError: they are not a root.
+        UnsupportedError: they are the root of a later version.
+    """
+    told = _decode(data, _Root, "the root of the remote")
+    for name, value in told.refs.items():
+        _check(is_ref_name(name) and is_git_id(value), "a ref")
+    for channel in told.channels.values():
+        _check(is_git_id(channel.commit) and 0 < channel.number < _MAX_SIZE, "a channel")
+    _check(all(is_hex_id(name, 2 * ID_BYTES) for name in told.lists), "a list")
+    _check(is_hex_id(told.nonce, 2 * NONCE_BYTES) and is_ref_name(told.head), "its nonce or head")
+    return Root(
+        {name: GitId(value) for name, value in told.refs.items()},
+        told.head,
+        {name: Channel(GitId(one.commit), one.number) for name, one in told.channels.items()},
+        _listing(told.packs, told.history),
+        tuple(told.lists),
+        told.nonce,
+    )
+
+
+def encode_list(listing: Listing) -> bytes:
+    """Return the canonical bytes of a list."""
+    told = _List(VERSION, _by_key(listing.packs), _by_key(listing.history))
+    return msgspec.json.encode(told) + b"\n"
+
+
+def parse_list(data: bytes) -> Listing:
+    """Return what the bytes of a list say; errors as of ``parse_root``."""
+    told = _decode(data, _List, "a list of the remote")
+    return _listing(told.packs, told.history)
+
+
+def with_packs(root: Root, packs: Mapping[PackId, int], history: Mapping[str, int]) -> Root:
+    """Return a root that names some packs more."""
+    return replace(root, listed=root.listed | Listing(dict(packs), dict(history)))
+
+
+def _decode(data: bytes, kind: type[V], what: str) -> V:
+    if len(data) > MAX_ROOT_BYTES:
+        raise FormatError(f"{what} is longer than {MAX_ROOT_BYTES:,} bytes")
+    try:
+        version = msgspec.json.decode(data, type=_Version)
+        if max(version.version, version.list_version) > VERSION:
+            raise UnsupportedError(f"{what} was written by a newer mvc", hint="upgrade mvc")
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{what} is damaged: {str(error)[:200]}") from None
+
+
+def _listing(packs: Mapping[str, int], history: Mapping[str, int]) -> Listing:
+    _check(all(is_hex_id(name, 2 * ID_BYTES) for name in packs), "a pack")
+    _check(all(is_git_id(name) for name in history), "a Git pack")
+    sizes = [*packs.values(), *history.values()]
+    _check(all(0 < size < _MAX_SIZE for size in sizes), "the length of a pack")
+    return Listing({PackId(name): size for name, size in packs.items()}, dict(history))
+
+
+def _check(is_right: bool, what: str) -> None:  # noqa: FBT001  reads as an assertion
+    if not is_right:
+        raise FormatError(f"{what} in the root of the remote is not valid")
+
+
+def _by_key(values: Mapping[Any, V]) -> dict[str, V]:
+    return dict(sorted(values.items()))

@@ -1,0 +1,138 @@
+"""Reads and replaces the root of a remote: the only thing on a store that ever changes.
+
+A put whose answer got lost may have been done, and then whoever asks again is told that another
+version is there; some stores answer a lost race with an internal error. So after any failure the root
+is read back: the nonce says whose it is.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, FormatError, StorageError
+from mvc.ids import hash_chunk
+from mvc.remotes.root import (
+    LIST_ENTRIES,
+    MAX_ROOT_BYTES,
+    NONCE_BYTES,
+    ROOT_KEY,
+    Listing,
+    Root,
+    encode_list,
+    encode_root,
+    list_key,
+    parse_list,
+    parse_root,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mvc.storage.protocol import SharedStorage
+
+_PATIENCE_S = 60.0
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+
+
+class RootStore:
+    """The root of one remote.
+
+    Args:
+        storage: of the remote.
+        patience_s: how long to try while others, or the store, are in the way.
+    """
+
+    def __init__(self, storage: SharedStorage, *, patience_s: float = _PATIENCE_S) -> None:
+        self.storage = storage
+        self._patience_s = patience_s
+        self._lists: dict[str, Listing] = {}
+
+    def read(self) -> Root | None:
+        """Return the root as it is now, or None if the store has none: one request."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[Root | None, str | None]:
+        found = self.storage.read_tagged(ROOT_KEY)
+        return (None, None) if found is None else (parse_root(found.data), found.tag)
+
+    def read_listing(self, root: Root) -> Listing:
+        """Return all packs that a root names; lists are read once."""
+        whole = root.listed
+        for name in root.lists:
+            if name not in self._lists:
+                self._lists[name] = self._read_list(name)
+            whole = whole | self._lists[name]
+        return whole
+
+    def _read_list(self, name: str) -> Listing:
+        size_bytes = self.storage.find_size(list_key(name))
+        if size_bytes is None or size_bytes > MAX_ROOT_BYTES:
+            raise FormatError(f"list {name[:12]} of the remote is missing or too long")
+        data = self.storage.read(list_key(name))
+        if hash_chunk(data).hex() != name:
+            raise FormatError(f"list {name[:12]} of the remote does not match its name")
+        return parse_list(data)
+
+    def update(self, change: Callable[[Root], Root]) -> Root:
+        """Replace the root by what ``change`` makes of it, and return that.
+
+        ``change`` is called again with the newer root whenever somebody else was first, and raises
+        what makes it give up. A store without a root begins with an empty one.
+
+        Raises:
+            ConflictError: others were first for a whole minute.
+            StorageError: the store did not answer, and it is not known what it did.
+        """
+        give_up_s = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        old, tag = self._read()
+        while True:
+            new = replace(self._compact(change(old or Root())), nonce=os.urandom(NONCE_BYTES).hex())
+            failure = self._try(new, tag)
+            if failure is None:
+                return new
+            current, current_tag = self._read()
+            if current is not None and current.nonce == new.nonce:
+                return new
+            if time.monotonic() > give_up_s:
+                raise failure
+            old, tag = current, current_tag
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311  spreads clients
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _try(self, new: Root, tag: str | None) -> ConflictError | StorageError | None:
+        try:
+            self.storage.replace(ROOT_KEY, encode_root(new), tag)
+        except (ConflictError, StorageError) as error:
+            return error
+        return None
+
+    def _compact(self, root: Root) -> Root:
+        """Return a root of which what is listed has moved to a list of its own, if it is much."""
+        if len(root.listed) < LIST_ENTRIES:
+            return root
+        data = encode_list(root.listed)
+        name = hash_chunk(data).hex()
+        with self.storage.create("lists/") as file:
+            file.write([data])
+            file.publish(list_key(name))
+        self._lists[name] = root.listed
+        return replace(root, listed=Listing(), lists=(*root.lists, name))
+
+    def drop_packs(self, root: Root, names: Iterable[str]) -> Root:
+        """Return a root that does not name some packs any more, in whichever list they were."""
+        gone = set(names)
+        kept, listed = [], root.listed.without(gone)
+        for name in root.lists:
+            whole = self._lists.get(name) or self._read_list(name)
+            rest = whole.without(gone)
+            if len(rest) == len(whole):
+                kept.append(name)
+            else:
+                listed = listed | rest
+        return replace(root, listed=listed, lists=tuple(kept))

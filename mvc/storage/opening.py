@@ -1,0 +1,156 @@
+"""From a URL to a storage. Credentials are found by obstore, where the platform's tools look."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from mvc.errors import MvcError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from obstore.store import ObjectStore
+
+    from mvc.storage.protocol import SharedStorage
+    from mvc.storage.urls import StoreUrl
+
+DEFAULT_TIMEOUT_S = 60
+_CONNECT_TIMEOUT_S = 10
+_HF_ENDPOINT = "https://s3.hf.co"
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a store is reached, beside its URL.
+
+    Attributes:
+        endpoint: URL of an S3 server that is not Amazon's; else what the environment names.
+        region: of the bucket; else what the environment names.
+        timeout_s: after how many seconds without an answer a request is given up and tried again.
+        spool: the folder of objects on their way; the system's own by default.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    timeout_s: int = DEFAULT_TIMEOUT_S
+    spool: Path | None = None
+
+
+def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStorage:
+    """Return the storage that a URL names; nothing is asked of it yet.
+
+    Raises:
+        UsageError: the settings cannot be used.
+    """
+    options = options or StoreOptions()
+    if url.scheme == "file":
+        from mvc.storage.local import LocalStorage  # noqa: PLC0415  no obstore is needed
+
+        return LocalStorage(Path(url.prefix))
+    from mvc.storage.object_store import ObjectStorage  # noqa: PLC0415  as above
+
+    try:
+        store = _MAKERS[url.scheme](url, options)
+    except MvcError:
+        raise
+    except Exception as error:  # noqa: BLE001  obstore says ValueError, its own errors, or panics
+        raise UsageError(f"cannot open {url}: {str(error).partition(chr(10))[0][:200]}") from None
+    return ObjectStorage(store, spool=options.spool)
+
+
+def _make_s3(url: StoreUrl, options: StoreOptions) -> ObjectStore:
+    from obstore.store import S3Store  # noqa: PLC0415
+
+    endpoint, bucket = _find_endpoint(options), url.bucket
+    if url.scheme == "hf":
+        namespace, _, bucket = bucket.partition("/")
+        endpoint = f"{options.endpoint or _HF_ENDPOINT}/{namespace}"
+    where: dict[str, Any] = {} if endpoint is None else {"endpoint": endpoint}
+    region = options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint is not None or region is not None:
+        where["region"] = region or "us-east-1"
+    return S3Store(
+        bucket,
+        prefix=url.prefix or None,
+        virtual_hosted_style_request=False,
+        client_options=_client(options, allow_http=bool(endpoint and endpoint.startswith("http:"))),
+        retry_config=_retry(options),
+        **where,
+    )
+
+
+def _find_endpoint(options: StoreOptions) -> str | None:
+    """Return where an S3 server is; a config may leave TLS out only on this very machine."""
+    if options.endpoint is None:
+        found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
+        return next((one for one in found if one), None)
+    parts = urlsplit(options.endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise UsageError("the endpoint of a store is a URL such as https://s3.example.com")
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise UsageError(
+            f"the endpoint http://{parts.hostname} is not encrypted",
+            hint="use https, or name it in AWS_ENDPOINT_URL if it has to be",
+        )
+    return options.endpoint.rstrip("/")
+
+
+def _make_gcs(url: StoreUrl, options: StoreOptions) -> ObjectStore:
+    from obstore.store import GCSStore  # noqa: PLC0415
+
+    return GCSStore(
+        url.bucket,
+        prefix=url.prefix or None,
+        client_options=_client(options),
+        retry_config=_retry(options),
+    )
+
+
+def _make_azure(url: StoreUrl, options: StoreOptions) -> ObjectStore:
+    from obstore.store import AzureStore  # noqa: PLC0415
+
+    return AzureStore(
+        container_name=url.bucket,
+        prefix=url.prefix or None,
+        client_options=_client(options),
+        retry_config=_retry(options),
+    )
+
+
+_IN_MEMORY: dict[str, ObjectStore] = {}
+
+
+def _make_memory(url: StoreUrl, _options: StoreOptions) -> ObjectStore:
+    """Return the store of that name in this process; it ends with the process."""
+    from obstore.store import MemoryStore  # noqa: PLC0415
+
+    return _IN_MEMORY.setdefault(f"{url.bucket}/{url.prefix}", MemoryStore())
+
+
+_MAKERS: dict[str, Callable[[StoreUrl, StoreOptions], ObjectStore]] = {
+    "s3": _make_s3,
+    "hf": _make_s3,
+    "gs": _make_gcs,
+    "az": _make_azure,
+    "memory": _make_memory,
+}
+
+
+def _client(options: StoreOptions, *, allow_http: bool = False) -> Any:
+    return {
+        "timeout": f"{options.timeout_s}s",
+        "connect_timeout": f"{min(_CONNECT_TIMEOUT_S, options.timeout_s)}s",
+        "allow_http": allow_http,
+    }
+
+
+def _retry(options: StoreOptions) -> Any:
+    from datetime import timedelta  # noqa: PLC0415
+
+    return {"max_retries": 4, "retry_timeout": timedelta(seconds=2 * options.timeout_s)}

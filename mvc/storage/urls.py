@@ -1,0 +1,124 @@
+"""What the URL of a store says: which kind it is, which bucket, and where in it.
+
+A URL never holds credentials: they come from the places that the platform's own tools use, so that
+no URL in a config file, log or error can give them away.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from mvc.errors import UsageError
+from mvc.storage.protocol import is_key
+
+Scheme = Literal["s3", "gs", "az", "hf", "file", "memory"]
+
+_SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "az", "hf", "file", "memory")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
+_LOOKS_LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_NOT_HERE_HINT = (
+    "credentials come from the environment or the platform's own files, never from a URL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """Where a store is.
+
+    Attributes:
+        scheme: what kind of store it is.
+        bucket: bucket, container or name; for ``hf`` namespace and bucket; empty for folders.
+        prefix: where in the bucket, without slashes at the ends; of a folder its absolute path.
+    """
+
+    scheme: Scheme
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        if self.scheme == "file":
+            return self.prefix
+        space = "buckets/" if self.scheme == "hf" else ""
+        return f"{self.scheme}://{space}{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
+
+
+def is_store_url(text: str) -> bool:
+    """Return whether a URL or path is that of a store, not of a Git host."""
+    scheme = _LOOKS_LIKE_URL.match(text)
+    return scheme is None or scheme[1] in _SCHEMES
+
+
+def hide_secrets(text: str) -> str:
+    """Return a URL without user, password and query, to be shown or logged."""
+    return re.sub(r"(?<=//)[^/@\s]*@", "", re.sub(r"[?#]\S*", "", text))
+
+
+def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:
+    """Return what a URL or path says.
+
+    Args:
+        text: ``s3://bucket/prefix``, ``gs://…``, ``az://container/…``, ``hf://buckets/ns/name/…``,
+            ``file:///folder``, ``memory://name`` or a path.
+        base: the folder that a relative path starts from; the current one by default.
+
+    Raises:
+        UsageError: it is not the URL of a store, or holds credentials.
+    """
+    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
+        raise UsageError("the URL of a store is empty or has control characters")
+    shown = hide_secrets(text)
+    scheme = _LOOKS_LIKE_URL.match(text)
+    if scheme is None:
+        return StoreUrl("file", "", _absolute(Path(text), base))
+    if scheme[1] not in _SCHEMES:
+        raise UsageError(
+            f"{shown!r} is not the URL of a store",
+            hint="use s3://, gs://, az://, hf://buckets/, file:// or a path",
+        )
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is not None
+    except ValueError as error:
+        raise UsageError(f"{shown!r} is not a valid URL") from error
+    if "@" in parts.netloc:
+        raise UsageError(f"the URL {shown!r} holds credentials", hint=_NOT_HERE_HINT)
+    if parts.query or parts.fragment or has_port:
+        raise UsageError(
+            f"the URL {shown!r} has more than a bucket and a prefix",
+            hint=f"an endpoint belongs to the config or environment; {_NOT_HERE_HINT}",
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise UsageError(f"{shown!r} does not name a folder of this machine")
+        return StoreUrl("file", "", _absolute(Path(unquote(parts.path)), None))
+    return _parse_bucket(parts.scheme, parts.netloc, parts.path, shown)
+
+
+def _absolute(path: Path, base: Path | None) -> str:
+    return str(((base or Path.cwd()) / path.expanduser()).resolve())
+
+
+def _parse_bucket(scheme: str, netloc: str, path: str, shown: str) -> StoreUrl:
+    bucket, prefix = netloc, path.strip("/")
+    if scheme == "hf":
+        namespace, _, rest = prefix.partition("/")
+        name, _, prefix = rest.partition("/")
+        if netloc != "buckets" or not (_BUCKET.match(namespace) and _BUCKET.match(name)):
+            raise UsageError(
+                f"{shown!r} does not name a bucket", hint="write hf://buckets/NAMESPACE/NAME"
+            )
+        bucket = f"{namespace}/{name}"
+    elif not _BUCKET.match(bucket):
+        raise UsageError(
+            f"{shown!r} does not name a bucket", hint=f"write {scheme}://BUCKET/PREFIX"
+        )
+    if prefix and not is_key(prefix):
+        raise UsageError(
+            f"{shown!r} has a prefix with other characters than letters, digits, -, _ and ."
+        )
+    known: dict[str, Scheme] = {one: one for one in _SCHEMES}
+    return StoreUrl(known[scheme], bucket, prefix)
