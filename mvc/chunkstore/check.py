@@ -61,6 +61,18 @@ def check_store(
         yield StoreProblem(
             "missing-pack", pack, None, None, "the pack is missing, its index is there"
         )
+    yield from check_packs(reader, listing, data=data, threads=threads, progress=progress)
+
+
+def check_packs(
+    reader: ChunkReader,
+    listing: PackListing,
+    *,
+    data: bool,
+    threads: int,
+    progress: ByteProgress = None,
+) -> Iterator[StoreProblem]:
+    """Yield what is wrong with the packs of a listing; the reader may know of more of them."""
     announce(progress, sum(listing.packs.values()))
     slots: list[ReadSlot] = []  # append and pop are atomic
 

@@ -79,8 +79,8 @@ def write_batch(
     indexes = {index.pack: index for index in reader.catalog.sound_indexes()}
     for pack, rows in batch.carry.items():
         try:
-            _check_pack(reader.storage, indexes[pack], ReadSlot(), progress)
-            _carry(writer, reader.storage, indexes[pack], rows)
+            check_pack(reader.storage, indexes[pack], ReadSlot(), progress)
+            carry_rows(writer, reader.storage, indexes[pack], rows)
         except (KeyError, FileNotFoundError):
             raise CorruptionError(f"pack {pack} is gone or damaged", hint=FSCK_HINT) from None
 
@@ -129,20 +129,22 @@ def carry_packs(
         places = np.arange(copies.starts[number], copies.starts[number + 1])
         chosen = copies.chosen[copies.chunks[places]]
         if NONE not in chosen:
-            _carry(writer, reader.storage, index, np.flatnonzero(chosen == places).tolist())
+            carry_rows(writer, reader.storage, index, np.flatnonzero(chosen == places).tolist())
             gone.append(index.pack)
     return gone
 
 
 def _is_sound(reader: ChunkReader, index: PackIndex) -> bool:
     with contextlib.suppress(CorruptionError, FileNotFoundError):
-        _check_pack(reader.storage, index, ReadSlot(), None)
+        check_pack(reader.storage, index, ReadSlot(), None)
         return True
     return False
 
 
-def _carry(writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collection[int]) -> None:
-    """Copy some records of a pack whose every byte was hashed before."""
+def carry_rows(
+    writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collection[int]
+) -> None:
+    """Copy some records of a pack, as they are, after ``check_pack``."""
     slot = ReadSlot()
     wanted = set(rows)
     for group in _group(index):
@@ -155,7 +157,8 @@ def _carry(writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collec
         writer.carry([carry_record(one, part) for one, part in parts])
 
 
-def _check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: ByteProgress) -> None:
+def check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: ByteProgress) -> None:
+    """Check that the bytes of a pack match its name."""
     hasher = blake3()
     for offset in range(0, index.pack_size_bytes, _READ_BYTES):
         size_bytes = min(_READ_BYTES, index.pack_size_bytes - offset)

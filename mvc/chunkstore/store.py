@@ -61,7 +61,7 @@ class ChunkStore:
         niceness: Callable[[], int] | None = None,
         target_pack_bytes: int = TARGET_PACK_BYTES,
     ) -> None:
-        self._storage = storage
+        self.storage = storage
         self.threads = choose_threads(threads)
         self._niceness = niceness
         self._target_pack_bytes = target_pack_bytes
@@ -95,6 +95,10 @@ class ChunkStore:
         """Begin a write session; use it as a context manager."""
         self.mend_indexes()  # the session may build upon packs whose index got lost
         return self._new_writer(deltas, measure=measure)
+
+    def rewriter(self) -> ChunkWriter:
+        """Begin a session that takes records over as they are, whatever the store has."""
+        return self._new_writer(DeltaMode.NEVER, rewrite=True)
 
     def _new_writer(
         self, deltas: DeltaMode, *, rewrite: bool = False, measure: bool = False
@@ -167,13 +171,13 @@ class ChunkStore:
 
     def rebuild_index(self, pack: PackId) -> None:
         """Write the index of a pack again, from the pack alone."""
-        size_bytes = self._storage.find_size(pack_key(pack))
+        size_bytes = self.storage.find_size(pack_key(pack))
         if size_bytes is None:
             raise CorruptionError(f"pack {pack} is missing")
-        records = scan_stored_pack(self._storage, pack, size_bytes)
+        records = scan_stored_pack(self.storage, pack, size_bytes)
         index = index_records(pack, size_bytes, records)
-        self._storage.delete(index_key(pack))  # a damaged one of the same length would stay
-        publish_index(self._storage, pack, encode_pack_index(index))
+        self.storage.delete(index_key(pack))  # a damaged one of the same length would stay
+        publish_index(self.storage, pack, encode_pack_index(index))
         self._catalog.add(index)
 
     def salvage(self, pack: PackId) -> Salvage:
@@ -193,7 +197,7 @@ class ChunkStore:
 
     def list_packs(self) -> PackListing:
         """Return names, sizes and times of all packs, whatever is in them; no index is read."""
-        return PackListing(self._storage)
+        return PackListing(self.storage)
 
     def packs(self) -> set[PackId]:
         """Return the names of all packs."""
@@ -248,8 +252,8 @@ class ChunkStore:
         """
         gone = sorted(set(packs) - self._rewritten)
         keys = [key(pack) for pack in gone for key in (index_key, pack_key)]
-        freed_bytes = sum(self._storage.find_size(key) or 0 for key in keys)
-        delete_packs(self._storage, gone)
+        freed_bytes = sum(self.storage.find_size(key) or 0 for key in keys)
+        delete_packs(self.storage, gone)
         self.refresh()
         return freed_bytes
 

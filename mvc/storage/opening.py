@@ -1,8 +1,11 @@
-"""From a URL to a storage. Credentials are found by obstore, where the platform's tools look."""
+"""From a URL to a storage.
+
+Credentials, and an endpoint and region that nobody gives, are found by obstore, where the platform's
+own tools look: in the environment and beyond.
+"""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 10
 _HF_ENDPOINT = "https://s3.hf.co"
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -67,30 +69,28 @@ def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStor
 def _make_s3(url: StoreUrl, options: StoreOptions) -> ObjectStore:
     from obstore.store import S3Store  # noqa: PLC0415
 
-    endpoint, bucket = _find_endpoint(options), url.bucket
+    endpoint, bucket = _check_endpoint(options.endpoint), url.bucket
     if url.scheme == "hf":
         namespace, _, bucket = bucket.partition("/")
-        endpoint = f"{options.endpoint or _HF_ENDPOINT}/{namespace}"
-    where: dict[str, Any] = {} if endpoint is None else {"endpoint": endpoint}
-    region = options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint is not None or region is not None:
-        where["region"] = region or "us-east-1"
+        endpoint = f"{endpoint or _HF_ENDPOINT}/{namespace}"
+    where: dict[str, Any] = {"endpoint": endpoint, "region": options.region}
+    # Who names an endpoint without TLS in the environment of this very process may have it.
+    allow_http = endpoint is None or endpoint.startswith("http:")
     return S3Store(
         bucket,
         prefix=url.prefix or None,
         virtual_hosted_style_request=False,
-        client_options=_client(options, allow_http=bool(endpoint and endpoint.startswith("http:"))),
+        client_options=_client(options, allow_http=allow_http),
         retry_config=_retry(options),
-        **where,
+        **{key: value for key, value in where.items() if value is not None},
     )
 
 
-def _find_endpoint(options: StoreOptions) -> str | None:
+def _check_endpoint(endpoint: str | None) -> str | None:
     """Return where an S3 server is; a config may leave TLS out only on this very machine."""
-    if options.endpoint is None:
-        found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
-        return next((one for one in found if one), None)
-    parts = urlsplit(options.endpoint)
+    if endpoint is None:
+        return None
+    parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise UsageError("the endpoint of a store is a URL such as https://s3.example.com")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
@@ -98,7 +98,7 @@ def _find_endpoint(options: StoreOptions) -> str | None:
             f"the endpoint http://{parts.hostname} is not encrypted",
             hint="use https, or name it in AWS_ENDPOINT_URL if it has to be",
         )
-    return options.endpoint.rstrip("/")
+    return endpoint.rstrip("/")
 
 
 def _make_gcs(url: StoreUrl, options: StoreOptions) -> ObjectStore:

@@ -1,0 +1,93 @@
+"""What has to travel so that one store can give what another has; pure.
+
+A chunk travels with all that its copy needs and the other side lacks. A pack of which everything is
+wanted travels as it is, under its own name; of others, the wanted records do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.ids import ChunkId
+
+if TYPE_CHECKING:
+    from mvc.chunkstore.copies import Ids, Mask
+    from mvc.formats.pack_index import PackIndex
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """What travels from a source to a target.
+
+    Attributes:
+        whole: packs that travel as they are.
+        parts: packs of which only some rows do, in their order in the pack.
+        missing: wanted chunks that the source cannot give either.
+    """
+
+    whole: tuple[PackIndex, ...]
+    parts: tuple[tuple[PackIndex, tuple[int, ...]], ...]
+    missing: tuple[ChunkId, ...]
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of the records that travel alone."""
+        return sum(
+            index.record(row).end - index.record(row).offset
+            for index, rows in self.parts
+            for row in rows
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all that travels, pack indexes left out."""
+        return sum(index.pack_size_bytes for index in self.whole) + self.part_bytes
+
+
+def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> TransferPlan:
+    """Return what brings wanted chunks from one store to another that may have some of them.
+
+    Args:
+        source: what is there to take from.
+        target: what the other side has; only what it can decode counts.
+        wanted: ids of chunks, each once.
+    """
+    lacking = wanted[~_has(target, wanted)]
+    numbers = source.find(lacking)
+    is_there = np.append(source.chosen, NONE)[numbers] != NONE
+    start: Mask = np.zeros(len(source), np.bool_)
+    start[numbers[is_there]] = True
+    ends: Mask = _has(target, source.ids)
+    travels = source.close(start, ends=ends) & ~ends
+    copies = np.sort(source.chosen[np.flatnonzero(travels)])
+    whole: list[PackIndex] = []
+    parts: list[tuple[PackIndex, tuple[int, ...]]] = []
+    for number, index in enumerate(source.indexes):
+        first, end = np.searchsorted(copies, source.starts[number : number + 2])
+        rows = copies[first:end] - source.starts[number]
+        if len(rows) == len(index) > 0:
+            whole.append(index)
+        elif len(rows):
+            in_order = rows[np.argsort(index.offsets[rows])]
+            parts.append((index, tuple(in_order.tolist())))
+    missing = np.flatnonzero(~is_there)
+    return TransferPlan(
+        tuple(whole),
+        tuple(parts),
+        tuple(_id_at(lacking, place) for place in missing.tolist()),
+    )
+
+
+def _has(copies: StoredCopies, ids: Ids) -> Mask:
+    """Return which ids a store can decode."""
+    result: Mask = np.append(copies.chosen, NONE)[copies.find(ids)] != NONE
+    return result
+
+
+def _id_at(ids: Ids, place: int) -> ChunkId:
+
+    return ChunkId(ids[place : place + 1].tobytes())

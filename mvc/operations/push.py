@@ -1,0 +1,237 @@
+"""push: content, then history, then the refs, which move together or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc import fs
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.history.refnames import HEADS, TAGS
+from mvc.remotes.content import send_content
+from mvc.remotes.history import list_chunks, list_new, send_history
+from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
+from mvc.remotes.remote import open_remote
+from mvc.remotes.root import Root, with_packs
+from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
+from mvc.workspace.recovery import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.ids import GitId, PackId
+    from mvc.progress import ByteProgress
+    from mvc.remotes.remote import Remote
+    from mvc.workspace.context import Context
+
+_MAX_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RefPush:
+    """What became of one ref of a remote.
+
+    Attributes:
+        name: its full name there.
+        old: what it was; None if it was not there.
+        new: what it is; None if it was deleted.
+        status: ``created``, ``updated``, ``forced``, ``deleted`` or ``unchanged``.
+    """
+
+    name: str
+    old: GitId | None
+    new: GitId | None
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What a push did: the refs, and how many bytes of packs were sent for them."""
+
+    url: str
+    refs: tuple[RefPush, ...]
+    sent_bytes: int
+
+
+class _Moved(Exception):  # noqa: N818  not an error: the push is planned again
+    """The remote lost packs that the push built upon."""
+
+
+@holds_sweep_lock
+def push(
+    context: Context,
+    remote: str | None = None,
+    refspecs: Sequence[str] = (),
+    *,
+    force: bool = False,
+    all_branches: bool = False,
+    tags: bool = False,
+    dry_run: bool = False,
+    progress: ByteProgress = None,
+) -> PushResult:
+    """Send what refs name, and move the refs of a remote; see ``Repo.push``."""
+    recover(context)
+    there = open_remote(context, remote)
+    wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
+    sent_bytes = 0
+    for _ in range(_MAX_ROUNDS):
+        root = there.roots.read() or Root()
+        moves = _plan(context, root, wanted, force=force)
+        changes = [move for move in moves if move.status != "unchanged"]
+        if changes and not dry_run:
+            try:
+                sent_bytes += _send(context, there, root, changes, progress)
+            except _Moved:
+                continue
+        if not dry_run:
+            _track(context, there, moves)
+        return PushResult(str(there.settings.url), tuple(moves), sent_bytes)
+    raise ConflictError("the remote is being swept again and again; try later")
+
+
+def _find_specs(
+    context: Context, texts: Sequence[str], *, all_branches: bool, tags: bool
+) -> list[Refspec]:
+    specs = [parse_refspec(text) for text in texts]
+    specs += [ALL_HEADS] * all_branches + [ALL_TAGS] * tags
+    if not specs:
+        branch = context.history.head().branch
+        if branch is None:
+            raise UsageError("HEAD is on no branch", hint='name what to push, as in "HEAD:main"')
+        specs = [Refspec(HEADS + branch, HEADS + branch)]
+    return specs
+
+
+def _plan(context: Context, root: Root, specs: Iterable[Refspec], *, force: bool) -> list[RefPush]:
+    moves: dict[str, RefPush] = {}
+    for spec in specs:
+        for target, new in _match(context, spec):
+            move = _plan_one(context, root, target, new, force=force or spec.is_forced)
+            moves[target] = move
+    return list(moves.values())
+
+
+def _match(context: Context, spec: Refspec) -> list[tuple[str, GitId | None]]:
+    """Return (ref there, what it is to be) for all that a refspec means."""
+    history = context.history
+    if not spec.source:
+        return [(spec.target, None)]
+    if "*" in spec.source:
+        found = ((spec.map(name), value) for name, value in history.list_refs().items())
+        return [(target, value) for target, value in found if target is not None]
+    name = history.resolve_ref_name(spec.source)
+    value = history.resolve(spec.source)
+    target = spec.target or (name or "")
+    if not target.startswith((HEADS, TAGS)):
+        raise UsageError(
+            f"{spec.source!r} is not a branch or tag",
+            hint=f'say where it goes, as in "{spec.source}:refs/heads/NAME"',
+        )
+    return [(target, value)]
+
+
+def _plan_one(
+    context: Context, root: Root, target: str, new: GitId | None, *, force: bool
+) -> RefPush:
+    old = root.refs.get(target)
+    if new is None:
+        if old is None:
+            raise NotFoundError(f"the remote has no {target}")
+        return RefPush(target, old, None, "deleted")
+    if old == new:
+        return RefPush(target, old, new, "unchanged")
+    if old is None:
+        return RefPush(target, None, new, "created")
+    history = context.history
+    if not force:
+        if target.startswith(TAGS):
+            raise ConflictError(f"{target} exists on the remote", hint="`force` moves it")
+        if not history.has_object(old):
+            raise ConflictError(
+                f"{target} has commits on the remote that are not here",
+                hint='run "mvc fetch" first',
+            )
+        if history.is_ancestor(old, new):
+            return RefPush(target, old, new, "updated")
+        raise ConflictError(
+            f"{target} has diverged: the remote has commits that {new[:10]} is not built upon",
+            hint='run "mvc pull" first; `force` gives those commits up',
+        )
+    return RefPush(target, old, new, "forced")
+
+
+def _send(
+    context: Context,
+    there: Remote,
+    root: Root,
+    changes: Sequence[RefPush],
+    progress: ByteProgress,
+) -> int:
+    listing = there.roots.read_listing(root)
+    tips = [move.new for move in changes if move.new is not None]
+    entries = list_new(context, tips, root.refs.values()) if tips else []
+    fs.make_dirs(there.folder)
+    scratch = Path(tempfile.mkdtemp(dir=there.folder, prefix="push-"))
+    try:
+        packs: dict[PackId, int] = {}
+        wanted = list_chunks(context, entries)
+        if len(wanted):
+            folder = context.git_dir / STORE_DIR_NAME
+            packs = send_content(
+                context.store, folder, there.packs, listing.packs, wanted, scratch, progress
+            )
+        history = send_history(context, there, entries, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+    def move(old: Root) -> Root:
+        now = there.roots.read_listing(old)
+        if not (listing.packs.keys() <= now.packs.keys()):
+            raise _Moved
+        return with_packs(_move_refs(old, changes), packs, history)
+
+    there.roots.update(move)
+    return sum(packs.values()) + sum(history.values())
+
+
+def _move_refs(root: Root, changes: Sequence[RefPush]) -> Root:
+    refs: dict[str, GitId] = dict(root.refs)
+    for change in changes:
+        if refs.get(change.name) != change.old:
+            raise ConflictError(
+                f"{change.name} moved on the remote meanwhile",
+                hint='run "mvc fetch", then try again',
+            )
+        if change.new is None:
+            refs.pop(change.name, None)
+        else:
+            refs[change.name] = change.new
+    head = root.head
+    heads = sorted(name for name in refs if name.startswith(HEADS))
+    if head not in refs and heads and not any(name == head for name in root.refs):
+        head = next((one.name for one in changes if one.name in heads), heads[0])
+    return replace(root, refs=refs, head=head)
+
+
+def _track(context: Context, there: Remote, moves: Sequence[RefPush]) -> None:
+    """Let the remote-tracking refs follow."""
+    targets: Mapping[str, GitId | None] = {move.name: move.new for move in moves}
+    for spec in there.settings.fetch:
+        for name, new in targets.items():
+            ref = spec.map(name)
+            if ref is None:
+                continue
+            old = context.history.find_ref(ref)
+            if old == new:
+                continue
+            stamp = context.stamp()
+            if new is None:
+                assert old is not None
+                context.history.delete_ref(ref, expected=old, stamp=stamp)
+            else:
+                context.history.update_ref(
+                    ref, new, expected=old, message="update by push", stamp=stamp
+                )

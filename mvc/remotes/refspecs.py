@@ -1,0 +1,67 @@
+"""Refspecs, as in Git: ``[+]source:target``, either side with one ``*``; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mvc.errors import UsageError
+from mvc.history.refnames import HEADS, TAGS, is_ref_name
+
+_HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to delete'
+
+
+@dataclass(frozen=True, slots=True)
+class Refspec:
+    """Which refs of one side become which refs of the other.
+
+    Attributes:
+        source: a ref or revision there, perhaps with ``*``; empty to delete the target.
+        target: a ref here, perhaps with ``*``; empty if nothing is to be kept.
+        is_forced: whether the target may lose commits.
+    """
+
+    source: str
+    target: str
+    is_forced: bool = False
+
+    def map(self, name: str) -> str | None:
+        """Return what a full ref name becomes, or None if the source does not match it."""
+        if "*" not in self.source:
+            return (self.target or None) if name == self.source else None
+        before, _, after = self.source.partition("*")
+        is_long = len(name) >= len(before) + len(after)
+        if not (is_long and name.startswith(before) and name.endswith(after)):
+            return None
+        middle = name[len(before) : len(name) - len(after)]
+        return self.target.replace("*", middle)
+
+
+def parse_refspec(text: str) -> Refspec:
+    """Return what a refspec says.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    is_forced = text.startswith("+")
+    source, colon, target = text.removeprefix("+").partition(":")
+    if ":" in target or (not source and not target) or source.count("*") > 1:
+        raise UsageError(f"{text!r} is not a refspec", hint=_HINT)
+    if ("*" in source) != ("*" in target) and target:
+        raise UsageError(f"{text!r} has a * on one side only", hint=_HINT)
+    if target and not is_ref_name(full_target(target).replace("*", "x")):
+        raise UsageError(f"{text!r} names an invalid target", hint=_HINT)
+    return Refspec(source, full_target(target) if colon and target else "", is_forced)
+
+
+def full_target(name: str) -> str:
+    """Return the full name of a target that is given short: a branch."""
+    return name if name.startswith("refs/") or not name else HEADS + name
+
+
+def default_fetch(remote: str) -> str:
+    """Return the refspec that a new remote gets."""
+    return f"+{HEADS}*:refs/remotes/{remote}/*"
+
+
+ALL_HEADS = Refspec(f"{HEADS}*", f"{HEADS}*")
+ALL_TAGS = Refspec(f"{TAGS}*", f"{TAGS}*")

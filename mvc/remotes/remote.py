@@ -1,0 +1,150 @@
+"""A remote that is configured, or given by its URL: its settings, and the handle to work with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.remotes.refspecs import default_fetch, parse_refspec
+from mvc.remotes.remote_packs import RemotePacks
+from mvc.remotes.root_store import RootStore
+from mvc.storage.opening import DEFAULT_TIMEOUT_S, StoreOptions, open_store
+from mvc.storage.urls import is_store_url, parse_store_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mvc.remotes.refspecs import Refspec
+    from mvc.storage.protocol import SharedStorage
+    from mvc.storage.urls import StoreUrl
+    from mvc.workspace.context import Context
+
+DEFAULT_REMOTE = "origin"
+_FOLDER = "remotes"
+_UNNAMED = "unnamed"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_LONGEST_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """What the config says of a remote.
+
+    Attributes:
+        name: its name; None for one that is given by its URL alone.
+        url: where it is.
+        fetch: what a fetch brings and where it goes.
+        options: how its store is reached.
+    """
+
+    name: str | None
+    url: StoreUrl
+    fetch: tuple[Refspec, ...]
+    options: StoreOptions
+
+
+class Remote:
+    """A remote to push to and fetch from; nothing is asked of it before it is used."""
+
+    def __init__(self, context: Context, settings: RemoteSettings) -> None:
+        self.settings = settings
+        self._context = context
+
+    @property
+    def folder(self) -> Path:
+        """What is kept here about it: a cache."""
+        return self._context.git_dir / _FOLDER / (self.settings.name or _UNNAMED)
+
+    @cached_property
+    def storage(self) -> SharedStorage:
+        """Its store."""
+        return open_store(self.settings.url, self.settings.options)
+
+    @cached_property
+    def roots(self) -> RootStore:
+        """Its root."""
+        return RootStore(self.storage)
+
+    @cached_property
+    def packs(self) -> RemotePacks:
+        """Its packs."""
+        return RemotePacks(self.storage, self.folder / "indexes", self._context.store.storage)
+
+
+def check_remote_name(name: str) -> str:
+    """Return a name that a remote can have."""
+    if not _NAME.match(name) or name.endswith(".lock") or ".." in name:
+        raise UsageError(f"{name!r} is not a valid name for a remote")
+    return name
+
+
+def list_remotes(context: Context) -> dict[str, RemoteSettings]:
+    """Return name → settings of the remotes that are configured, by name."""
+    config = context.history.read_config()
+    names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
+    return {name: _read_settings(context, config, name) for name in sorted(names)}
+
+
+def open_remote(context: Context, name: str | None = None) -> Remote:
+    """Return a remote by its name, URL or path; ``origin``, or the only one, by default.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        UsageError: its URL or settings cannot be used.
+    """
+    remotes = list_remotes(context)
+    if name is None:
+        name = (
+            DEFAULT_REMOTE
+            if DEFAULT_REMOTE in remotes or len(remotes) != 1
+            else next(iter(remotes))
+        )
+    if name in remotes:
+        return Remote(context, remotes[name])
+    if "/" not in name and ":" not in name:
+        known = f"it has {', '.join(remotes)}" if remotes else "it has none"
+        raise NotFoundError(
+            f"the repository has no remote {name!r}; {known}",
+            hint=f'"mvc remote add {name} URL" adds it',
+        )
+    url = parse_store_url(name, base=context.worktree)
+    return Remote(context, RemoteSettings(None, url, (), StoreOptions()))
+
+
+def add_remote(context: Context, name: str, url: str) -> RemoteSettings:
+    """Add a remote to the config, with its URL as it was understood."""
+    check_remote_name(name)
+    if name in list_remotes(context):
+        raise ConflictError(
+            f"remote {name!r} already exists", hint='"mvc remote set-url" changes it'
+        )
+    if not is_store_url(url):
+        raise UsageError("only stores can be remotes so far")
+    parsed = parse_store_url(url, base=context.worktree)
+    context.history.set_config(f"remote.{name}.url", str(parsed))
+    context.history.set_config(f"remote.{name}.fetch", default_fetch(name))
+    return list_remotes(context)[name]
+
+
+def _read_settings(context: Context, config: dict[str, str], name: str) -> RemoteSettings:
+    def get(key: str) -> str | None:
+        return config.get(f"remote.{name}.{key}")
+
+    timeout = get("timeout") or str(DEFAULT_TIMEOUT_S)
+    if not timeout.isdigit() or not 0 < int(timeout) <= _LONGEST_TIMEOUT_S:
+        raise UsageError(f"remote.{name}.timeout is {timeout!r}, not seconds")
+    spool = context.git_dir / "tmp"
+    return RemoteSettings(
+        name,
+        parse_store_url(get("url") or "", base=context.worktree),
+        (parse_refspec(get("fetch") or default_fetch(name)),),
+        StoreOptions(
+            endpoint=get("endpoint"),
+            region=get("region"),
+            timeout_s=int(timeout),
+            spool=spool if spool.is_dir() else None,
+        ),
+    )

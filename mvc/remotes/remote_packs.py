@@ -1,0 +1,156 @@
+"""The packs of a remote: what its indexes say, and packs on their way there and back.
+
+Indexes are kept below ``.mvc/remotes``: they never change, so each is fetched once. A pack is
+checked against its name on this side before it leaves and after it has come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from mvc import fs
+from mvc.chunkstore.copies import StoredCopies
+from mvc.chunkstore.listing import PACKS, index_key, pack_key
+from mvc.chunkstore.parallel import for_each
+from mvc.errors import CorruptionError, FormatError
+from mvc.formats.pack_index import MAX_INDEX_BYTES, parse_pack_index
+from mvc.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import PackId
+    from mvc.progress import ByteProgress
+    from mvc.storage.protocol import SharedStorage, Storage
+
+_INDEX_THREADS = 16
+PART_BYTES = 8 * 2**20
+_PART_THREADS = 4
+_HASH_BYTES = 4 * 2**20
+
+
+class RemotePacks:
+    """The packs of one remote.
+
+    Args:
+        storage: of the remote.
+        cache: the folder of its indexes.
+        local: where packs may have come from, and so their indexes need not be fetched.
+    """
+
+    def __init__(self, storage: SharedStorage, cache: Path, local: Storage) -> None:
+        self.storage = storage
+        self._cache = LocalStorage(cache)
+        self._local = local
+        self._indexes: dict[PackId, PackIndex] = {}
+
+    def copies(self, packs: Mapping[PackId, int]) -> StoredCopies:
+        """Return all chunks of some packs of the remote, given their lengths."""
+        return StoredCopies(self.indexes(packs))
+
+    def indexes(self, packs: Mapping[PackId, int]) -> list[PackIndex]:
+        """Return the indexes of some packs of the remote, given their lengths.
+
+        Raises:
+            FormatError: one is missing there, or is not that of its pack.
+        """
+        unknown = [pack for pack in packs if pack not in self._indexes]
+
+        def load(pack: PackId, _: None) -> int:
+            self._indexes[pack] = self._load(pack, packs[pack])
+            return 0
+
+        for_each(unknown, lambda: None, load, threads=_INDEX_THREADS)
+        return [self._indexes[pack] for pack in packs]
+
+    def _load(self, pack: PackId, size_bytes: int) -> PackIndex:
+        for storage in (self._cache, self._local):
+            try:
+                return _parse_index(storage.read(index_key(pack)), pack, size_bytes)
+            except (FileNotFoundError, FormatError):
+                continue
+        data = self._fetch_index(pack)
+        index = _parse_index(data, pack, size_bytes)
+        with self._cache.create(PACKS) as file:
+            file.write([data])
+            file.publish(index_key(pack))
+        return index
+
+    def _fetch_index(self, pack: PackId) -> bytes:
+        try:
+            data = self.storage.read(index_key(pack))
+        except FileNotFoundError:
+            raise FormatError(f"the remote lacks the index of pack {pack[:12]}") from None
+        if len(data) > MAX_INDEX_BYTES:
+            raise FormatError(f"the index of pack {pack[:12]} is too long")
+        return data
+
+    def send(self, packs: Sequence[tuple[PackIndex, Path]], progress: ByteProgress = None) -> None:
+        """Upload packs, given their files, and then their indexes; each is checked before."""
+
+        def upload(item: tuple[PackIndex, Path], _: None) -> int:
+            index, path = item
+            if hash_file(path) != index.pack:
+                raise CorruptionError(
+                    f"pack {index.pack} is damaged: its content does not match its name",
+                    hint='run "mvc fsck --data"; nothing damaged is pushed',
+                )
+            self.storage.upload(pack_key(index.pack), path, progress)
+            self.storage.upload(index_key(index.pack), path.with_suffix(".idx"))
+            return 0
+
+        for_each(packs, lambda: None, upload, threads=_PART_THREADS)
+        self._indexes.update((index.pack, index) for index, _ in packs)
+
+    def fetch(self, index: PackIndex, target: LocalStorage, progress: ByteProgress = None) -> None:
+        """Download a whole pack and its index; what does not match its name is not kept."""
+        folder = target.root / PACKS
+        fs.make_dirs(folder)
+        size_bytes = index.pack_size_bytes
+        with fs.DurableFile(folder) as file:
+
+            def copy(at: int, _: None) -> int:
+                length = min(PART_BYTES, size_bytes - at)
+                (data,) = self.storage.read_ranges(pack_key(index.pack), [(at, length)])
+                file.write_at(memoryview(data), at)
+                return length
+
+            parts = range(0, size_bytes, PART_BYTES)
+            for_each(parts, lambda: None, copy, threads=_PART_THREADS, progress=progress)
+            if hash_file(file.path) != index.pack:
+                raise FormatError(f"pack {index.pack[:12]} of the remote does not match its name")
+            file.publish(
+                target.root / pack_key(index.pack), expected_bytes=size_bytes, read_only=True
+            )
+        with target.create(PACKS) as copied:
+            copied.write([self._cached(index)])
+            copied.publish(index_key(index.pack))
+
+    def _cached(self, index: PackIndex) -> bytes:
+        for storage in (self._cache, self._local):
+            try:
+                return storage.read(index_key(index.pack))
+            except FileNotFoundError:
+                continue
+        return self._fetch_index(index.pack)
+
+
+def hash_file(path: Path) -> str:
+    """Return the BLAKE3-256 of a file, in hex."""
+    hasher, buffer, at = blake3(), memoryview(bytearray(_HASH_BYTES)), 0
+    with fs.open_file(path) as file:
+        while count := fs.read_at(file.fileno(), buffer, at):
+            hasher.update(buffer[:count])
+            at += count
+    return hasher.hexdigest()
+
+
+def _parse_index(data: bytes, pack: PackId, size_bytes: int) -> PackIndex:
+    index = parse_pack_index(data)
+    if index.pack != pack or index.pack_size_bytes != size_bytes:
+        raise FormatError(f"the index of pack {pack[:12]} is that of another pack")
+    return index

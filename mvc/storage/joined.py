@@ -1,0 +1,62 @@
+"""Two storages seen as one, to be read: what has just come, before it is trusted, and what is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.storage.protocol import ObjectInfo, PendingObject, Storage
+
+
+class JoinedStorage:
+    """Objects of several storages; of equal keys, that of the first counts. Nothing is written."""
+
+    def __init__(self, storages: Sequence[Storage]) -> None:
+        self._storages = tuple(storages)
+
+    def create(self, prefix: str = "") -> PendingObject:
+        """Refuse: this is for reading."""
+        raise UsageError(f"nothing is written to storages that are joined ({prefix!r})")
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on."""
+        for storage in self._storages[:-1]:
+            try:
+                storage.read_into(key, offset, buffer)
+            except FileNotFoundError:
+                continue
+            return
+        self._storages[-1].read_into(key, offset, buffer)
+
+    def read(self, key: str) -> bytes:
+        """Return a whole object."""
+        for storage in self._storages[:-1]:
+            try:
+                return storage.read(key)
+            except FileNotFoundError:
+                continue
+        return self._storages[-1].read(key)
+
+    def find_size(self, key: str) -> int | None:
+        """Return the length of an object in bytes, or None if there is none."""
+        sizes = (storage.find_size(key) for storage in self._storages)
+        return next((size for size in sizes if size is not None), None)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects below a folder prefix, sorted by key."""
+        found: dict[str, ObjectInfo] = {}
+        for storage in self._storages:
+            for info in storage.list(prefix):
+                found.setdefault(info.key, info)
+        yield from (found[key] for key in sorted(found))
+
+    def sync(self, prefix: str) -> None:
+        """Do nothing."""
+
+    def delete(self, *keys: str) -> None:
+        """Refuse, as ``create`` does."""
+        raise UsageError(f"nothing is removed from storages that are joined ({len(keys)} keys)")
