@@ -28,6 +28,14 @@ COMMANDS = {
         "cat": "Print the values of one tensor",
         "export": "Write a revision into a folder, or tensors to a file",
     },
+    "share with others": {
+        "clone": "Make a repository from a remote",
+        "remote": "Name the places to push to and fetch from",
+        "fetch": "Bring history and content from a remote",
+        "pull": "Fetch, and merge into the current branch",
+        "push": "Send commits and their content to a remote",
+        "ls-remote": "List the branches and tags of a remote",
+    },
     "move between versions": {
         "checkout": "Go to a branch or revision, or bring files back from it",
         "switch": "Go to a branch",

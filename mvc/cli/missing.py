@@ -9,14 +9,12 @@ from mvc.cli import NAMES
 from mvc.errors import UsageError
 from mvc.workspace.settings import read_user_settings
 
-_NO_REMOTES = "mvc has no remotes: the repository is the folder .mvc, and docs/backup.md copies it"
 _PICK = (
     '"mvc merge BRANCH" brings the changes of a branch here, "mvc diff A...B" compares two, and '
     '"mvc export REV PATH -o FILE" takes tensors of one'
 )
 _STOCK = "stock Git reads the history: git --git-dir=.mvc {}"
 _INSTEAD = {
-    **dict.fromkeys(("remote", "push", "pull", "fetch", "clone"), _NO_REMOTES),
     **dict.fromkeys(("rebase", "apply", "am", "merge-base"), _PICK),
     **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
     "clean": '"mvc status" lists untracked files; remove them yourself',

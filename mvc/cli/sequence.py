@@ -67,10 +67,12 @@ class Shown:
     as_json: bool
 
 
-def show_merge(repo: Repo, verb: Verb, result: MergeResult, shown: Shown) -> None:
-    """Show what a merge did; conflicts are a negative answer."""
+def show_merge(
+    repo: Repo, verb: Verb, result: MergeResult, shown: Shown, **more: object
+) -> None:
+    """Show what a merge did, and in JSON ``more``; conflicts are a negative answer."""
     if shown.as_json:
-        write_json(merge_fields(result))
+        write_json({**merge_fields(result), **more})
     elif not shown.quiet or result.conflicts:
         write_merge(repo, stdout(), verb, result)
     if result.conflicts:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
+from mvc.operations.remotes import set_upstream as upstream
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
@@ -69,6 +70,8 @@ def push(
     force: bool = False,
     all_branches: bool = False,
     tags: bool = False,
+    lease: Mapping[str, GitId | None] | bool = False,
+    set_upstream: bool = False,
     dry_run: bool = False,
     progress: ByteProgress = None,
 ) -> PushResult:
@@ -79,7 +82,9 @@ def push(
     sent_bytes = 0
     for _ in range(_MAX_ROUNDS):
         root = there.roots.read() or Root()
-        moves = _plan(context, root, wanted, force=force)
+        if lease is not False:
+            _check_lease(context, there, root, wanted, lease)
+        moves = _plan(context, root, wanted, force=force or lease is not False)
         changes = [move for move in moves if move.status != "unchanged"]
         if changes and not dry_run:
             try:
@@ -88,8 +93,46 @@ def push(
                 continue
         if not dry_run:
             _track(context, there, moves)
+            if set_upstream:
+                _follow(context, there, wanted)
         return PushResult(str(there.settings.url), tuple(moves), sent_bytes)
     raise ConflictError("the remote is being swept again and again; try later")
+
+
+def _check_lease(
+    context: Context,
+    there: Remote,
+    root: Root,
+    specs: Sequence[Refspec],
+    lease: Mapping[str, GitId | None] | bool,  # noqa: FBT001  True: as last heard of
+) -> None:
+    """Check that what a push is to overwrite is what was last seen of it."""
+    for target, _ in (pair for spec in specs for pair in _match(context, spec)):
+        if isinstance(lease, bool):
+            refs = (spec.map(target) for spec in there.settings.fetch)
+            ref = next((one for one in refs if one is not None), None)
+            expected = None if ref is None else context.history.find_ref(ref)
+        else:
+            expected = lease.get(target)
+        if root.refs.get(target) != expected:
+            raise ConflictError(
+                f"{target} is not on the remote what it was when last seen",
+                hint='run "mvc fetch" and look at what is new there',
+            )
+
+
+def _follow(context: Context, there: Remote, specs: Sequence[Refspec]) -> None:
+    """Let the branches that were pushed follow what they were pushed to."""
+    if there.settings.name is None:
+        raise UsageError(
+            "only a remote with a name can be followed", hint='"mvc remote add" names it'
+        )
+    for spec in specs:
+        name = context.history.resolve_ref_name(spec.source) if spec.source else None
+        for one in context.history.list_refs(HEADS):
+            if one == name or ("*" in spec.source and spec.map(one)):
+                target = spec.map(one) or spec.target or one
+                upstream(context, one.removeprefix(HEADS), there.settings.name, target)
 
 
 def _find_specs(

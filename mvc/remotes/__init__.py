@@ -5,3 +5,7 @@ small object, the *root*, which names all of them and where the refs point. Who 
 is missing and then replaces the root, on condition that nobody else has: all refs of a push move
 together or not at all, and what the root does not name is garbage.
 """
+
+from mvc.lazy import lazy_modules
+
+__getattr__ = lazy_modules(__name__)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.errors import NotFoundError, UsageError
 from mvc.remotes.refspecs import default_fetch, parse_refspec
 from mvc.remotes.remote_packs import RemotePacks
 from mvc.remotes.root_store import RootStore
 from mvc.storage.opening import DEFAULT_TIMEOUT_S, StoreOptions, open_store
-from mvc.storage.urls import is_store_url, parse_store_url
+from mvc.storage.urls import hide_secrets, is_store_url, parse_store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 DEFAULT_REMOTE = "origin"
+REMOTES = "refs/remotes/"
 _FOLDER = "remotes"
 _UNNAMED = "unnamed"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -114,17 +115,16 @@ def open_remote(context: Context, name: str | None = None) -> Remote:
     return Remote(context, RemoteSettings(None, url, (), StoreOptions()))
 
 
-def add_remote(context: Context, name: str, url: str) -> RemoteSettings:
-    """Add a remote to the config, with its URL as it was understood."""
-    check_remote_name(name)
-    if name in list_remotes(context):
-        raise ConflictError(
-            f"remote {name!r} already exists", hint='"mvc remote set-url" changes it'
-        )
+def parse_url(context: Context, url: str) -> StoreUrl:
+    """Return where a remote is to be, given as a user does."""
     if not is_store_url(url):
-        raise UsageError("only stores can be remotes so far")
-    parsed = parse_store_url(url, base=context.worktree)
-    context.history.set_config(f"remote.{name}.url", str(parsed))
+        raise UsageError(f"{hide_secrets(url)!r} is not the URL of a store")
+    return parse_store_url(url, base=context.worktree)
+
+
+def write_remote(context: Context, name: str, url: StoreUrl) -> RemoteSettings:
+    """Write a remote to the config, with its URL as it was understood."""
+    context.history.set_config(f"remote.{name}.url", str(url))
     context.history.set_config(f"remote.{name}.fetch", default_fetch(name))
     return list_remotes(context)[name]
 

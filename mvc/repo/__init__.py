@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mvc.repo.history import History
     from mvc.repo.merging import Merging
     from mvc.repo.moving import Moving
-    from mvc.repo.outside import compare, merge_recipe, open_model, verify_models
+    from mvc.repo.outside import clone, compare, merge_recipe, open_model, verify_models
+    from mvc.repo.remotes import Remotes
     from mvc.repo.runs import TrainingRuns
     from mvc.repo.searching import Searching
     from mvc.repo.states import TrainingStates
@@ -51,6 +52,10 @@ else:  # their names here, their modules on first use: a command loads only what
         "mvc.repo.merging.Merging",
         "merge preview_merge conclude abort skip cherry_pick revert merge_recipe commit_recipe replay_merge",
     )
+    Remotes = _room(
+        "mvc.repo.remotes.Remotes",
+        "remotes add_remote rename_remote remove_remote set_remote_url list_remote upstream set_upstream push fetch pull",
+    )
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
     TrainingStates = _room(
         "mvc.repo.states.TrainingStates",
@@ -66,10 +71,10 @@ else:  # their names here, their modules on first use: a command loads only what
     )
 
 __getattr__ = lazy_names(
-    __name__, {"mvc.repo.outside": "compare merge_recipe open_model verify_models"}
+    __name__, {"mvc.repo.outside": "clone compare merge_recipe open_model verify_models"}
 )
 
-__all__ = ["Repo", "compare", "merge_recipe", "open_model", "verify_models"]
+__all__ = ["Repo", "clone", "compare", "merge_recipe", "open_model", "verify_models"]
 
 
 class Repo(
@@ -77,6 +82,7 @@ class Repo(
     TrainingRuns,
     TrainingStates,
     Content,
+    Remotes,
     Searching,
     Merging,
     Comparing,

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from mvc.operations.clone import CloneResult
     from mvc.operations.compare import ModelDiff
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.verify_models import ModelCheck
+    from mvc.repo import Repo
     from mvc.repo.opening import OpenRepo, Progress, StrPath
     from mvc.workspace.models import Model, Operand
 
@@ -73,6 +75,42 @@ def merge_recipe(
     return operations.merge_recipe.merge_recipe(
         None, recipe, Path(output), seed=seed, force=force, progress=progress
     )
+
+
+def clone(
+    url: StrPath,
+    folder: StrPath | None = None,
+    *,
+    branch: str | None = None,
+    checkout: bool = True,
+    progress: Progress = None,
+) -> Repo:
+    """Make a repository from a remote, in a new folder, and open it.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``hf://buckets/namespace/name``,
+            ``file:///folder`` or a path.
+        folder: new or empty; by default named as the end of the URL, in the current folder.
+        branch: the branch to check out; by default the one that the remote names.
+        checkout: write its files.
+        progress: called with bytes that came, and then with bytes written.
+
+    Raises:
+        NotFoundError: nothing was ever pushed there, or not that branch.
+        ConflictError: the folder exists and is not empty.
+        StorageError: the store cannot be reached, or refuses.
+        FormatError: what it holds is not a sound repository; nothing is left behind.
+    """
+    from mvc.repo import Repo  # noqa: PLC0415  it is made of all rooms, this one too
+
+    done: CloneResult = operations.clone.clone(
+        str(url),
+        None if folder is None else Path(folder),
+        branch=branch,
+        checkout=checkout,
+        progress=progress,
+    )
+    return Repo(done.worktree)
 
 
 def open_model(operand: Operand, repo: OpenRepo | None = None) -> AbstractContextManager[Model]:

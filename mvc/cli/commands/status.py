@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from mvc.cli.options import Json
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Option
+from mvc.cli.render.remotes import upstream_fields, upstream_line
 from mvc.cli.render.text import CHANGES, count_text, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 from mvc.errors import CorruptionError, FormatError
@@ -16,6 +17,7 @@ from mvc.errors import CorruptionError, FormatError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.operations.remotes import Upstream
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
 
@@ -50,14 +52,14 @@ def status(
     repo = open_repo()
     found = repo.status(untracked=untracked, ignored=ignored)
     if as_json:
-        write_json(_fields(found))
+        write_json(_fields(found, repo.upstream()))
     elif porcelain or short:
         _write_short(repo, found, porcelain=porcelain, branch=branch)
     else:
         _write_long(repo, found)
 
 
-def _fields(found: Status) -> dict[str, object]:
+def _fields(found: Status, upstream: Upstream | None) -> dict[str, object]:
     files = [
         pick(file, "path staged worktree" + ("" if file.old_path is None else " old_path"))
         for file in found.files
@@ -71,7 +73,8 @@ def _fields(found: Status) -> dict[str, object]:
         under_way["conflicts"] = conflict_fields(found.conflicts)
     if found.bisecting:
         under_way["bisecting"] = True
-    return {**pick(found, "branch commit clean=is_clean"), "files": files, **under_way}
+    following = {} if upstream is None else {"upstream": upstream_fields(upstream)}
+    return {**pick(found, "branch commit clean=is_clean"), **following, "files": files, **under_way}
 
 
 def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) -> None:
@@ -95,6 +98,9 @@ def _write_long(repo: Repo, found: Status) -> None:
     out = stdout()
     if found.branch is not None:
         out.line(f"On branch {printable(found.branch)}")
+        upstream = repo.upstream()
+        if upstream is not None:
+            out.line(printable(upstream_line(upstream)))
     else:
         out.line(f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}")
     if found.bisecting:

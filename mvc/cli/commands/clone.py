@@ -1,0 +1,44 @@
+"""Make a repository from a remote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.progress import byte_progress
+
+
+def clone(
+    url: Annotated[str, Argument(metavar="URL")],
+    folder: Annotated[str | None, Argument(metavar="[DIR]")] = None,
+    branch: Annotated[
+        str | None,
+        Option(
+            "-b", "--branch", metavar="NAME", help="Check out this branch, not the default one."
+        ),
+    ] = None,
+    no_checkout: Annotated[
+        bool, Option("--no-checkout", help="Fetch everything, write no file.")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Make a repository from a remote, with its default branch checked out.
+
+    URL is s3://BUCKET/PREFIX, gs://..., az://..., hf://buckets/NAMESPACE/NAME, file:///FOLDER or a
+    path. Every byte is verified before it is used. Credentials come from where the tools of
+    the platform look for them; an S3 server of your own is named by AWS_ENDPOINT_URL.
+    """
+    from mvc.repo import clone as make
+
+    with byte_progress("fetching", wanted=progress and not quiet) as bar:
+        repo = make(url, folder, branch=branch, checkout=not no_checkout, progress=bar)
+    head = repo.head
+    if as_json:
+        write_json({"path": str(repo.worktree), "branch": head.branch, "commit": head.commit})
+    elif not quiet:
+        where = printable(str(repo.worktree))
+        stdout().line(f"Cloned into {where} (branch {printable(head.branch or '')}).")

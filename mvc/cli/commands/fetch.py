@@ -1,0 +1,38 @@
+"""Bring history and content from a remote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.remotes import fetch_fields, write_fetch
+from mvc.cli.session import open_repo
+
+
+def fetch(
+    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
+    refspecs: Annotated[list[str] | None, Argument(metavar="[REFSPEC...]")] = None,
+    prune: Annotated[
+        bool, Option("-p", "--prune", help="Forget branches that are gone on the remote.")
+    ] = False,
+    no_content: Annotated[
+        bool, Option("--no-content", help="Bring the history only, not the content of files.")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Bring what is new on a remote; nothing here moves but the refs that follow it.
+
+    Only what is missing travels, and every chunk is hashed before it counts. New tags come along.
+    """
+    repo = open_repo()
+    with byte_progress("fetching", wanted=progress and not quiet) as bar:
+        done = repo.fetch(remote, refspecs or [], prune=prune, content=not no_content, progress=bar)
+    if as_json:
+        write_json(fetch_fields(done))
+    elif not quiet:
+        write_fetch(stdout(), done)

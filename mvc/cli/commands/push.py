@@ -1,0 +1,66 @@
+"""Send commits and their content to a remote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mvc.cli.options import CommandUsageError, DryRun, Json, Quiet, ShowProgress
+from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.remotes import push_fields, write_push
+from mvc.cli.session import open_repo
+
+
+def push(
+    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
+    refspecs: Annotated[list[str] | None, Argument(metavar="[REFSPEC...]")] = None,
+    upstream: Annotated[
+        bool,
+        Option("-u", "--set-upstream", help="Let the branches follow what they are pushed to."),
+    ] = False,
+    everything: Annotated[bool, Option("--all", help="Push all branches.")] = False,
+    tags: Annotated[bool, Option("--tags", help="Push all tags too.")] = False,
+    delete: Annotated[
+        bool, Option("-d", "--delete", help="Delete these refs of the remote.")
+    ] = False,
+    force: Annotated[
+        bool, Option("-f", "--force", help="Push even if the remote loses commits by it.")
+    ] = False,
+    lease: Annotated[
+        bool,
+        Option(
+            "--force-with-lease", help="Force, but only if the remote is where you last saw it."
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Send commits and their content to a remote, then move its refs: all of them or none.
+
+    Only what is missing there travels. Without a REFSPEC the current branch is pushed. A REFSPEC is
+    as in Git: main, main:other, +main to force, :other to delete. A push that is killed is
+    resumed by the next one: finished packs are not sent again.
+    """
+    repo = open_repo()
+    if delete and not refspecs:
+        raise CommandUsageError("--delete needs the names of the refs to delete")
+    specs = [f":{name}" for name in refspecs or []] if delete else refspecs or []
+    with byte_progress("pushing", wanted=progress and not quiet) as bar:
+        done = repo.push(
+            remote,
+            specs,
+            force=force,
+            all_branches=everything,
+            tags=tags,
+            lease=lease,
+            set_upstream=upstream,
+            dry_run=dry_run,
+            progress=bar,
+        )
+    if as_json:
+        write_json({"dry_run": dry_run, **push_fields(done)})
+    elif not quiet:
+        write_push(stdout(), done, dry_run=dry_run)

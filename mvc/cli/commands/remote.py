@@ -1,0 +1,99 @@
+"""Name the places to push to and fetch from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mvc.repo import Repo
+
+_VERBS = "add remove rename set-url get-url"
+
+
+def remote(
+    words: Annotated[list[str] | None, Argument(metavar="[WORD...]")] = None,
+    verbose: Annotated[bool, Option("-v", "--verbose", help="List the URLs too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Name the places to push to and fetch from.
+
+    mvc remote lists them; add NAME URL, remove NAME, rename OLD NEW, set-url NAME URL and get-url
+    NAME do what they say. A URL never holds credentials: they come from where the tools of the platform
+    look for them.
+    """
+    repo = open_repo()
+    verb, *rest = words or ["list"]
+    if verb == "list":
+        _take(rest, 0, "")
+        _list(repo, verbose=verbose, as_json=as_json)
+        return
+    verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
+        "add": _add,
+        "remove": _remove,
+        "rm": _remove,
+        "rename": _rename,
+        "set-url": _set_url,
+        "get-url": _get_url,
+    }
+    if verb not in verbs:
+        raise CommandUsageError(f"{verb!r} is not one of {_VERBS.replace(' ', ', ')}")
+    told = verbs[verb](repo, rest)
+    if as_json:
+        write_json(told)
+    elif verb == "get-url":
+        stdout().line(printable(str(told["url"])))
+
+
+def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
+    found = repo.remotes()
+    if as_json:
+        write_json([{"name": name, "url": str(one.url)} for name, one in found.items()])
+        return
+    for name, one in found.items():
+        stdout().line(
+            f"{printable(name)}\t{printable(str(one.url))}" if verbose else printable(name)
+        )
+
+
+def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:
+    if len(words) != count:
+        raise CommandUsageError(
+            f"expected: mvc remote {usage}" if usage else f"unexpected {words[0]!r}"
+        )
+    return words
+
+
+def _add(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+    name, url = _take(words, 2, "add NAME URL")
+    return {"name": name, "url": str(repo.add_remote(name, url).url)}
+
+
+def _remove(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+    (name,) = _take(words, 1, "remove NAME")
+    repo.remove_remote(name)
+    return {"removed": name}
+
+
+def _rename(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+    old, new = _take(words, 2, "rename OLD NEW")
+    return {"old_name": old, "name": new, "url": str(repo.rename_remote(old, new).url)}
+
+
+def _set_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+    name, url = _take(words, 2, "set-url NAME URL")
+    return {"name": name, "url": str(repo.set_remote_url(name, url).url)}
+
+
+def _get_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+    (name,) = _take(words, 1, "get-url NAME")
+    found = repo.remotes().get(name)
+    if found is None:
+        raise CommandUsageError(f"the repository has no remote {name!r}")
+    return {"name": name, "url": str(found.url)}

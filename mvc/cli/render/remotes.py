@@ -1,0 +1,122 @@
+"""Pushes and fetches as text, as Git writes them, and for ``--json``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.output import pick, printable
+from mvc.cli.render.text import pad, short_id, size_text
+
+if TYPE_CHECKING:
+    from mvc.cli.output import Output
+    from mvc.operations.fetch import FetchResult, RefFetch
+    from mvc.operations.push import PushResult, RefPush
+    from mvc.operations.remotes import Upstream
+
+_PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/")
+_WIDTH = 17
+
+
+def push_fields(done: PushResult) -> dict[str, object]:
+    """Return a push for ``--json``."""
+    refs = [pick(one, "name old new status") for one in done.refs]
+    return {**pick(done, "url sent_bytes"), "refs": refs}
+
+
+def fetch_fields(done: FetchResult) -> dict[str, object]:
+    """Return a fetch for ``--json``."""
+    refs = [pick(one, "source name old new status") for one in done.refs]
+    return {**pick(done, "url head received_bytes"), "refs": refs}
+
+
+def upstream_fields(one: Upstream | None) -> dict[str, object] | None:
+    """Return what a branch follows for ``--json``."""
+    return None if one is None else pick(one, "remote branch commit ahead behind")
+
+
+def write_push(out: Output, done: PushResult, *, dry_run: bool) -> None:
+    """Write what became of the refs of a remote."""
+    if all(one.status == "unchanged" for one in done.refs):
+        out.line("Everything up-to-date")
+        return
+    out.line(f"To {printable(done.url)}")
+    for one in done.refs:
+        if one.status != "unchanged":
+            out.line(_pushed(out, one))
+    if done.sent_bytes:
+        out.line(f"{size_text(done.sent_bytes)} sent")
+    elif dry_run:
+        out.line("(nothing was sent)")
+
+
+def _pushed(out: Output, one: RefPush) -> str:
+    name = short_ref(one.name)
+    if one.status == "deleted":
+        return _row(out, "-", "[deleted]", name)
+    if one.status == "created":
+        kind = "tag" if one.name.startswith("refs/tags/") else "branch"
+        return _row(out, "*", f"[new {kind}]", name)
+    return _moved(out, one.old, one.new, name, is_forced=one.status == "forced")
+
+
+def write_fetch(out: Output, done: FetchResult) -> None:
+    """Write which refs here moved; nothing if none did."""
+    moved = [one for one in done.refs if one.status != "unchanged"]
+    if not moved:
+        return
+    out.line(f"From {printable(done.url)}")
+    out.lines(_fetched(out, one) for one in moved)
+    if done.received_bytes:
+        out.line(f"{size_text(done.received_bytes)} received")
+
+
+def _fetched(out: Output, one: RefFetch) -> str:
+    source = short_ref(one.source)
+    name = f"{source} -> {short_ref(one.name)}" if one.name is not None else source
+    if one.status == "pruned":
+        return _row(out, "-", "[gone]", short_ref(one.name or ""))
+    if one.status == "fetched":
+        return _row(out, "*", short_id(one.new), name)
+    if one.status == "created":
+        kind = "tag" if one.source.startswith("refs/tags/") else "branch"
+        return _row(out, "*", f"[new {kind}]", name)
+    return _moved(out, one.old, one.new, name, is_forced=one.status == "forced")
+
+
+def _moved(out: Output, old: str | None, new: str | None, name: str, *, is_forced: bool) -> str:
+    dots = "..." if is_forced else ".."
+    line = _row(out, "+" if is_forced else " ", f"{short_id(old)}{dots}{short_id(new)}", name)
+    return line + (" (forced)" if is_forced else "")
+
+
+def _row(out: Output, mark: str, what: str, name: str) -> str:
+    return f" {mark} {out.style(pad(what, _WIDTH), 'yellow')} {printable(name)}"
+
+
+def short_ref(name: str) -> str:
+    """Return a full ref name as people say it."""
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def upstream_line(one: Upstream) -> str:
+    """Return how a branch stands to what it follows."""
+    name = f"{one.remote}/{one.branch}"
+    if one.commit is None:
+        return f"Your branch follows '{name}', which is not known yet."
+    if one.ahead and one.behind:
+        return (
+            f"Your branch and '{name}' have diverged: "
+            f"{one.ahead} and {one.behind} commits that the other lacks."
+        )
+    if one.ahead:
+        return f"Your branch is ahead of '{name}' by {_commits(one.ahead)}."
+    if one.behind:
+        return f"Your branch is behind '{name}' by {_commits(one.behind)}: \"mvc pull\" catches up."
+    return f"Your branch is up to date with '{name}'."
+
+
+def _commits(count: int) -> str:
+    return f"{count:,} commit{'' if count == 1 else 's'}"

@@ -1,0 +1,54 @@
+"""pull: fetch, and merge what the current branch follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import UsageError
+from mvc.operations.fetch import fetch
+from mvc.operations.merge import merge
+from mvc.operations.remotes import find_upstream
+
+if TYPE_CHECKING:
+    from mvc.operations.fetch import FetchResult
+    from mvc.operations.merge import FastForward, MergeResult
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull did: what came, and what became of the current branch."""
+
+    fetched: FetchResult
+    merged: MergeResult
+
+
+def pull(
+    context: Context,
+    remote: str | None = None,
+    branch: str | None = None,
+    *,
+    fast_forward: FastForward = "allowed",
+    progress: ByteProgress = None,
+) -> PullResult:
+    """Fetch and merge; see ``Repo.pull``."""
+    current = context.history.head().branch
+    upstream = find_upstream(context, current)
+    if branch is None and upstream is None:
+        raise UsageError(
+            "the current branch follows none of a remote" if current else "HEAD is on no branch",
+            hint='name both, as in "origin main", or push with `set_upstream` first',
+        )
+    is_upstream = branch is None and upstream is not None and remote in (None, upstream.remote)
+    if branch is None and not is_upstream:
+        branch = current
+    if is_upstream and upstream is not None:
+        fetched = fetch(context, upstream.remote, progress=progress)
+        revision = upstream.ref
+    else:
+        fetched = fetch(context, remote, [branch or ""], progress=progress)
+        revision = str(fetched.refs[0].new)
+    merged = merge(context, [revision], fast_forward=fast_forward, progress=progress)
+    return PullResult(fetched, merged)

@@ -1,0 +1,181 @@
+"""What the repository shares with others: remotes, and what travels there and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc import operations, remotes
+from mvc.repo.opening import OpenRepo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc.ids import GitId
+    from mvc.operations.fetch import FetchResult
+    from mvc.operations.merge import FastForward
+    from mvc.operations.pull import PullResult
+    from mvc.operations.push import PushResult
+    from mvc.operations.remotes import Upstream
+    from mvc.remotes.remote import RemoteSettings
+    from mvc.repo.opening import Progress
+
+
+class Remotes(OpenRepo):
+    """What the repository shares with others: remotes, and what travels there and back.
+
+    ``remote`` is the name of a remote, or a URL or path; by default ``origin``, or the only one.
+    """
+
+    def remotes(self) -> dict[str, RemoteSettings]:
+        """Return name → settings of all remotes."""
+        return remotes.remote.list_remotes(self._context)
+
+    def add_remote(self, name: str, url: str) -> RemoteSettings:
+        """Add a remote; nothing is asked of it yet.
+
+        Args:
+            name: such as ``origin``.
+            url: as of ``mvc.clone``; credentials are never part of it.
+
+        Raises:
+            ConflictError: there is one of that name.
+            UsageError: not a valid name, or not the URL of a store.
+        """
+        return operations.remotes.add(self._context, name, url)
+
+    def rename_remote(self, old: str, new: str) -> RemoteSettings:
+        """Rename a remote, with all that follows it.
+
+        Raises:
+            NotFoundError: there is none of the old name.
+            ConflictError: there is one of the new name.
+        """
+        return operations.remotes.rename(self._context, old, new)
+
+    def remove_remote(self, name: str) -> None:
+        """Remove a remote and all that follows it here; nothing changes there.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        operations.remotes.remove(self._context, name)
+
+    def set_remote_url(self, name: str, url: str) -> RemoteSettings:
+        """Let a remote be elsewhere.
+
+        Raises:
+            NotFoundError: there is none of that name.
+            UsageError: not the URL of a store.
+        """
+        return operations.remotes.set_url(self._context, name, url)
+
+    def list_remote(self, remote: str | None = None) -> tuple[str, dict[str, GitId]]:
+        """Return the branch that a clone checks out, and full name → id of all refs of a remote.
+
+        Raises:
+            NotFoundError: there is no such remote, or nothing was pushed to it.
+            StorageError: it cannot be reached.
+        """
+        return operations.remotes.list_refs_there(self._context, remote)
+
+    def upstream(self, branch: str | None = None) -> Upstream | None:
+        """Return what a branch (by default the current one) follows, as last heard of, or None."""
+        branch = branch or self._context.history.head().branch
+        return operations.remotes.find_upstream(self._context, branch)
+
+    def set_upstream(self, branch: str, remote: str, target: str | None = None) -> None:
+        """Let a branch follow one of a remote, of the same name unless ``target`` says another."""
+        remotes.remote.open_remote(self._context, remote)
+        name = remotes.refspecs.full_target(target or branch)
+        operations.remotes.set_upstream(self._context, branch, remote, name)
+
+    def push(
+        self,
+        remote: str | None = None,
+        refspecs: Sequence[str] = (),
+        *,
+        force: bool = False,
+        all_branches: bool = False,
+        tags: bool = False,
+        lease: Mapping[str, GitId | None] | bool = False,
+        set_upstream: bool = False,
+        dry_run: bool = False,
+        progress: Progress = None,
+    ) -> PushResult:
+        """Send what refs name and the remote lacks, then move its refs, all of them or none.
+
+        Args:
+            remote: where to.
+            refspecs: as in Git: ``main``, ``main:other``, ``+main``, ``:other`` to delete; by
+                default the current branch.
+            force: let refs there lose commits.
+            all_branches: push all branches.
+            tags: push all tags.
+            lease: force, but only what still is what was last seen of it; or full name → commit.
+            set_upstream: let what is pushed follow what it is pushed to.
+            dry_run: say what would move; nothing is sent.
+            progress: called with bytes sent.
+
+        Raises:
+            ConflictError: a ref there has commits that would be lost, or moved meanwhile.
+            NotFoundError: a ref or content to push is not here.
+            CorruptionError: a pack here is damaged; nothing of it is pushed.
+            StorageError: the store cannot be reached, or refuses.
+        """
+        return operations.push.push(
+            self._context,
+            remote,
+            refspecs,
+            force=force,
+            all_branches=all_branches,
+            tags=tags,
+            lease=lease,
+            set_upstream=set_upstream,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def fetch(
+        self,
+        remote: str | None = None,
+        refspecs: Sequence[str] = (),
+        *,
+        prune: bool = False,
+        content: bool = True,
+        progress: Progress = None,
+    ) -> FetchResult:
+        """Bring what refs of a remote name, verified, and let the refs here that follow them move.
+
+        Args:
+            remote: where from.
+            refspecs: as in Git; by default those of the remote, with new tags.
+            prune: delete refs here that follow what is gone there.
+            content: bring the content of checkpoints too, not just the history.
+            progress: called with bytes that came.
+
+        Raises:
+            NotFoundError: there is no such remote or ref, or nothing was pushed.
+            FormatError: the remote sent what is damaged or incomplete; nothing of it is kept.
+            StorageError: the store cannot be reached, or refuses.
+        """
+        return operations.fetch.fetch(
+            self._context, remote, refspecs, prune=prune, content=content, progress=progress
+        )
+
+    def pull(
+        self,
+        remote: str | None = None,
+        branch: str | None = None,
+        *,
+        fast_forward: FastForward = "allowed",
+        progress: Progress = None,
+    ) -> PullResult:
+        """Fetch, and merge what the current branch follows (or ``branch`` of ``remote``).
+
+        Raises:
+            UsageError: the current branch follows nothing.
+            ConflictError: as of ``merge``.
+        """
+        return operations.pull.pull(
+            self._context, remote, branch, fast_forward=fast_forward, progress=progress
+        )
