@@ -9,6 +9,7 @@ tips name is there.
 from __future__ import annotations
 
 import heapq
+import math
 import zlib
 from hashlib import sha1
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from mvc.history.git_pack import PACK_HEADER, write_pack
 from mvc.history.object_formats import KINDS
 from mvc.history.packs import MAX_OBJECT_BYTES, parse_entry_header
 from mvc.history.reachability import links_of, read_links
+from mvc.history.walks import CLOCK_SLOP_S
 from mvc.ids import hash_git_object
 
 if TYPE_CHECKING:
@@ -75,39 +77,68 @@ def _peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], l
 def _split_commits(
     objects: ObjectStore, tips: Sequence[GitId], known: Sequence[GitId]
 ) -> tuple[list[GitId], set[GitId]]:
-    """Return the commits to send, and those known ones that they are built upon.
-
-    Commits are taken youngest first; one that the other side has makes its parents known.
-    """
-    is_known = dict.fromkeys(tips, False) | dict.fromkeys(known, True)
-    heap: list[tuple[int, GitId]] = []
-    parents: dict[GitId, tuple[GitId, ...]] = {}
-    undecided = {one for one, flag in is_known.items() if not flag}  # of those on the heap
-
-    def push(commit: GitId) -> None:
-        info = objects.read_commit(commit)
-        parents[commit] = info.parents
-        heapq.heappush(heap, (-info.commit_time_s, commit))
-
-    for commit in is_known:
-        push(commit)
-    order: list[GitId] = []
-    while undecided:
-        _, commit = heapq.heappop(heap)
-        undecided.discard(commit)
-        order.append(commit)
-        for parent in parents[commit]:
-            if parent not in is_known:
-                is_known[parent] = is_known[commit]
-                if not is_known[commit]:
-                    undecided.add(parent)
-                push(parent)
-            elif is_known[commit]:
-                is_known[parent] = True
-                undecided.discard(parent)
-    sent = [commit for commit in order if not is_known[commit]]
-    borders = {one for commit in sent for one in parents[commit] if is_known[one]}
+    """Return the commits to send, and those known ones that they are built upon."""
+    walk = _Border(objects, tips, known)
+    walk.run()
+    sent = [commit for commit in walk.order if not walk.is_known[commit]]
+    borders = {one for commit in sent for one in walk.parents[commit] if walk.is_known[one]}
     return sent, borders.union(known)
+
+
+class _Border:
+    """A walk, youngest first, to where what both sides know begins.
+
+    A commit that the other side has makes its ancestors known. Behind the last commit that it may
+    lack, the walk goes on for as long as clocks that differ a little may hide that it has it.
+    """
+
+    def __init__(self, objects: ObjectStore, tips: Sequence[GitId], known: Sequence[GitId]) -> None:
+        self.is_known = dict.fromkeys(tips, False) | dict.fromkeys(known, True)
+        self.parents: dict[GitId, tuple[GitId, ...]] = {}
+        self.order: list[GitId] = []
+        self._objects = objects
+        self._heap: list[tuple[int, GitId]] = []
+        self._undecided = {one for one, flag in self.is_known.items() if not flag}  # on the heap
+        self._oldest_s = math.inf  # of those in ``order``
+        for commit in self.is_known:
+            self._push(commit)
+
+    def run(self) -> None:
+        """Walk; then ``order`` has all commits that may be unknown."""
+        while self._heap and (
+            self._undecided or -self._heap[0][0] >= self._oldest_s - CLOCK_SLOP_S
+        ):
+            time_s, commit = heapq.heappop(self._heap)
+            self._undecided.discard(commit)
+            is_known = self.is_known[commit]
+            if not is_known:
+                self.order.append(commit)
+                self._oldest_s = min(self._oldest_s, -time_s)
+            for parent in self.parents[commit]:
+                self._see(parent, is_known=is_known)
+
+    def _see(self, commit: GitId, *, is_known: bool) -> None:
+        if commit not in self.is_known:
+            self.is_known[commit] = is_known
+            if not is_known:
+                self._undecided.add(commit)
+            self._push(commit)
+        elif is_known:
+            self._learn(commit)
+
+    def _push(self, commit: GitId) -> None:
+        info = self._objects.read_commit(commit)
+        self.parents[commit] = info.parents
+        heapq.heappush(self._heap, (-info.commit_time_s, commit))
+
+    def _learn(self, commit: GitId) -> None:
+        pending = [commit]
+        while pending:
+            one = pending.pop()
+            self.is_known[one] = True
+            self._undecided.discard(one)
+            parents = self.parents.get(one, ())
+            pending += [each for each in parents if self.is_known.get(each) is False]
 
 
 def _walk_tree(objects: ObjectStore, root: GitId, seen: set[GitId]) -> Iterator[Entry]:

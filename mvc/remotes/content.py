@@ -25,6 +25,7 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
 from mvc.errors import CorruptionError, FormatError, NotFoundError
 from mvc.progress import announce
+from mvc.remotes.remote_packs import read_there
 from mvc.storage.joined import JoinedStorage
 from mvc.storage.local import LocalStorage
 
@@ -177,9 +178,7 @@ def _fetch_rows(
             first, last = groups[at + number][0], groups[at + number][-1]
             size_bytes = last.end - first.offset
             key = pack_key(index.pack)
-            found[number] = memoryview(
-                remote.storage.read_ranges(key, [(first.offset, size_bytes)])[0]
-            )
+            found[number] = read_there(remote.storage, key, first.offset, size_bytes)
             return size_bytes
 
         some = groups[at : at + _FETCH_THREADS]

@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc import fs
 from mvc.history.transfer import list_missing, receive_pack, write_objects
-from mvc.remotes.remote_packs import PART_BYTES
+from mvc.remotes.remote_packs import PART_BYTES, read_there
 from mvc.remotes.root import history_key
 from mvc.workspace.manifests import find_manifest
 
@@ -49,8 +49,8 @@ def receive_history(context: Context, remote: Remote, packs: Mapping[str, int]) 
         path = folder / f"{name}.pack"
         with fs.DurableFile(folder) as file:
             for at in range(0, size_bytes, PART_BYTES):
-                part = (at, min(PART_BYTES, size_bytes - at))
-                file.write(remote.storage.read_ranges(history_key(name), [part]))
+                length = min(PART_BYTES, size_bytes - at)
+                file.write([read_there(remote.storage, history_key(name), at, length)])
             file.publish(path)
         receive_pack(context.history.objects, path, name)
         path.unlink()

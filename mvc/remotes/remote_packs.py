@@ -99,8 +99,14 @@ class RemotePacks:
                     f"pack {index.pack} is damaged: its content does not match its name",
                     hint='run "mvc fsck --data"; nothing damaged is pushed',
                 )
-            self.storage.upload(pack_key(index.pack), path, progress)
-            self.storage.upload(index_key(index.pack), path.with_suffix(".idx"))
+            # One that is there whole was sent by a push that was cut off.
+            if self.storage.find_size(pack_key(index.pack)) != index.pack_size_bytes:
+                self.storage.upload(pack_key(index.pack), path, progress)
+            elif progress is not None:
+                progress(index.pack_size_bytes)
+            data = path.with_suffix(".idx")
+            if self.storage.find_size(index_key(index.pack)) != data.stat().st_size:
+                self.storage.upload(index_key(index.pack), data)
             return 0
 
         for_each(packs, lambda: None, upload, threads=_PART_THREADS)
@@ -115,8 +121,8 @@ class RemotePacks:
 
             def copy(at: int, _: None) -> int:
                 length = min(PART_BYTES, size_bytes - at)
-                (data,) = self.storage.read_ranges(pack_key(index.pack), [(at, length)])
-                file.write_at(memoryview(data), at)
+                data = read_there(self.storage, pack_key(index.pack), at, length)
+                file.write_at(data, at)
                 return length
 
             parts = range(0, size_bytes, PART_BYTES)
@@ -137,6 +143,14 @@ class RemotePacks:
             except FileNotFoundError:
                 continue
         return self._fetch_index(index.pack)
+
+
+def read_there(storage: SharedStorage, key: str, offset: int, size_bytes: int) -> memoryview:
+    """Return a run of an object that the root of a remote names; FormatError if it is not there."""
+    try:
+        return memoryview(storage.read_ranges(key, [(offset, size_bytes)])[0])
+    except FileNotFoundError:
+        raise FormatError(f"the remote lacks {key}, which its root names") from None
 
 
 def hash_file(path: Path) -> str:

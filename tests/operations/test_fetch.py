@@ -1,0 +1,215 @@
+"""fetch, pull and clone: everything is verified before it counts; a liar leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mvc import ConflictError, FormatError, NotFoundError, clone
+from mvc.remotes import content
+from mvc.remotes import remote as remote_module
+from support.remote_repos import CountedStorage, commit_model, make_repo
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def repo(tmp_path, store):
+    repo = make_repo(tmp_path / "a", str(store))
+    commit_model(repo)
+    repo.push()
+    return repo
+
+
+@pytest.fixture
+def copy(repo, store, tmp_path):
+    copy = clone(store, tmp_path / "b")
+    copy.identity = repo.identity
+    return copy
+
+
+def same_files(one, other):
+    return all(
+        (one.worktree / path).read_bytes() == (other.worktree / path).read_bytes()
+        for path in (file.path for file in one.ls())
+    )
+
+
+def chunk_files(repo):
+    return sorted(path.name for path in (repo.git_dir / "chunks" / "packs").glob("*"))
+
+
+def test_what_is_new_comes_and_the_branch_here_stays(repo, copy):
+    old = copy.head.commit
+    new = commit_model(repo, seed=1)
+    repo.create_tag("v1")
+    repo.push(tags=True, all_branches=True)
+    done = copy.fetch()
+    assert {(one.name, one.status) for one in done.refs} == {
+        ("refs/remotes/origin/main", "updated"),
+        ("refs/tags/v1", "created"),
+    }
+    assert copy.head.commit == old
+    assert copy.resolve("origin/main") == copy.resolve("v1") == new
+    assert copy.fsck(data=True).problems == ()
+    copy.checkout("origin/main", detach=True)
+    assert same_files(repo, copy)
+
+
+def test_a_fetch_of_nothing_new_is_one_request(repo, copy, monkeypatch):
+    opened = []
+    real = remote_module.open_store
+
+    def open_counted(*args):
+        opened.append(CountedStorage(real(*args)))
+        return opened[-1]
+
+    monkeypatch.setattr(remote_module, "open_store", open_counted)
+    copy.fetch()
+    assert opened[-1].calls == [("read_tagged", "root")]
+
+
+def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypatch):
+    """A pack that holds much else is not fetched whole."""
+    commit_model(repo, seed=1, name="other.safetensors", layers=20, width=64)
+    small = commit_model(repo, seed=2, name="small.safetensors")
+    repo.plan_repack  # noqa: B018  the packs below are joined by hand
+    repo._context.store.gather(repo._context.store.packs())
+    repo.push()
+    copy = make_repo(tmp_path / "c", str(store))
+    opened = []
+    real = remote_module.open_store
+    monkeypatch.setattr(
+        remote_module,
+        "open_store",
+        lambda *args: opened.append(CountedStorage(real(*args))) or opened[-1],
+    )
+    copy.fetch()
+    assert copy.resolve("origin/main") == small
+    assert copy.fsck(data=True).problems == ()
+
+
+def test_branches_that_are_gone_are_pruned_when_asked(repo, copy):
+    repo.create_branch("side")
+    repo.push(all_branches=True)
+    copy.fetch()
+    repo.push("origin", [":side"])
+    copy.fetch()
+    assert copy.resolve("origin/side")
+    assert [one.status for one in copy.fetch(prune=True).refs if one.name.endswith("side")] == [
+        "pruned"
+    ]
+    with pytest.raises(NotFoundError):
+        copy.resolve("origin/side")
+
+
+def test_pull_goes_forward_or_merges(repo, copy):
+    new = commit_model(repo, seed=1)
+    repo.push()
+    assert copy.pull().merged.kind == "fast-forward"
+    assert copy.head.commit == new
+    assert same_files(repo, copy)
+    (copy.worktree / "notes").write_text("here")
+    copy.commit("here", paths=["notes"])
+    (repo.worktree / "other").write_text("there")
+    repo.commit("there", paths=["other"])
+    repo.push()
+    with pytest.raises(ConflictError, match="fast-forward"):
+        copy.pull(fast_forward="only")
+    assert copy.pull().merged.kind == "merged"
+    assert (copy.worktree / "other").read_text() == "there"
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "gone", "swap"])
+@pytest.mark.parametrize("kind", ["packs/*.pack", "packs/*.idx", "history/*.pack"])
+def test_a_liar_leaves_nothing_behind(repo, copy, store, how, kind):
+    commit_model(repo, seed=1)
+    before = set(store.glob(kind))
+    repo.push()
+    (new,) = set(store.glob(kind)) - before
+    data = bytearray(new.read_bytes())
+    new.unlink()
+    if how == "flip":
+        data[len(data) // 2] ^= 0x10
+    elif how == "cut":
+        del data[-7:]
+    elif how == "swap":
+        data = bytearray(next(iter(before)).read_bytes())
+    if how != "gone":
+        new.write_bytes(data)
+    had, head = chunk_files(copy), copy.resolve("origin/main")
+    with pytest.raises((FormatError, NotFoundError)):
+        copy.fetch()
+    assert chunk_files(copy) == had
+    assert copy.resolve("origin/main") == head
+    assert copy.fsck(data=True).problems == ()
+
+
+def test_a_chunk_under_a_false_name_is_refused(repo, copy, store):
+    """A pack that fits its name may still hold chunks that do not fit theirs."""
+    from blake3 import blake3
+
+    from mvc.formats.pack_index import encode_pack_index, index_records, parse_pack_index
+
+    commit_model(repo, seed=1)
+    before = set(store.glob("packs/*.pack"))
+    repo.push()
+    (new,) = set(store.glob("packs/*.pack")) - before
+    index = parse_pack_index(new.with_suffix(".idx").read_bytes())
+    data = bytearray(new.read_bytes())
+    record = next(index.records())
+    data[record.end - 1] ^= 1
+    forged = blake3(data).hexdigest()
+    (store / "packs" / f"{forged}.pack").write_bytes(data)
+    (store / "packs" / f"{forged}.idx").write_bytes(
+        encode_pack_index(index_records(forged, len(data), list(index.records())))
+    )
+    root = json.loads((store / "root").read_bytes())
+    root["packs"][forged] = root["packs"].pop(new.stem)
+    (store / "root").write_bytes(json.dumps(root).encode())
+    had = chunk_files(copy)
+    with pytest.raises(FormatError, match="damaged"):
+        copy.fetch()
+    assert chunk_files(copy) == had
+
+
+def test_a_fetch_that_was_cut_off_goes_on_where_it_was(repo, copy, monkeypatch):
+    commit_model(repo, seed=1)
+    repo.push()
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(content, "_verify", die)
+        with pytest.raises(KeyboardInterrupt):
+            copy.fetch()
+    opened = []
+    real = remote_module.open_store
+    monkeypatch.setattr(
+        remote_module,
+        "open_store",
+        lambda *args: opened.append(CountedStorage(real(*args))) or opened[-1],
+    )
+    copy.fetch()
+    assert not [call for call in opened[-1].calls if call[0] == "read_ranges"]
+    assert copy.fsck(data=True).problems == ()
+    copy.checkout("origin/main", detach=True)
+    assert same_files(repo, copy)
+
+
+def test_a_clone_that_fails_leaves_no_folder(repo, store, tmp_path):
+    with pytest.raises(NotFoundError, match="nope"):
+        clone(store, tmp_path / "c", branch="nope")
+    with pytest.raises(NotFoundError, match="nothing was pushed"):
+        clone(tmp_path / "empty", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "x").write_text("x")
+    with pytest.raises(ConflictError):
+        clone(store, tmp_path / "c")
+    assert (tmp_path / "c" / "x").read_text() == "x"

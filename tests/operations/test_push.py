@@ -1,0 +1,180 @@
+"""push: only what is missing travels, all refs move together or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, CorruptionError, NotFoundError, UsageError, clone
+from mvc.remotes import remote as remote_module
+from mvc.remotes.root_store import RootStore
+from mvc.storage.local import LocalStorage
+from support.remote_repos import CountedStorage, commit_model, make_repo
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def repo(tmp_path, store):
+    return make_repo(tmp_path / "a", str(store))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return a list of the storages that were opened, which note what they are asked."""
+    opened = []
+    real = remote_module.open_store
+
+    def open_counted(*args):
+        opened.append(CountedStorage(real(*args)))
+        return opened[-1]
+
+    monkeypatch.setattr(remote_module, "open_store", open_counted)
+    return opened
+
+
+def refs_of(store):
+    return RootStore(LocalStorage(store)).read().refs
+
+
+def test_the_current_branch_is_pushed_with_all_it_needs(repo, store, tmp_path):
+    commit = commit_model(repo)
+    done = repo.push()
+    assert [(one.name, one.status) for one in done.refs] == [("refs/heads/main", "created")]
+    assert refs_of(store) == {"refs/heads/main": commit}
+    copy = clone(store, tmp_path / "b")
+    assert copy.head.commit == commit
+    for name in ("model.safetensors",):
+        assert (copy.worktree / name).read_bytes() == (repo.worktree / name).read_bytes()
+    assert copy.fsck(data=True).problems == ()
+
+
+def test_what_is_there_is_not_sent_again(repo, asked):
+    commit_model(repo, layers=8, width=64)
+    first = repo.push().sent_bytes
+    assert repo.push().sent_bytes == 0
+    assert asked[-1].calls == [("read_tagged", "root")]
+    write = repo.worktree / "notes.txt"
+    write.write_text("x")
+    repo.commit("notes", paths=["notes.txt"])
+    assert repo.push().sent_bytes < 1000
+    assert first > 100_000
+
+
+def test_a_small_change_sends_about_that_much(repo, asked):
+    commit_model(repo, layers=40, width=64)
+    whole = repo.push().sent_bytes
+    commit_model(repo, layers=40, width=64, layers__3__q=np.ones((64, 64), np.float32))
+    sent = repo.push().sent_bytes
+    assert sent < 0.08 * whole
+
+
+def test_a_branch_that_would_lose_commits_is_refused_and_nothing_moves(repo, store, tmp_path):
+    commit_model(repo)
+    repo.push()
+    other = clone(store, tmp_path / "b")
+    other.identity = repo.identity
+    commit_model(other, seed=1)
+    other.push()
+    before = refs_of(store)
+    commit_model(repo, seed=2)
+    repo.create_branch("side")
+    with pytest.raises(ConflictError, match="not here"):
+        repo.push("origin", ["main", "side"])
+    assert refs_of(store) == before
+    repo.fetch()
+    with pytest.raises(ConflictError, match="diverged"):
+        repo.push()
+    assert repo.push(force=True).refs[0].status == "forced"
+    with pytest.raises(ConflictError):
+        other.push(lease=True, refspecs=["main"])
+    other.fetch()
+    other.push(lease=True)
+
+
+def test_refs_are_deleted_and_tags_stay_where_they_are(repo, store):
+    commit_model(repo)
+    repo.create_branch("side")
+    repo.create_tag("v1", message="one")
+    repo.push(all_branches=True, tags=True)
+    assert set(refs_of(store)) == {"refs/heads/main", "refs/heads/side", "refs/tags/v1"}
+    assert repo.push("origin", [":side"]).refs[0].status == "deleted"
+    assert "refs/heads/side" not in refs_of(store)
+    with pytest.raises(NotFoundError):
+        repo.push("origin", [":side"])
+    commit_model(repo, seed=4)
+    repo.create_tag("v1", message="two", force=True)
+    with pytest.raises(ConflictError, match="exists"):
+        repo.push("origin", ["v1"])
+    assert repo.push("origin", ["+v1"]).refs[0].status == "forced"
+
+
+def test_a_dry_run_sends_and_moves_nothing(repo, store, asked):
+    commit_model(repo)
+    done = repo.push(dry_run=True)
+    assert done.refs[0].status == "created"
+    assert {call[0] for call in asked[-1].calls} == {"read_tagged"}
+    assert not (store / "root").exists()
+
+
+def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(repo, asked):
+    with pytest.raises(NotFoundError):
+        repo.push()
+    commit_model(repo)
+    for specs, error in [
+        (["nope"], NotFoundError),
+        (["a:b:c"], UsageError),
+        (["HEAD"], UsageError),
+    ]:
+        with pytest.raises(error):
+            repo.push("origin", specs)
+    with pytest.raises(NotFoundError, match="no remote 'elsewhere'"):
+        repo.push("elsewhere")
+    assert all(call[0] == "read_tagged" for one in asked for call in one.calls)
+
+
+def test_damage_is_never_pushed(repo, store):
+    commit_model(repo)
+    (pack,) = (repo.git_dir / "chunks" / "packs").glob("*.pack")
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+    with pytest.raises(CorruptionError, match="damaged"):
+        repo.push()
+    assert not (store / "root").exists()
+
+
+def test_a_push_that_was_cut_off_is_resumed_without_sending_a_pack_again(repo, store, monkeypatch):
+    commit_model(repo, layers=8, width=64)
+
+    def die(self, change):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RootStore, "update", die)
+        with pytest.raises(KeyboardInterrupt):
+            repo.push()
+    packs = {path: path.stat().st_mtime_ns for path in (store / "packs").iterdir()}
+    assert packs
+    repo.push()
+    assert {path: path.stat().st_mtime_ns for path in (store / "packs").iterdir()} == packs
+
+
+def test_an_upstream_is_set_and_counted(repo, store, tmp_path):
+    commit_model(repo)
+    repo.push(set_upstream=True)
+    up = repo.upstream()
+    assert (up.remote, up.branch, up.ahead, up.behind) == ("origin", "main", 0, 0)
+    commit_model(repo, seed=1)
+    commit_model(repo, seed=2)
+    other = clone(store, tmp_path / "b")
+    other.identity = repo.identity
+    commit_model(other, seed=3)
+    other.push()
+    repo.fetch()
+    up = repo.upstream()
+    assert (up.ahead, up.behind) == (2, 1)
