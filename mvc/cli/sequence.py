@@ -67,9 +67,7 @@ class Shown:
     as_json: bool
 
 
-def show_merge(
-    repo: Repo, verb: Verb, result: MergeResult, shown: Shown, **more: object
-) -> None:
+def show_merge(repo: Repo, verb: Verb, result: MergeResult, shown: Shown, **more: object) -> None:
     """Show what a merge did, and in JSON ``more``; conflicts are a negative answer."""
     if shown.as_json:
         write_json({**merge_fields(result), **more})
