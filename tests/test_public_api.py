@@ -17,6 +17,7 @@ from mvc import Repo
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
+add_remote(self, name, url)
 best(self, metric, *revisions, maximise=False)
 bisect_log(self)
 bisect_mark(self, term, *revisions, progress=None)
@@ -31,14 +32,14 @@ first_parent=False, progress=None)
 bisect_step(self)
 blame(self, revision='HEAD', *, tensors=None, paths=(), samples=24, compute=False, progress=None)
 branches(self)
+changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
 check_ignore(self, paths)
+checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 cherry_pick(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, mainline=None, \
 record_origin=False, commit=True, no_gate=False, progress=None)
 close(self)
-changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
-checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
@@ -61,18 +62,20 @@ progress=None)
 doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
+fetch(self, remote=None, refspecs=(), *, prune=False, content=True, progress=None)
 follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
-merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, tokenizer=None, \
-message=None, fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
+list_remote(self, remote=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
+merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, tokenizer=None, \
+message=None, fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
 merge_base(self, left, right)
 merge_recipe(self, recipe, output, *, seed=0, force=False, progress=None)
 move(self, sources, target, *, force=False)
@@ -84,17 +87,23 @@ plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
 plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
 keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \
 also_diverged=(), now_s=None)
+plan_repack(self, *, everything=False, grace_s=None)
 plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
 at_step=None)
-plan_repack(self, *, everything=False, grace_s=None)
 preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, \
 tokenizer=None, progress=None)
 prune(self, plan)
+pull(self, remote=None, branch=None, *, fast_forward='allowed', progress=None)
+push(self, remote=None, refspecs=(), *, force=False, all_branches=False, tags=False, lease=False, \
+set_upstream=False, dry_run=False, progress=None)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)
 reflog(self, ref='HEAD')
+remotes(self)
 remove(self, paths, *, cached=False, force=False, recursive=False)
+remove_remote(self, name)
 rename_branch(self, old, new, *, force=False)
+rename_remote(self, old, new)
 repack(self, plan=None, *, progress=None)
 replay_merge(self, revision='HEAD', *, progress=None)
 reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
@@ -104,6 +113,8 @@ revert(self, *revisions, strategy=None, rules=(), arithmetic=False, mainline=Non
 no_gate=False, progress=None)
 rollback(self, plan, *, reason='', force=False, progress=None)
 set_config(self, key, value)
+set_remote_url(self, name, url)
+set_upstream(self, branch, remote, target=None)
 show(self, revision='HEAD')
 skip(self, kind, *, progress=None)
 stash(self, message=None, *, paths=(), untracked=False, keep_index=False, progress=None)
@@ -118,6 +129,7 @@ tags(self)
 tensor(self, revision, path, name, *, framework='numpy')
 tensors(self, revision='HEAD', *, paths=(), tensors=None, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
+upstream(self, branch=None)
 verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD')
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
@@ -231,7 +243,7 @@ def test_names_of_mvc():
         "ModelTensor", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe",
+        "__version__", "clone", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip

@@ -60,6 +60,11 @@ def list_missing(
     return found
 
 
+def count_missing(objects: ObjectStore, tip: GitId, other: GitId) -> int:
+    """Return how many commits one commit reaches and another does not."""
+    return len(_split_commits(objects, [tip], [other])[0])
+
+
 def _peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], list[GitId]]:
     """Return the tags among some objects, and the commits that all of them lead to."""
     tags: dict[GitId, None] = {}

@@ -12,8 +12,8 @@ from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import fetch
-from mvc.operations.remotes import set_upstream
-from mvc.remotes.remote import DEFAULT_REMOTE, REMOTES, write_remote
+from mvc.remotes.settings import DEFAULT_REMOTE, REMOTES, write_remote
+from mvc.remotes.tracking import set_upstream
 from mvc.storage.urls import parse_store_url
 from mvc.workspace.context import init
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.operations.fetch import fetch
 from mvc.operations.merge import merge
-from mvc.operations.remotes import find_upstream
+from mvc.remotes.tracking import find_upstream
 
 if TYPE_CHECKING:
     from mvc.operations.fetch import FetchResult

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.operations.remotes import set_upstream as upstream
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Root, with_packs
+from mvc.remotes.tracking import set_upstream as upstream
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 

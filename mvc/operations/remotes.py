@@ -1,4 +1,4 @@
-"""remote: names for places to push to and fetch from; which branch follows which there."""
+"""remote: names for places to push to and fetch from."""
 
 from __future__ import annotations
 
@@ -8,42 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.refnames import HEADS
-from mvc.remotes.remote import (
+from mvc.remotes.remote import Remote, open_remote
+from mvc.remotes.settings import (
     REMOTES,
-    Remote,
     check_remote_name,
     list_remotes,
-    open_remote,
     parse_url,
     write_remote,
 )
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.remotes.remote import RemoteSettings
+    from mvc.remotes.settings import RemoteSettings
     from mvc.workspace.context import Context
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """The branch of a remote that a branch here follows.
-
-    Attributes:
-        remote: name of the remote.
-        branch: name of the branch there.
-        ref: full name of the ref here that remembers where it was.
-        commit: where it was when last heard of; None if it is not known.
-        ahead: commits here that are not there.
-        behind: commits there that are not here.
-    """
-
-    remote: str
-    branch: str
-    ref: str
-    commit: GitId | None
-    ahead: int = 0
-    behind: int = 0
 
 
 def add(context: Context, name: str, url: str) -> RemoteSettings:
@@ -104,8 +81,7 @@ def rename(context: Context, old: str, new: str) -> RemoteSettings:
         name = target + ref.removeprefix(f"{REMOTES}{old}/")
         history.update_ref(name, commit, expected=None, message="remote: renamed", stamp=stamp)
         history.delete_ref(ref, expected=commit, stamp=stamp)
-    if source.is_dir():
-        source.rename(source.parent / new)
+    shutil.rmtree(source, ignore_errors=True)  # a cache
     return list_remotes(context)[new]
 
 
@@ -116,46 +92,23 @@ def _require(context: Context, name: str) -> None:
         )
 
 
-def list_refs_there(context: Context, remote: str | None = None) -> tuple[str, dict[str, GitId]]:
-    """Return the branch that a clone checks out, and full name → id of all refs of a remote."""
+@dataclass(frozen=True, slots=True)
+class RemoteRefs:
+    """The refs of a remote.
+
+    Attributes:
+        head: full name of the branch that a clone checks out.
+        refs: full name → id of commit or tag.
+    """
+
+    head: str
+    refs: dict[str, GitId]
+
+
+def list_refs_there(context: Context, remote: str | None = None) -> RemoteRefs:
+    """Return the refs of a remote, as they are there now."""
     there = open_remote(context, remote)
     root = there.roots.read()
     if root is None:
         raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
-    return root.head, dict(sorted(root.refs.items()))
-
-
-def set_upstream(context: Context, branch: str, remote: str, target: str) -> None:
-    """Let a branch follow one of a remote, given its full name there."""
-    context.history.set_config(f"branch.{branch}.remote", remote)
-    context.history.set_config(f"branch.{branch}.merge", target)
-
-
-def find_upstream(context: Context, branch: str | None) -> Upstream | None:
-    """Return what a branch follows, and how far the two are apart, or None."""
-    history = context.history
-    if branch is None:
-        return None
-    remote = history.get_config(f"branch.{branch}.remote")
-    target = history.get_config(f"branch.{branch}.merge")
-    if remote is None or target is None or not target.startswith(HEADS):
-        return None
-    settings = list_remotes(context).get(remote)
-    found = (spec.map(target) for spec in (settings.fetch if settings else ()))
-    ref = next((one for one in found if one is not None), None)
-    if ref is None:
-        return None
-    there, here = history.find_ref(ref), history.find_ref(HEADS + branch)
-    name = target.removeprefix(HEADS)
-    if there is None or here is None or there == here:
-        return Upstream(remote, name, ref, there)
-    return Upstream(
-        remote, name, ref, there, _count(context, here, there), _count(context, there, here)
-    )
-
-
-def _count(context: Context, tip: GitId, other: GitId) -> int:
-    """Return how many commits one tip has and the other lacks."""
-    from mvc.remotes.history import list_new  # noqa: PLC0415  most branches are where they were
-
-    return sum(kind == "commit" for _, kind in list_new(context, [tip], [other]))
+    return RemoteRefs(root.head, dict(sorted(root.refs.items())))

@@ -1,50 +1,26 @@
-"""A remote that is configured, or given by its URL: its settings, and the handle to work with."""
+"""The handle of a remote that is configured, or given by its URL."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.errors import NotFoundError, UsageError
-from mvc.remotes.refspecs import default_fetch, parse_refspec
+from mvc.errors import NotFoundError
 from mvc.remotes.remote_packs import RemotePacks
 from mvc.remotes.root_store import RootStore
-from mvc.storage.opening import DEFAULT_TIMEOUT_S, StoreOptions, open_store
-from mvc.storage.urls import hide_secrets, is_store_url, parse_store_url
+from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes
+from mvc.storage.opening import open_store
+from mvc.storage.options import StoreOptions
+from mvc.storage.urls import parse_store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mvc.remotes.refspecs import Refspec
     from mvc.storage.protocol import SharedStorage
-    from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
 
-DEFAULT_REMOTE = "origin"
-REMOTES = "refs/remotes/"
 _FOLDER = "remotes"
 _UNNAMED = "unnamed"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_LONGEST_TIMEOUT_S = 3600
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteSettings:
-    """What the config says of a remote.
-
-    Attributes:
-        name: its name; None for one that is given by its URL alone.
-        url: where it is.
-        fetch: what a fetch brings and where it goes.
-        options: how its store is reached.
-    """
-
-    name: str | None
-    url: StoreUrl
-    fetch: tuple[Refspec, ...]
-    options: StoreOptions
 
 
 class Remote:
@@ -75,20 +51,6 @@ class Remote:
         return RemotePacks(self.storage, self.folder / "indexes", self._context.store.storage)
 
 
-def check_remote_name(name: str) -> str:
-    """Return a name that a remote can have."""
-    if not _NAME.match(name) or name.endswith(".lock") or ".." in name:
-        raise UsageError(f"{name!r} is not a valid name for a remote")
-    return name
-
-
-def list_remotes(context: Context) -> dict[str, RemoteSettings]:
-    """Return name → settings of the remotes that are configured, by name."""
-    config = context.history.read_config()
-    names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
-    return {name: _read_settings(context, config, name) for name in sorted(names)}
-
-
 def open_remote(context: Context, name: str | None = None) -> Remote:
     """Return a remote by its name, URL or path; ``origin``, or the only one, by default.
 
@@ -113,38 +75,3 @@ def open_remote(context: Context, name: str | None = None) -> Remote:
         )
     url = parse_store_url(name, base=context.worktree)
     return Remote(context, RemoteSettings(None, url, (), StoreOptions()))
-
-
-def parse_url(context: Context, url: str) -> StoreUrl:
-    """Return where a remote is to be, given as a user does."""
-    if not is_store_url(url):
-        raise UsageError(f"{hide_secrets(url)!r} is not the URL of a store")
-    return parse_store_url(url, base=context.worktree)
-
-
-def write_remote(context: Context, name: str, url: StoreUrl) -> RemoteSettings:
-    """Write a remote to the config, with its URL as it was understood."""
-    context.history.set_config(f"remote.{name}.url", str(url))
-    context.history.set_config(f"remote.{name}.fetch", default_fetch(name))
-    return list_remotes(context)[name]
-
-
-def _read_settings(context: Context, config: dict[str, str], name: str) -> RemoteSettings:
-    def get(key: str) -> str | None:
-        return config.get(f"remote.{name}.{key}")
-
-    timeout = get("timeout") or str(DEFAULT_TIMEOUT_S)
-    if not timeout.isdigit() or not 0 < int(timeout) <= _LONGEST_TIMEOUT_S:
-        raise UsageError(f"remote.{name}.timeout is {timeout!r}, not seconds")
-    spool = context.git_dir / "tmp"
-    return RemoteSettings(
-        name,
-        parse_store_url(get("url") or "", base=context.worktree),
-        (parse_refspec(get("fetch") or default_fetch(name)),),
-        StoreOptions(
-            endpoint=get("endpoint"),
-            region=get("region"),
-            timeout_s=int(timeout),
-            spool=spool if spool.is_dir() else None,
-        ),
-    )

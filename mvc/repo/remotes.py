@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from mvc.operations.merge import FastForward
     from mvc.operations.pull import PullResult
     from mvc.operations.push import PushResult
-    from mvc.operations.remotes import Upstream
-    from mvc.remotes.remote import RemoteSettings
+    from mvc.operations.remotes import RemoteRefs
+    from mvc.remotes.settings import RemoteSettings
+    from mvc.remotes.tracking import Upstream
     from mvc.repo.opening import Progress
 
 
@@ -27,8 +28,12 @@ class Remotes(OpenRepo):
     """
 
     def remotes(self) -> dict[str, RemoteSettings]:
-        """Return name → settings of all remotes."""
-        return remotes.remote.list_remotes(self._context)
+        """Return name → settings of all remotes.
+
+        Raises:
+            UsageError: the config says what cannot be used.
+        """
+        return remotes.settings.list_remotes(self._context)
 
     def add_remote(self, name: str, url: str) -> RemoteSettings:
         """Add a remote; nothing is asked of it yet.
@@ -69,8 +74,8 @@ class Remotes(OpenRepo):
         """
         return operations.remotes.set_url(self._context, name, url)
 
-    def list_remote(self, remote: str | None = None) -> tuple[str, dict[str, GitId]]:
-        """Return the branch that a clone checks out, and full name → id of all refs of a remote.
+    def list_remote(self, remote: str | None = None) -> RemoteRefs:
+        """Return the refs of a remote as they are there now, and the branch that a clone checks out.
 
         Raises:
             NotFoundError: there is no such remote, or nothing was pushed to it.
@@ -79,15 +84,23 @@ class Remotes(OpenRepo):
         return operations.remotes.list_refs_there(self._context, remote)
 
     def upstream(self, branch: str | None = None) -> Upstream | None:
-        """Return what a branch (by default the current one) follows, as last heard of, or None."""
+        """Return what a branch (by default the current one) follows, as last heard of, or None.
+
+        Raises:
+            UsageError: the config says what cannot be used.
+        """
         branch = branch or self._context.history.head().branch
-        return operations.remotes.find_upstream(self._context, branch)
+        return remotes.tracking.find_upstream(self._context, branch)
 
     def set_upstream(self, branch: str, remote: str, target: str | None = None) -> None:
-        """Let a branch follow one of a remote, of the same name unless ``target`` says another."""
+        """Let a branch follow one of a remote, of the same name unless ``target`` says another.
+
+        Raises:
+            NotFoundError: there is no such remote.
+        """
         remotes.remote.open_remote(self._context, remote)
         name = remotes.refspecs.full_target(target or branch)
-        operations.remotes.set_upstream(self._context, branch, remote, name)
+        remotes.tracking.set_upstream(self._context, branch, remote, name)
 
     def push(
         self,

@@ -6,12 +6,12 @@ own tools look: in the environment and beyond.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mvc.errors import MvcError, UsageError
+from mvc.storage.options import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,27 +21,9 @@ if TYPE_CHECKING:
     from mvc.storage.protocol import SharedStorage
     from mvc.storage.urls import StoreUrl
 
-DEFAULT_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 10
 _HF_ENDPOINT = "https://s3.hf.co"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """How a store is reached, beside its URL.
-
-    Attributes:
-        endpoint: URL of an S3 server that is not Amazon's; else what the environment names.
-        region: of the bucket; else what the environment names.
-        timeout_s: after how many seconds without an answer a request is given up and tried again.
-        spool: the folder of objects on their way; the system's own by default.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    timeout_s: int = DEFAULT_TIMEOUT_S
-    spool: Path | None = None
 
 
 def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStorage:

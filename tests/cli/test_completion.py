@@ -26,7 +26,7 @@ def told(shell, *words):
         ("-C . stat", ["status"]),
         ("-C ", [FILES]),
         ("--no", ["--no-pager"]),
-        ("help re", ["reflog", "restore", "reset", "revert", "repack"]),
+        ("help re", ["reflog", "remote", "restore", "reset", "revert", "repack"]),
         ("ci", ["ci"]),
         ("ci --am", ["--amend"]),
         ("log --one", ["--oneline"]),

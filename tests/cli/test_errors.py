@@ -19,7 +19,7 @@ from support.stockgit import git
 MISTAKES = [
     (["comit"], 2, "'comit' is not an mvc command", "'commit'"),
     (["frobnicate"], 2, "'frobnicate' is not an mvc command", "mvc --help"),
-    (["push"], 2, "'push' is not an mvc command", "no remotes"),
+    (["push"], 3, "the repository has no remote 'origin'; it has none", "mvc remote add origin"),
     (["rebase", "main"], 2, "'rebase' is not an mvc command", "mvc merge BRANCH"),
     (["stash", "pop"], 3, "there is no stash", "mvc stash"),
     (["revert", "--continue"], 4, "no revert is under way", ""),

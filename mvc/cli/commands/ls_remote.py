@@ -15,7 +15,8 @@ def ls_remote(
     as_json: Json = False,
 ) -> None:
     """List the refs of a remote (origin by default): one request, nothing changes here."""
-    head, refs = open_repo().list_remote(remote)
+    found = open_repo().list_remote(remote)
+    head, refs = found.head, found.refs
     if as_json:
         write_json({"head": head, "refs": refs})
         return

@@ -17,8 +17,8 @@ from mvc.errors import CorruptionError, FormatError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations.remotes import Upstream
     from mvc.operations.status import FileStatus, Status
+    from mvc.remotes.tracking import Upstream
     from mvc.repo import Repo
 
 _UNTRACKED_SHOWN = 100

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mvc.cli.output import Output
     from mvc.operations.fetch import FetchResult, RefFetch
     from mvc.operations.push import PushResult, RefPush
-    from mvc.operations.remotes import Upstream
+    from mvc.remotes.tracking import Upstream
 
 _PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/")
 _WIDTH = 17

@@ -1,0 +1,71 @@
+"""Which branch here follows which branch of a remote, and how far the two are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.history.refnames import HEADS
+
+if TYPE_CHECKING:
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The branch of a remote that a branch here follows.
+
+    Attributes:
+        remote: name of the remote.
+        branch: name of the branch there.
+        ref: full name of the ref here that remembers where it was.
+        commit: where it was when last heard of; None if it is not known.
+        ahead: commits here that are not there.
+        behind: commits there that are not here.
+    """
+
+    remote: str
+    branch: str
+    ref: str
+    commit: GitId | None
+    ahead: int = 0
+    behind: int = 0
+
+
+def set_upstream(context: Context, branch: str, remote: str, target: str) -> None:
+    """Let a branch follow one of a remote, given its full name there."""
+    context.history.set_config(f"branch.{branch}.remote", remote)
+    context.history.set_config(f"branch.{branch}.merge", target)
+
+
+def find_upstream(context: Context, branch: str | None) -> Upstream | None:
+    """Return what a branch follows, and how far the two are apart, or None."""
+    history = context.history
+    if branch is None:
+        return None
+    remote = history.get_config(f"branch.{branch}.remote")
+    target = history.get_config(f"branch.{branch}.merge")
+    if remote is None or target is None or not target.startswith(HEADS):
+        return None
+    from mvc.remotes.settings import list_remotes  # noqa: PLC0415  most repositories have none
+
+    settings = list_remotes(context).get(remote)
+    found = (spec.map(target) for spec in (settings.fetch if settings else ()))
+    ref = next((one for one in found if one is not None), None)
+    if ref is None:
+        return None
+    there, here = history.find_ref(ref), history.find_ref(HEADS + branch)
+    name = target.removeprefix(HEADS)
+    if there is None or here is None or there == here:
+        return Upstream(remote, name, ref, there)
+    return Upstream(
+        remote, name, ref, there, _count(context, here, there), _count(context, there, here)
+    )
+
+
+def _count(context: Context, tip: GitId, other: GitId) -> int:
+    """Return how many commits one tip has and the other lacks."""
+    from mvc.history.transfer import count_missing  # noqa: PLC0415  most branches are in step
+
+    return count_missing(context.history.objects, tip, other)
