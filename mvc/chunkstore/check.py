@@ -78,7 +78,8 @@ def check_packs(
 
     def check(pack: PackId) -> list[StoreProblem]:
         slot = slots.pop() if slots else ReadSlot()
-        problems = list(_PackCheck(reader, pack, listing).run(slot if data else None))
+        sizes = listing.packs[pack], listing.indexes.get(pack, 0)
+        problems = list(_PackCheck(reader, pack, *sizes).run(slot if data else None))
         slots.append(slot)
         return problems
 
@@ -94,13 +95,21 @@ def check_packs(
         executor.shutdown(cancel_futures=True)
 
 
+def check_whole_pack(reader: ChunkReader, pack: PackId) -> list[StoreProblem]:
+    """Return what is wrong with one pack: its name, its index, every chunk."""
+    sizes = [reader.storage.find_size(key(pack)) or 0 for key in (pack_key, index_key)]
+    return list(_PackCheck(reader, pack, *sizes).run(ReadSlot()))
+
+
 class _PackCheck:
-    def __init__(self, reader: ChunkReader, pack: PackId, listing: PackListing) -> None:
+    def __init__(
+        self, reader: ChunkReader, pack: PackId, size_bytes: int, index_bytes: int
+    ) -> None:
         self.storage = reader.storage
         self.reader = reader
         self.pack = pack
-        self.size_bytes = listing.packs[pack]
-        self.index_bytes = listing.indexes.get(pack, 0)
+        self.size_bytes = size_bytes
+        self.index_bytes = index_bytes
 
     def run(self, slot: ReadSlot | None) -> Iterator[StoreProblem]:
         """Yield the problems; bodies are read only if a slot to read them with is given."""

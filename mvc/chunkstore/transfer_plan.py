@@ -17,6 +17,7 @@ from mvc.ids import ChunkId
 if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids, Mask
     from mvc.formats.pack_index import PackIndex
+    from mvc.ids import PackId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,13 @@ class TransferPlan:
         whole: packs that travel as they are.
         parts: packs of which only some rows do, in their order in the pack.
         missing: wanted chunks that the source cannot give either.
+        needs: for each of ``whole``, which of the others its chunks are based on.
     """
 
     whole: tuple[PackIndex, ...]
     parts: tuple[tuple[PackIndex, tuple[int, ...]], ...]
     missing: tuple[ChunkId, ...]
+    needs: tuple[frozenset[PackId], ...]
 
     @property
     def part_bytes(self) -> int:
@@ -64,22 +67,33 @@ def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> Tr
     ends: Mask = _has(target, source.ids)
     travels = source.close(start, ends=ends) & ~ends
     copies = np.sort(source.chosen[np.flatnonzero(travels)])
-    whole: list[PackIndex] = []
+    whole: list[int] = []
     parts: list[tuple[PackIndex, tuple[int, ...]]] = []
     for number, index in enumerate(source.indexes):
         first, end = np.searchsorted(copies, source.starts[number : number + 2])
         rows = copies[first:end] - source.starts[number]
         if len(rows) == len(index) > 0:
-            whole.append(index)
+            whole.append(number)
         elif len(rows):
             in_order = rows[np.argsort(index.offsets[rows])]
             parts.append((index, tuple(in_order.tolist())))
-    missing = np.flatnonzero(~is_there)
+    missing, together = np.flatnonzero(~is_there), frozenset(whole)
     return TransferPlan(
-        tuple(whole),
+        tuple(source.indexes[number] for number in whole),
         tuple(parts),
         tuple(_id_at(lacking, place) for place in missing.tolist()),
+        tuple(_find_needs(source, number, travels, together) for number in whole),
     )
+
+
+def _find_needs(
+    source: StoredCopies, number: int, travels: Mask, whole: frozenset[int]
+) -> frozenset[PackId]:
+    """Return which packs that travel whole the chunks of one are based on."""
+    bases = source.bases[source.starts[number] : source.starts[number + 1]]
+    used = np.unique(bases[bases >= 0])
+    packs = np.unique(source.packs[source.chosen[used[travels[used]]]]).tolist()
+    return frozenset(source.indexes[one].pack for one in packs if one in whole and one != number)
 
 
 def _has(copies: StoredCopies, ids: Ids) -> Mask:

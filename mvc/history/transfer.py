@@ -8,6 +8,7 @@ tips name is there.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import zlib
@@ -24,7 +25,7 @@ from mvc.history.walks import CLOCK_SLOP_S
 from mvc.ids import hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.history.objects import ObjectStore
@@ -164,24 +165,29 @@ def write_objects(objects: ObjectStore, entries: Sequence[Entry], folder: Path) 
     return write_pack(folder, len(entries), ((one, *objects.read(one)) for one, _ in entries))
 
 
-def receive_pack(objects: ObjectStore, path: Path, name: str) -> list[GitId]:
-    """Take over what a Git pack from elsewhere holds and the repository lacks; return those ids.
+def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId]:
+    """Take over what Git packs from elsewhere hold and the repository lacks; return those ids.
+
+    However many come, one pack is written.
 
     Args:
         objects: of the repository.
-        path: the pack, in a file.
-        name: the SHA-1 that it has to end with.
+        packs: the SHA-1 that each has to end with → its file.
 
     Raises:
-        FormatError: it is not a pack of whole objects, or not the one that was named.
+        FormatError: one is not a pack of whole objects, or not the one that was named.
     """
-    with fs.open_file(path) as file:
-        entries = {one: (at, kind) for at, one, kind in _parse_pack(file.fileno(), name)}
-        new = [one for one in entries if not objects.has(one)]
+    with contextlib.ExitStack() as stack:
+        new: dict[GitId, tuple[int, int, str]] = {}
+        for name, path in packs.items():
+            descriptor = stack.enter_context(fs.open_file(path)).fileno()
+            for at, one, kind in _parse_pack(descriptor, name):
+                if one not in new and not objects.has(one):
+                    new[one] = (descriptor, at, kind)
         if new:
-            read = (_read_entry(file.fileno(), *entries[one], one) for one in new)
+            read = (_read_entry(*place, one) for one, place in new.items())
             write_pack(objects.folder / "pack", len(new), read)
-    return new
+        return list(new)
 
 
 def _read_entry(descriptor: int, at: int, kind: str, one: GitId) -> tuple[GitId, str, bytes]:

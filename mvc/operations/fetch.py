@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError
+from mvc.errors import NotFoundError
 from mvc.history.refnames import TAGS
-from mvc.history.transfer import check_connected
 from mvc.remotes.content import receive_content
-from mvc.remotes.history import forget_taken, list_chunks, list_new, receive_history
+from mvc.remotes.history import bring_history, list_chunks
 from mvc.remotes.refspecs import Refspec, parse_refspec
 from mvc.remotes.remote import open_remote
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
@@ -117,14 +116,7 @@ def _receive(
     if not tips:
         return 0
     listing = there.roots.read_listing(root)
-    receive_history(context, there, listing.history)
-    try:
-        check_connected(context.history.objects, tips, _fresh(context, tips, known))
-        entries = list_new(context, tips, known)
-    except FormatError:
-        forget_taken(there)  # something that came before was removed since
-        receive_history(context, there, listing.history)
-        entries = list_new(context, tips, known)
+    entries = bring_history(context, there, listing.history, tips, known)
     if not content:
         return 0
     wanted = list_chunks(context, entries)
@@ -140,13 +132,6 @@ def _receive(
         there.folder / "incoming",
         progress,
     )
-
-
-def _fresh(context: Context, tips: set[GitId], known: Sequence[GitId]) -> list[GitId]:
-    for tip in tips:
-        if not context.history.has_object(tip):
-            raise FormatError(f"the remote lacks object {tip}, which a ref of it names")
-    return [one for one, _ in list_new(context, tips, known)]
 
 
 def _move(context: Context, source: str, name: str | None, new: GitId) -> RefFetch:

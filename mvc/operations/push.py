@@ -236,7 +236,7 @@ def _send(
             raise _Moved
         return with_packs(_move_refs(old, changes), packs, history)
 
-    there.roots.update(move)
+    there.roots.update(move, since_read=True)
     return sum(packs.values()) + sum(history.values())
 
 

@@ -1,36 +1,31 @@
 """Chunks on their way to a remote and back.
 
 To send: packs of which everything is wanted go as they are, of others the wanted records go in new
-packs. To receive: the same the other way round, into a folder of its own. There every chunk is decoded
-and hashed, with what is here already for the chunks that others are based on; only then do the packs
-move among those of the repository. What a kill leaves in that folder is used by the next attempt.
+packs. To receive: the same the other way round, into a folder of its own (``arrival``).
 """
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from mvc import fs
-from mvc.chunkstore.catalog import PackCatalog
 from mvc.chunkstore.chains import ReadSlot, check_header
-from mvc.chunkstore.check import check_packs
-from mvc.chunkstore.listing import PACKS, PackListing, index_key, pack_key
+from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.parallel import for_each
-from mvc.chunkstore.reader import ChunkReader
 from mvc.chunkstore.rewriter import carry_rows, check_pack
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
-from mvc.errors import CorruptionError, FormatError, NotFoundError
+from mvc.errors import NotFoundError
 from mvc.progress import announce
+from mvc.remotes.arrival import Arrival
 from mvc.remotes.remote_packs import read_there
-from mvc.storage.joined import JoinedStorage
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
@@ -44,6 +39,9 @@ if TYPE_CHECKING:
 _GROUP_BYTES = 8 * 2**20
 _GAP_BYTES = 2**16  # neighbours this close are read as one
 _FETCH_THREADS = 4
+_READS_AHEAD = 2 * _FETCH_THREADS
+_FETCH_PACKS = 2
+"""So many packs come at once, each in parts: one is made durable while the other comes."""
 
 
 def send_content(
@@ -119,72 +117,54 @@ def receive_content(
         FormatError: what came is not what it was asked for; nothing of it is kept.
         NotFoundError: neither side has a chunk.
     """
-    here = store.copies()
-    plan = plan_transfer(remote.copies(packs), here, wanted)
-    if plan.missing:
-        raise NotFoundError(f"chunk {plan.missing[0].hex()[:12]} is not on the remote")
-    if not plan.size_bytes:
-        return 0
-    announce(progress, plan.size_bytes)
-    with _incoming(incoming) as landing:
-        for index in plan.whole:
-            if landing.find_size(index_key(index.pack)) is None:
-                remote.fetch(index, landing, progress)
-        _fetch_parts(remote, plan, landing, progress)
-        _verify(store, landing)
-        _move(landing, folder)
+    with Arrival(incoming, store, remote) as arrival:
+        plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)
+        if plan.missing:
+            raise NotFoundError(f"chunk {plan.missing[0].hex()[:12]} is not on the remote")
+        announce(progress, plan.size_bytes)
+        _fetch_parts(remote, plan, arrival.landing, progress)
+        whole = arrival.order(plan)
+
+        def land(index: PackIndex, _: None) -> int:
+            remote.fetch(index, arrival.landing, progress)
+            arrival.landed(index)
+            return 0
+
+        for_each(whole, lambda: None, land, threads=_FETCH_PACKS)
+        arrival.move(folder)
     store.refresh()
     return plan.size_bytes
-
-
-@contextmanager
-def _incoming(folder: Path) -> Iterator[LocalStorage]:
-    """Yield the storage of what has come; it is emptied at the end, but not by a kill."""
-    fs.make_dirs(folder)
-    with fs.exclusive_lock(folder / "lock"):
-        try:
-            yield LocalStorage(folder)
-        except FormatError:
-            shutil.rmtree(folder / PACKS, ignore_errors=True)
-            raise
-        shutil.rmtree(folder / PACKS, ignore_errors=True)
 
 
 def _fetch_parts(
     remote: RemotePacks, plan: TransferPlan, landing: LocalStorage, progress: ByteProgress
 ) -> None:
-    """Fetch the records that travel alone into new packs."""
+    """Fetch the records that travel alone into new packs, in order, some reads ahead."""
     if not plan.parts:
         return
-    with ChunkStore(landing, threads=1).rewriter() as writer:
-        for index, rows in plan.parts:
-            _fetch_rows(remote, index, rows, writer, progress)
+    groups = (
+        (index, group)
+        for index, rows in plan.parts
+        for group in _group([index.record(row) for row in rows])
+    )
 
+    def read(index: PackIndex, group: Sequence[PackRecord]) -> memoryview:
+        size_bytes = group[-1].end - group[0].offset
+        return read_there(remote.storage, pack_key(index.pack), group[0].offset, size_bytes)
 
-def _fetch_rows(
-    remote: RemotePacks,
-    index: PackIndex,
-    rows: Sequence[int],
-    writer: ChunkWriter,
-    progress: ByteProgress,
-) -> None:
-    groups = list(_group([index.record(row) for row in rows]))
-    for at in range(0, len(groups), _FETCH_THREADS):
-        found: dict[int, memoryview] = {}
-
-        def fetch(
-            number: int, _: None, *, at: int = at, found: dict[int, memoryview] = found
-        ) -> int:
-            first, last = groups[at + number][0], groups[at + number][-1]
-            size_bytes = last.end - first.offset
-            key = pack_key(index.pack)
-            found[number] = read_there(remote.storage, key, first.offset, size_bytes)
-            return size_bytes
-
-        some = groups[at : at + _FETCH_THREADS]
-        for_each(range(len(some)), lambda: None, fetch, threads=_FETCH_THREADS, progress=progress)
-        for number, group in enumerate(some):
-            _carry_group(writer, group, found[number])
+    with (
+        ThreadPoolExecutor(_FETCH_THREADS, "mvc-fetch") as crew,
+        ChunkStore(landing, threads=1).rewriter() as writer,
+    ):
+        waiting: deque[tuple[Sequence[PackRecord], Future[memoryview]]] = deque()
+        while (item := next(groups, None)) or waiting:
+            if item is not None:
+                waiting.append((item[1], crew.submit(read, *item)))
+            if item is None or len(waiting) > _READS_AHEAD:
+                group, data = waiting.popleft()
+                _carry_group(writer, group, data.result())
+                if progress is not None:
+                    progress(sum(record.end - record.offset for record in group))
 
 
 def _group(records: Sequence[PackRecord]) -> Iterator[list[PackRecord]]:
@@ -208,24 +188,3 @@ def _carry_group(writer: ChunkWriter, group: Sequence[PackRecord], data: memoryv
         part = data[record.offset - start : record.end - start]
         check_header(part, record)
         writer.carry([carry_record(record, part)])
-
-
-def _verify(store: ChunkStore, landing: LocalStorage) -> None:
-    """Decode and hash every chunk that has come."""
-    reader = ChunkReader(PackCatalog(JoinedStorage([landing, store.storage])))
-    listing = PackListing(landing)
-    for problem in check_packs(reader, listing, data=True, threads=store.threads):
-        raise CorruptionError(
-            f"the remote sent damaged content: pack {problem.pack[:12]}: {problem.detail}",
-            hint="nothing of it was kept; try another remote, or run fsck on this one",
-        )
-
-
-def _move(landing: LocalStorage, folder: Path) -> None:
-    """Move verified packs among those of the repository: packs, durably, then indexes."""
-    listing = PackListing(landing)
-    fs.make_dirs(folder / PACKS)
-    for key in (pack_key, index_key):
-        for pack in listing.packs:
-            fs.replace_staged(landing.root / key(pack), folder / key(pack))
-        fs.fsync_dir(folder / PACKS)

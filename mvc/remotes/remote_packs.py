@@ -1,7 +1,7 @@
 """The packs of a remote: what its indexes say, and packs on their way there and back.
 
 Indexes are kept below ``.mvc/remotes``: they never change, so each is fetched once. A pack is
-checked against its name on this side before it leaves and after it has come.
+checked against its name before it leaves; ``content`` checks what has come.
 """
 
 from __future__ import annotations
@@ -100,20 +100,21 @@ class RemotePacks:
                     hint='run "mvc fsck --data"; nothing damaged is pushed',
                 )
             # One that is there whole was sent by a push that was cut off.
-            if self.storage.find_size(pack_key(index.pack)) != index.pack_size_bytes:
+            is_there = self.storage.find_size(pack_key(index.pack)) == index.pack_size_bytes
+            if not is_there:
                 self.storage.upload(pack_key(index.pack), path, progress)
             elif progress is not None:
                 progress(index.pack_size_bytes)
-            data = path.with_suffix(".idx")
-            if self.storage.find_size(index_key(index.pack)) != data.stat().st_size:
-                self.storage.upload(index_key(index.pack), data)
+            data, key = path.with_suffix(".idx"), index_key(index.pack)
+            if not is_there or self.storage.find_size(key) != data.stat().st_size:
+                self.storage.upload(key, data)
             return 0
 
         for_each(packs, lambda: None, upload, threads=_PART_THREADS)
         self._indexes.update((index.pack, index) for index, _ in packs)
 
     def fetch(self, index: PackIndex, target: LocalStorage, progress: ByteProgress = None) -> None:
-        """Download a whole pack and its index; what does not match its name is not kept."""
+        """Download a whole pack and its index, to be checked there."""
         folder = target.root / PACKS
         fs.make_dirs(folder)
         size_bytes = index.pack_size_bytes
@@ -127,14 +128,17 @@ class RemotePacks:
 
             parts = range(0, size_bytes, PART_BYTES)
             for_each(parts, lambda: None, copy, threads=_PART_THREADS, progress=progress)
-            if hash_file(file.path) != index.pack:
-                raise FormatError(f"pack {index.pack[:12]} of the remote does not match its name")
             file.publish(
                 target.root / pack_key(index.pack), expected_bytes=size_bytes, read_only=True
             )
         with target.create(PACKS) as copied:
             copied.write([self._cached(index)])
             copied.publish(index_key(index.pack))
+
+    def forget(self, pack: PackId) -> None:
+        """Forget the index of a pack, which may have been a lie."""
+        self._indexes.pop(pack, None)
+        self._cache.delete(index_key(pack))
 
     def _cached(self, index: PackIndex) -> bytes:
         for storage in (self._cache, self._local):

@@ -51,10 +51,12 @@ class RootStore:
         self.storage = storage
         self._patience_s = patience_s
         self._lists: dict[str, Listing] = {}
+        self._seen: tuple[Root | None, str | None] | None = None
 
     def read(self) -> Root | None:
         """Return the root as it is now, or None if the store has none: one request."""
-        return self._read()[0]
+        self._seen = self._read()
+        return self._seen[0]
 
     def _read(self) -> tuple[Root | None, str | None]:
         found = self.storage.read_tagged(ROOT_KEY)
@@ -78,11 +80,12 @@ class RootStore:
             raise FormatError(f"list {name[:12]} of the remote does not match its name")
         return parse_list(data)
 
-    def update(self, change: Callable[[Root], Root]) -> Root:
+    def update(self, change: Callable[[Root], Root], *, since_read: bool = False) -> Root:
         """Replace the root by what ``change`` makes of it, and return that.
 
         ``change`` is called again with the newer root whenever somebody else was first, and raises
-        what makes it give up. A store without a root begins with an empty one.
+        what makes it give up. A store without a root begins with an empty one. With ``since_read``
+        the root that ``read`` returned last is tried first, which saves a request.
 
         Raises:
             ConflictError: others were first for a whole minute.
@@ -90,7 +93,8 @@ class RootStore:
         """
         give_up_s = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
-        old, tag = self._read()
+        old, tag = (self._seen if since_read else None) or self._read()
+        self._seen = None
         while True:
             new = replace(self._compact(change(old or Root())), nonce=os.urandom(NONCE_BYTES).hex())
             failure = self._try(new, tag)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mvc.errors import FormatError
 from mvc.history.git import GitHistory
 from mvc.history.reachability import read_links
-from mvc.history.transfer import check_connected, list_missing, receive_pack, write_objects
+from mvc.history.transfer import check_connected, list_missing, receive_packs, write_objects
 from mvc.history.values import Identity, Stamp, TreeEntry
 
 AUTHOR = Identity("A", "a@example.com")
@@ -101,15 +101,15 @@ def test_a_pack_brings_what_is_new_and_only_that(history, other, tmp_path):
         history.objects, list_missing(history.objects, [tag], []), tmp_path / "out"
     )
     name = path.stem.removeprefix("pack-")
-    new = receive_pack(other.objects, path, name)
+    new = receive_packs(other.objects, {name: path})
     assert set(new) == reach(history.objects, [tag])
-    assert receive_pack(other.objects, path, name) == []
+    assert receive_packs(other.objects, {name: path}) == []
     check_connected(other.objects, [tag], new)
     third = commit(history, {"a": "9", "b": "3"}, [second], 4)
     path = write_objects(
         history.objects, list_missing(history.objects, [third], [tag]), tmp_path / "out"
     )
-    new = receive_pack(other.objects, path, path.stem.removeprefix("pack-"))
+    new = receive_packs(other.objects, {path.stem.removeprefix("pack-"): path})
     assert len(new) == 3
     check_connected(other.objects, [third], new)
     assert other.read_commit(third).parents == (second,)
@@ -122,7 +122,7 @@ def test_history_with_a_hole_is_refused(history, other, tmp_path):
         entries = [one for one in list_missing(history.objects, [second], []) if one[0] != gap]
         path = write_objects(history.objects, entries, tmp_path / gap)
         fresh = GitHistory.init(tmp_path / f"for-{gap}" / ".mvc")
-        new = receive_pack(fresh.objects, path, path.stem.removeprefix("pack-"))
+        new = receive_packs(fresh.objects, {path.stem.removeprefix("pack-"): path})
         with pytest.raises(FormatError, match=gap):
             check_connected(fresh.objects, [second], new)
 
@@ -162,7 +162,7 @@ def test_hostile_packs_are_refused(other, tmp_path, count, body):
     path = tmp_path / "pack"
     path.write_bytes(data)
     with pytest.raises(FormatError):
-        receive_pack(other.objects, path, name)
+        receive_packs(other.objects, {name: path})
     assert list(other.objects.iterate_loose()) == []
     assert other.objects.packs.names() == []
 
@@ -173,6 +173,6 @@ def test_a_pack_under_another_name_or_cut_off_is_refused(other, tmp_path):
     for bad, called in [(data, "0" * 40), (data[:-1], name), (data[:10], name), (b"", name)]:
         path.write_bytes(bad)
         with pytest.raises(FormatError):
-            receive_pack(other.objects, path, called)
+            receive_packs(other.objects, {called: path})
     path.write_bytes(data)
-    assert len(receive_pack(other.objects, path, name)) == 1
+    assert len(receive_packs(other.objects, {name: path})) == 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mvc import ConflictError, FormatError, NotFoundError, clone
-from mvc.remotes import content
 from mvc.remotes import remote as remote_module
+from mvc.remotes.arrival import Arrival
 from support.remote_repos import CountedStorage, commit_model, make_repo
 
 
@@ -90,6 +92,27 @@ def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypa
     )
     copy.fetch()
     assert copy.resolve("origin/main") == small
+    assert copy.fsck(data=True).problems == ()
+
+
+def test_packs_that_build_upon_each_other_are_checked_in_their_order(repo, store, tmp_path):
+    """Each is checked when all has come that it needs, whatever the names of the packs."""
+    repo.set_config("mvc.chunkbytes", "65536")
+    values = {"layers": 2, "width": 256}
+    name = "grown.safetensors"
+    commit_model(repo, seed=7, name=name, **values)
+    for step in range(6):
+        tensors = load_file(repo.worktree / name)
+        save_file(
+            {key: value * np.float32(1.0001) for key, value in tensors.items()},
+            repo.worktree / name,
+        )
+        repo.commit(f"step {step}", paths=[name], delta=True)
+    repo.push()
+    copies = repo._context.store.copies()
+    assert copies.depths().max() >= 2
+    copy = clone(store, tmp_path / "c")
+    assert same_files(repo, copy)
     assert copy.fsck(data=True).problems == ()
 
 
@@ -185,7 +208,7 @@ def test_a_fetch_that_was_cut_off_goes_on_where_it_was(repo, copy, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(content, "_verify", die)
+        patch.setattr(Arrival, "move", die)
         with pytest.raises(KeyboardInterrupt):
             copy.fetch()
     opened = []

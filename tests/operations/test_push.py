@@ -64,6 +64,14 @@ def test_what_is_there_is_not_sent_again(repo, asked):
     assert first > 100_000
 
 
+def test_moving_a_ref_to_what_is_there_is_two_requests(repo, asked):
+    commit_model(repo)
+    repo.push()
+    repo.create_branch("side")
+    repo.push("origin", ["side"])
+    assert asked[-1].calls == [("read_tagged", "root"), ("replace", "root")]
+
+
 def test_a_small_change_sends_about_that_much(repo, asked):
     commit_model(repo, layers=40, width=64)
     whole = repo.push().sent_bytes
@@ -151,7 +159,7 @@ def test_damage_is_never_pushed(repo, store):
 def test_a_push_that_was_cut_off_is_resumed_without_sending_a_pack_again(repo, store, monkeypatch):
     commit_model(repo, layers=8, width=64)
 
-    def die(self, change):
+    def die(self, change, **_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
