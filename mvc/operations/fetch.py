@@ -10,6 +10,7 @@ from mvc.history.refnames import TAGS
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import bring_history, list_chunks
 from mvc.remotes.refspecs import Refspec, parse_refspec
+from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
@@ -130,7 +131,10 @@ def _receive(
         listing.packs,
         wanted,
         there.folder / "incoming",
-        progress,
+        accept=lambda missing: take_released(
+            context, there, root, listing, find_gaps(context, entries, missing)
+        ),
+        progress=progress,
     )
 
 

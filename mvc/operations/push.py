@@ -14,16 +14,17 @@ from mvc.history.refnames import HEADS, TAGS
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
+from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Root, with_packs
 from mvc.remotes.tracking import set_upstream as upstream
-from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
+from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.ids import GitId, PackId
+    from mvc.ids import ChunkId, GitId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
@@ -58,7 +59,7 @@ class PushResult:
 
 
 class _Moved(Exception):  # noqa: N818  not an error: the push is planned again
-    """The remote lost packs that the push built upon."""
+    """What the push built upon is not named any more, or others have told what was released."""
 
 
 @holds_sweep_lock
@@ -216,6 +217,15 @@ def _send(
     listing = there.roots.read_listing(root)
     tips = [move.new for move in changes if move.new is not None]
     entries = list_new(context, tips, root.refs.values()) if tips else []
+    moves = list(changes)
+
+    def accept(missing: Sequence[ChunkId]) -> None:
+        gaps = find_gaps(context, entries, missing)
+        told = tell_released(context, there, root, listing, gaps)
+        if told is not None:
+            moves.append(RefPush(RELEASED_REF, root.refs.get(RELEASED_REF), told, "updated"))
+            entries.extend(list_new(context, [told], root.refs.values()))
+
     fs.make_dirs(there.folder)
     scratch = Path(tempfile.mkdtemp(dir=there.folder, prefix="push-"))
     try:
@@ -224,7 +234,14 @@ def _send(
         if len(wanted):
             folder = context.git_dir / STORE_DIR_NAME
             packs = send_content(
-                context.store, folder, there.packs, listing.packs, wanted, scratch, progress
+                context.store,
+                folder,
+                there.packs,
+                listing.packs,
+                wanted,
+                scratch,
+                accept=accept,
+                progress=progress,
             )
         history = send_history(context, there, entries, scratch)
     finally:
@@ -232,9 +249,11 @@ def _send(
 
     def move(old: Root) -> Root:
         now = there.roots.read_listing(old)
-        if not (listing.packs.keys() <= now.packs.keys()):
+        if not (listing.packs.keys() <= now.packs.keys()) or (
+            len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old
+        ):
             raise _Moved
-        return with_packs(_move_refs(old, changes), packs, history)
+        return with_packs(_move_refs(old, moves), packs, history)
 
     there.roots.update(move, since_read=True)
     return sum(packs.values()) + sum(history.values())

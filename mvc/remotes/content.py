@@ -17,14 +17,13 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
-from mvc.errors import NotFoundError
 from mvc.progress import announce
 from mvc.remotes.arrival import Arrival
 from mvc.remotes.remote_packs import read_there
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import PackId
+    from mvc.ids import ChunkId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote_packs import RemotePacks
 
@@ -51,6 +50,8 @@ def send_content(
     packs: Mapping[PackId, int],
     wanted: Ids,
     scratch: Path,
+    *,
+    accept: Callable[[Sequence[ChunkId]], None],
     progress: ByteProgress = None,
 ) -> dict[PackId, int]:
     """Upload the packs that a remote lacks to have some chunks; return their lengths.
@@ -62,17 +63,14 @@ def send_content(
         packs: what the remote has, with lengths.
         wanted: ids of the chunks, each once.
         scratch: a folder for packs that are made to be sent.
+        accept: called first with the chunks that neither side has; raises what they mean.
         progress: called with bytes sent.
 
     Raises:
-        NotFoundError: neither side has a chunk.
+        CorruptionError: a pack here is damaged.
     """
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
-    if plan.missing:
-        raise NotFoundError(
-            f"chunk {plan.missing[0].hex()[:12]} is neither here nor on the remote",
-            hint="its content was released, or is on another remote; fetch it first",
-        )
+    accept(plan.missing)
     announce(progress, plan.size_bytes)
     made = _write_parts(store, plan, scratch)
     files = [(index, folder / pack_key(index.pack)) for index in plan.whole]
@@ -100,6 +98,8 @@ def receive_content(
     packs: Mapping[PackId, int],
     wanted: Ids,
     incoming: Path,
+    *,
+    accept: Callable[[Sequence[ChunkId]], None],
     progress: ByteProgress = None,
 ) -> int:
     """Download chunks that the store lacks; return the bytes that came.
@@ -111,16 +111,15 @@ def receive_content(
         packs: what the remote has, with lengths.
         wanted: ids of the chunks, each once.
         incoming: the folder of what has come and is not verified yet.
+        accept: called first with the chunks that neither side has; raises what they mean.
         progress: called with bytes that came.
 
     Raises:
         FormatError: what came is not what it was asked for; nothing of it is kept.
-        NotFoundError: neither side has a chunk.
     """
     with Arrival(incoming, store, remote) as arrival:
         plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)
-        if plan.missing:
-            raise NotFoundError(f"chunk {plan.missing[0].hex()[:12]} is not on the remote")
+        accept(plan.missing)
         announce(progress, plan.size_bytes)
         _fetch_parts(remote, plan, arrival.landing, progress)
         whole = arrival.order(plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mvc import ConflictError, CorruptionError, NotFoundError, UsageError, clone
+from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, UsageError, clone
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
@@ -186,3 +186,36 @@ def test_an_upstream_is_set_and_counted(repo, store, tmp_path):
     repo.fetch()
     up = repo.upstream()
     assert (up.ahead, up.behind) == (2, 1)
+
+
+def test_what_was_released_is_pushed_without_its_content_and_known_as_released(
+    repo, store, tmp_path
+):
+    for seed in range(4):
+        commit_model(repo, seed=seed)
+    commit_model(repo, seed=9, name="other.safetensors")
+    assert repo.prune(repo.plan_prune(keep_last=1)).plan.releases
+    repo.push()
+    copy = clone(store, tmp_path / "b")
+    assert copy.fsck(data=True).problems == ()
+    released = [entry.id for entry in repo.log() if entry.released]
+    assert len(released) == 3
+    assert [entry.id for entry in copy.log() if entry.released] == released
+    with pytest.raises(ReleasedError):
+        copy.checkout("HEAD~3")
+    copy.identity = repo.identity
+    copy.add_remote("third", str(tmp_path / "third"))
+    copy.push("third")
+    third = clone(tmp_path / "third", tmp_path / "c")
+    assert [entry.id for entry in third.log() if entry.released] == released
+
+
+def test_content_that_is_lost_is_refused_before_anything_is_sent(repo, store):
+    commit_model(repo)
+    commit_model(repo, seed=1)
+    oldest = min((repo.git_dir / "chunks" / "packs").iterdir(), key=lambda one: one.stat().st_mtime)
+    oldest.with_suffix(".pack").unlink()
+    oldest.with_suffix(".idx").unlink()
+    with pytest.raises(NotFoundError, match="neither here nor"):
+        repo.push()
+    assert not (store / "packs").exists()
