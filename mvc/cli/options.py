@@ -22,6 +22,12 @@ ShowProgress = Annotated[
 DryRun = Annotated[
     bool, Option("-n", "--dry-run", help="Print what would be done without doing it.")
 ]
+LimitRate = Annotated[
+    str | None,
+    Option(
+        "--limit-rate", metavar="RATE", help="Send or read at most RATE a second: 500K, 20M, 1G."
+    ),
+]
 Force = Annotated[bool, Option("-f", "--force", help="Discard local changes that are in the way.")]
 Limit = Annotated[
     int | None, Option("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
@@ -94,6 +100,13 @@ def age_seconds(age: str | None) -> int | None:
     from mvc.upkeep.durations import parse_duration
 
     return None if age is None else 0 if age in ("0", "now") else parse_duration(age)
+
+
+def read_rate(rate: str | None) -> int | None:
+    """Return the bytes per second of a rate such as ``20M``."""
+    from mvc.storage.limited import parse_rate
+
+    return None if rate is None else parse_rate(rate)
 
 
 class CommandUsageError(UsageError):

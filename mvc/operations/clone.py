@@ -38,6 +38,7 @@ def clone(
     *,
     branch: str | None = None,
     checkout: bool = True,
+    limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
@@ -50,7 +51,7 @@ def clone(
     try:
         context = init(folder)
         write_remote(context, DEFAULT_REMOTE, parsed)
-        result = fetch(context, DEFAULT_REMOTE, progress=progress)
+        result = fetch(context, DEFAULT_REMOTE, limit_bytes_s=limit_bytes_s, progress=progress)
         name = branch or result.head.removeprefix(HEADS)
         _begin(context, name, must_exist=branch is not None)
         if checkout and context.history.head().commit is not None:

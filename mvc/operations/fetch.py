@@ -62,11 +62,12 @@ def fetch(
     *,
     prune: bool = False,
     content: bool = True,
+    limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> FetchResult:
     """Bring what refs of a remote name; see ``Repo.fetch``."""
     recover(context)
-    there = open_remote(context, remote)
+    there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
     root = there.roots.read()
     if root is None:
         raise NotFoundError(

@@ -31,6 +31,7 @@ def pull(
     branch: str | None = None,
     *,
     fast_forward: FastForward = "allowed",
+    limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> PullResult:
     """Fetch and merge; see ``Repo.pull``."""
@@ -45,10 +46,12 @@ def pull(
     if branch is None and not is_upstream:
         branch = current
     if is_upstream and upstream is not None:
-        fetched = fetch(context, upstream.remote, progress=progress)
+        fetched = fetch(context, upstream.remote, limit_bytes_s=limit_bytes_s, progress=progress)
         revision = upstream.ref
     else:
-        fetched = fetch(context, remote, [branch or ""], progress=progress)
+        fetched = fetch(
+            context, remote, [branch or ""], limit_bytes_s=limit_bytes_s, progress=progress
+        )
         revision = str(fetched.refs[0].new)
     merged = merge(context, [revision], fast_forward=fast_forward, progress=progress)
     return PullResult(fetched, merged)

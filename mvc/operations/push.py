@@ -74,11 +74,12 @@ def push(
     lease: Mapping[str, GitId | None] | bool = False,
     set_upstream: bool = False,
     dry_run: bool = False,
+    limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> PushResult:
     """Send what refs name, and move the refs of a remote; see ``Repo.push``."""
     recover(context)
-    there = open_remote(context, remote)
+    there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
     wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
     sent_bytes = 0
     for _ in range(_MAX_ROUNDS):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.errors import NotFoundError
+from mvc.errors import NotFoundError, UsageError
 from mvc.remotes.remote_packs import RemotePacks
 from mvc.remotes.root_store import RootStore
 from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes
+from mvc.storage.limited import RateLimit, limit_storage
 from mvc.storage.opening import open_store
 from mvc.storage.options import StoreOptions
 from mvc.storage.urls import parse_store_url
@@ -26,8 +27,11 @@ _UNNAMED = "unnamed"
 class Remote:
     """A remote to push to and fetch from; nothing is asked of it before it is used."""
 
-    def __init__(self, context: Context, settings: RemoteSettings) -> None:
+    def __init__(
+        self, context: Context, settings: RemoteSettings, limit_bytes_s: int | None = None
+    ) -> None:
         self.settings = settings
+        self._limit_bytes_s = limit_bytes_s
         self._context = context
 
     @property
@@ -38,7 +42,10 @@ class Remote:
     @cached_property
     def storage(self) -> SharedStorage:
         """Its store."""
-        return open_store(self.settings.url, self.settings.options)
+        storage = open_store(self.settings.url, self.settings.options)
+        if self._limit_bytes_s is None:
+            return storage
+        return limit_storage(storage, RateLimit(self._limit_bytes_s))
 
     @cached_property
     def roots(self) -> RootStore:
@@ -51,13 +58,19 @@ class Remote:
         return RemotePacks(self.storage, self.folder / "indexes", self._context.store.storage)
 
 
-def open_remote(context: Context, name: str | None = None) -> Remote:
+def open_remote(
+    context: Context, name: str | None = None, *, limit_bytes_s: int | None = None
+) -> Remote:
     """Return a remote by its name, URL or path; ``origin``, or the only one, by default.
+
+    With a limit no more bytes of packs travel in a second.
 
     Raises:
         NotFoundError: there is none of that name.
         UsageError: its URL or settings cannot be used.
     """
+    if limit_bytes_s is not None and limit_bytes_s < 1:
+        raise UsageError(f"{limit_bytes_s} bytes per second is not a valid rate")
     remotes = list_remotes(context)
     if name is None:
         name = (
@@ -66,7 +79,7 @@ def open_remote(context: Context, name: str | None = None) -> Remote:
             else next(iter(remotes))
         )
     if name in remotes:
-        return Remote(context, remotes[name])
+        return Remote(context, remotes[name], limit_bytes_s)
     if "/" not in name and ":" not in name:
         known = f"it has {', '.join(remotes)}" if remotes else "it has none"
         raise NotFoundError(
@@ -74,4 +87,4 @@ def open_remote(context: Context, name: str | None = None) -> Remote:
             hint=f'"mvc remote add {name} URL" adds it',
         )
     url = parse_store_url(name, base=context.worktree)
-    return Remote(context, RemoteSettings(None, url, (), StoreOptions()))
+    return Remote(context, RemoteSettings(None, url, (), StoreOptions()), limit_bytes_s)

@@ -83,6 +83,7 @@ def clone(
     *,
     branch: str | None = None,
     checkout: bool = True,
+    limit_bytes_s: int | None = None,
     progress: Progress = None,
 ) -> Repo:
     """Make a repository from a remote, in a new folder, and open it.
@@ -93,6 +94,7 @@ def clone(
         folder: new or empty; by default named as the end of the URL, in the current folder.
         branch: the branch to check out; by default the one that the remote names.
         checkout: write its files.
+        limit_bytes_s: at most so many bytes from the remote in a second.
         progress: called with bytes that came, and then with bytes written.
 
     Raises:
@@ -108,6 +110,7 @@ def clone(
         None if folder is None else Path(folder),
         branch=branch,
         checkout=checkout,
+        limit_bytes_s=limit_bytes_s,
         progress=progress,
     )
     return Repo(done.worktree)

@@ -113,6 +113,7 @@ class Remotes(OpenRepo):
         lease: Mapping[str, GitId | None] | bool = False,
         set_upstream: bool = False,
         dry_run: bool = False,
+        limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> PushResult:
         """Send what refs name and the remote lacks, then move its refs, all of them or none.
@@ -127,6 +128,7 @@ class Remotes(OpenRepo):
             lease: force, but only what still is what was last seen of it; or full name → commit.
             set_upstream: let what is pushed follow what it is pushed to.
             dry_run: say what would move; nothing is sent.
+            limit_bytes_s: at most so many bytes in a second.
             progress: called with bytes sent.
 
         Raises:
@@ -145,6 +147,7 @@ class Remotes(OpenRepo):
             lease=lease,
             set_upstream=set_upstream,
             dry_run=dry_run,
+            limit_bytes_s=limit_bytes_s,
             progress=progress,
         )
 
@@ -155,6 +158,7 @@ class Remotes(OpenRepo):
         *,
         prune: bool = False,
         content: bool = True,
+        limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> FetchResult:
         """Bring what refs of a remote name, verified, and let the refs here that follow them move.
@@ -164,6 +168,7 @@ class Remotes(OpenRepo):
             refspecs: as in Git; by default those of the remote, with new tags.
             prune: delete refs here that follow what is gone there.
             content: bring the content of checkpoints too, not just the history.
+            limit_bytes_s: at most so many bytes in a second.
             progress: called with bytes that came.
 
         Raises:
@@ -172,7 +177,13 @@ class Remotes(OpenRepo):
             StorageError: the store cannot be reached, or refuses.
         """
         return operations.fetch.fetch(
-            self._context, remote, refspecs, prune=prune, content=content, progress=progress
+            self._context,
+            remote,
+            refspecs,
+            prune=prune,
+            content=content,
+            limit_bytes_s=limit_bytes_s,
+            progress=progress,
         )
 
     def pull(
@@ -181,6 +192,7 @@ class Remotes(OpenRepo):
         branch: str | None = None,
         *,
         fast_forward: FastForward = "allowed",
+        limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> PullResult:
         """Fetch, and merge what the current branch follows (or ``branch`` of ``remote``).
@@ -190,5 +202,10 @@ class Remotes(OpenRepo):
             ConflictError: as of ``merge``.
         """
         return operations.pull.pull(
-            self._context, remote, branch, fast_forward=fast_forward, progress=progress
+            self._context,
+            remote,
+            branch,
+            fast_forward=fast_forward,
+            limit_bytes_s=limit_bytes_s,
+            progress=progress,
         )

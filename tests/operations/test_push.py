@@ -8,6 +8,7 @@ import pytest
 from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, UsageError, clone
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
+from mvc.storage import limited
 from mvc.storage.local import LocalStorage
 from support.remote_repos import CountedStorage, commit_model, make_repo
 
@@ -62,6 +63,19 @@ def test_what_is_there_is_not_sent_again(repo, asked):
     repo.commit("notes", paths=["notes.txt"])
     assert repo.push().sent_bytes < 1000
     assert first > 100_000
+
+
+def test_a_limit_counts_all_that_travels(repo, store, tmp_path, monkeypatch):
+    commit_model(repo)
+    passed = []
+    monkeypatch.setattr(limited.RateLimit, "take", lambda _, size_bytes: passed.append(size_bytes))
+    sent = repo.push(limit_bytes_s=1000).sent_bytes
+    assert sent <= sum(passed) <= 1.1 * sent
+    passed.clear()
+    clone(store, tmp_path / "b", limit_bytes_s=1000)
+    assert sum(passed) == sent
+    with pytest.raises(UsageError, match="valid rate"):
+        repo.push(limit_bytes_s=0)
 
 
 def test_moving_a_ref_to_what_is_there_is_two_requests(repo, asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -22,6 +22,7 @@ def clone(
     no_checkout: Annotated[
         bool, Option("--no-checkout", help="Fetch everything, write no file.")
     ] = False,
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -34,8 +35,11 @@ def clone(
     """
     from mvc.repo import clone as make
 
+    limit = read_rate(limit_rate)
     with byte_progress("fetching", wanted=progress and not quiet) as bar:
-        repo = make(url, folder, branch=branch, checkout=not no_checkout, progress=bar)
+        repo = make(
+            url, folder, branch=branch, checkout=not no_checkout, limit_bytes_s=limit, progress=bar
+        )
     head = repo.head
     if as_json:
         write_json({"path": str(repo.worktree), "branch": head.branch, "commit": head.commit})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -21,6 +21,7 @@ def fetch(
     no_content: Annotated[
         bool, Option("--no-content", help="Bring the history only, not the content of files.")
     ] = False,
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -30,8 +31,16 @@ def fetch(
     Only what is missing travels, and every chunk is hashed before it counts. New tags come along.
     """
     repo = open_repo()
+    limit = read_rate(limit_rate)
     with byte_progress("fetching", wanted=progress and not quiet) as bar:
-        done = repo.fetch(remote, refspecs or [], prune=prune, content=not no_content, progress=bar)
+        done = repo.fetch(
+            remote,
+            refspecs or [],
+            prune=prune,
+            content=not no_content,
+            limit_bytes_s=limit,
+            progress=bar,
+        )
     if as_json:
         write_json(fetch_fields(done))
     elif not quiet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, check_alone, read_rate
 from mvc.cli.output import stdout
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -25,6 +25,7 @@ def pull(
     no_ff: Annotated[
         bool, Option("--no-ff", help="Make a merge commit even where none is needed.")
     ] = False,
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -33,8 +34,9 @@ def pull(
     check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])
     way: FastForward = "only" if ff_only else "never" if no_ff else "allowed"
     repo, shown = open_repo(), Shown(progress and not quiet, quiet, as_json)
+    limit = read_rate(limit_rate)
     with byte_progress("pulling", wanted=shown.progress) as bar:
-        done = repo.pull(remote, branch, fast_forward=way, progress=bar)
+        done = repo.pull(remote, branch, fast_forward=way, limit_bytes_s=limit, progress=bar)
     if not as_json and not quiet:
         write_fetch(stdout(), done.fetched)
     show_merge(repo, "merge", done.merged, shown, fetched=fetch_fields(done.fetched))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import CommandUsageError, DryRun, Json, Quiet, ShowProgress
+from mvc.cli.options import (
+    CommandUsageError,
+    DryRun,
+    Json,
+    LimitRate,
+    Quiet,
+    ShowProgress,
+    read_rate,
+)
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -34,6 +42,7 @@ def push(
         ),
     ] = False,
     dry_run: DryRun = False,
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -48,6 +57,7 @@ def push(
     if delete and not refspecs:
         raise CommandUsageError("--delete needs the names of the refs to delete")
     specs = [f":{name}" for name in refspecs or []] if delete else refspecs or []
+    limit = read_rate(limit_rate)
     with byte_progress("pushing", wanted=progress and not quiet) as bar:
         done = repo.push(
             remote,
@@ -58,6 +68,7 @@ def push(
             lease=lease,
             set_upstream=upstream,
             dry_run=dry_run,
+            limit_bytes_s=limit,
             progress=bar,
         )
     if as_json:
