@@ -61,3 +61,14 @@ def pytest_collection_modifyitems(items):
     for item in () if _HAS_TORCH else items:
         if item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.skip(reason=_NO_TORCH))
+
+
+@pytest.fixture(scope="session")
+def moto():
+    """Return the endpoint of an S3 server in memory, with the bucket ``mvc``."""
+    pytest.importorskip("moto", reason="moto is not installed")
+    from support.s3_server import make_bucket, run_s3_server
+
+    with run_s3_server() as endpoint:
+        make_bucket(endpoint)
+        yield endpoint
