@@ -8,20 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc import fs
+from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import fetch
-from mvc.remotes.settings import DEFAULT_REMOTE, REMOTES, write_remote
+from mvc.remotes.settings import DEFAULT_REMOTE, REMOTES, list_remotes, write_remote
 from mvc.remotes.tracking import set_upstream
 from mvc.storage.urls import parse_store_url
-from mvc.workspace.context import init
+from mvc.workspace.context import GIT_DIR_NAME, init
 
 if TYPE_CHECKING:
     from mvc.operations.fetch import FetchResult
     from mvc.progress import ByteProgress
     from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
+
+
+_UNFINISHED = ".mvc-clone"
+"""In the folder of a clone until it is done; says of what, so that only that is gone on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +49,50 @@ def clone(
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
     parsed = parse_store_url(url)
     folder = folder or Path(_name(parsed))
-    if folder.exists() and (not folder.is_dir() or os.listdir(folder)):
-        raise ConflictError(f"{folder} already exists and is not empty")
     is_new = not folder.exists()
+    mark = folder / _UNFINISHED
+    if not is_new and not _can_begin(folder, mark, parsed):
+        raise ConflictError(f"{folder} already exists and is not empty")
     folder.mkdir(parents=True, exist_ok=True)
+    fs.write_durable(mark, [str(parsed).encode()])
     try:
         context = init(folder)
-        write_remote(context, DEFAULT_REMOTE, parsed)
+        if DEFAULT_REMOTE not in list_remotes(context):
+            write_remote(context, DEFAULT_REMOTE, parsed)
         result = fetch(context, DEFAULT_REMOTE, limit_bytes_s=limit_bytes_s, progress=progress)
         name = branch or result.head.removeprefix(HEADS)
         _begin(context, name, must_exist=branch is not None)
         if checkout and context.history.head().commit is not None:
             checkout_revision(context, name, force=True, progress=progress)
-    except BaseException:
-        shutil.rmtree(folder if is_new else folder / ".mvc", ignore_errors=True)
+    except BaseException as error:
+        if isinstance(error, StorageError | KeyboardInterrupt) and _has_some(folder):
+            if isinstance(error, StorageError):
+                error.hint = error.hint or "clone again: that goes on where this ended"
+            raise
+        mark.unlink(missing_ok=True)
+        shutil.rmtree(folder if is_new else folder / GIT_DIR_NAME, ignore_errors=True)
         raise
+    fs.remove_file(mark)
     return CloneResult(context.worktree, result)
+
+
+def _can_begin(folder: Path, mark: Path, url: StoreUrl) -> bool:
+    """Return whether a folder is empty, or what is left of a clone of the same that was cut off."""
+    if not folder.is_dir() or not os.listdir(folder):
+        return folder.is_dir()
+    try:
+        is_same = mark.read_bytes() == str(url).encode()
+    except OSError:
+        return False
+    config = folder / GIT_DIR_NAME / "config"
+    if is_same and not (config.exists() and b"[remote" in config.read_bytes()):
+        shutil.rmtree(folder / GIT_DIR_NAME, ignore_errors=True)  # it had just begun
+    return is_same
+
+
+def _has_some(folder: Path) -> bool:
+    """Return whether something has come that is worth keeping."""
+    return any((folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack"))
 
 
 def _name(url: StoreUrl) -> str:
@@ -78,5 +111,6 @@ def _begin(context: Context, branch: str, *, must_exist: bool) -> None:
         raise NotFoundError(f"the remote has no branch {branch!r}")
     history.set_head_branch(branch, stamp=stamp)
     if tip is not None:
-        history.update_ref(HEADS + branch, tip, expected=None, message="clone", stamp=stamp)
+        old = history.find_ref(HEADS + branch)  # of a clone that was cut off
+        history.update_ref(HEADS + branch, tip, expected=old, message="clone", stamp=stamp)
     set_upstream(context, branch, DEFAULT_REMOTE, HEADS + branch)

@@ -1,0 +1,121 @@
+"""kill -9 at any point of push, fetch and clone: nothing is lost, and the next attempt goes on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from mvc import Repo
+from mvc import clone as make_clone
+from support.bounds import bounded
+from support.remote_repos import commit_model, make_repo
+from support.zygote import Zygote
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote("support.remote_verbs") as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def repo(tmp_path, store):
+    """Some branches, some packs of which only a part is missing on the remote."""
+    repo = make_repo(tmp_path / "a", str(store))
+    commit_model(repo)
+    repo.push()
+    for seed in range(1, 4):
+        commit_model(repo, seed=seed, layers=4)
+    repo.create_branch("side")
+    return repo
+
+
+def points(calls):
+    """Return some numbers of calls at which to kill."""
+    count = bounded(12, calls)
+    return sorted(random.Random(calls).sample(range(calls), min(calls, count)))
+
+
+def finished(folder):
+    """Return the packs that are whole, with what changes if one is written again."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.pack")}
+
+
+def check_sound(store, folder):
+    copy = make_clone(store, folder)
+    assert copy.fsck(data=True).problems == ()
+    return copy
+
+
+def test_a_push_that_is_killed_leaves_the_remote_sound_and_sends_no_pack_twice(
+    zygote, repo, store, tmp_path
+):
+    calls, _ = zygote.run("push", _copy(repo, store, tmp_path / "dry"), at=-1).result
+    for number, at in enumerate(points(calls)):
+        place = tmp_path / str(number)
+        work = _copy(repo, store, place)
+        outcome = zygote.run("push", work, at=at)
+        assert outcome.killed or not outcome.error, outcome.error
+        check_sound(place / "store", place / "seen")
+        sent = finished(place / "store" / "packs")
+        done = zygote.run("push", work, at=-1)
+        assert done.error is None, done.error
+        assert sent.items() <= finished(place / "store" / "packs").items()
+        again = check_sound(place / "store", place / "again")
+        assert again.resolve("HEAD") == repo.resolve("HEAD")
+        assert again.resolve("origin/side") == repo.resolve("side")
+
+
+def test_a_fetch_that_is_killed_goes_on_without_reading_a_pack_twice(zygote, repo, store, tmp_path):
+    make_clone(store, tmp_path / "old")
+    repo.push(all_branches=True)
+    _try_fetches(zygote, repo, tmp_path, lambda place: _copy_tree(tmp_path / "old", place), "fetch")
+
+
+def test_a_clone_that_is_killed_goes_on(zygote, repo, store, tmp_path):
+    repo.push(all_branches=True)
+    _try_fetches(zygote, repo, tmp_path, lambda place: place, "clone", url=str(store))
+
+
+def _try_fetches(zygote, repo, tmp_path, make, verb, **more):
+    calls, _ = zygote.run(verb, make(tmp_path / "dry"), at=-1, **more).result
+    for at in points(calls):
+        place = make(tmp_path / str(at))
+        outcome = zygote.run(verb, place, at=at, **more)
+        assert outcome.killed or not outcome.error, outcome.error
+        landing = place / ".mvc" / "remotes" / "origin" / "incoming"
+        there = {path.stem for path in landing.glob("packs/*.idx")}
+        done = zygote.run(verb, place, at=-1, **more) if outcome.killed else outcome
+        if "already exists" in (done.error or ""):
+            assert (place / "model.safetensors").exists()  # it had been done
+        else:
+            assert done.error is None, done.error
+            read = {call[1] for call in done.result[1] if call[0] == "read_ranges"}
+            assert not outcome.killed or not {f"packs/{pack}.pack" for pack in there} & read
+        copy = Repo.open(place)
+        assert copy.fsck(data=True).problems == ()
+        assert copy.resolve("origin/main") == repo.resolve("HEAD")
+        if verb == "clone":
+            assert copy.head.commit == repo.resolve("HEAD")
+            assert not copy.status().files
+            assert not (place / ".mvc-clone").exists()
+
+
+def _copy(repo, store, place):
+    """Copy a repository and its remote, so that each try begins alike."""
+    _copy_tree(store, place / "store")
+    work = _copy_tree(repo.worktree, place / "work")
+    Repo.open(work).set_remote_url("origin", str(place / "store"))
+    return work
+
+
+def _copy_tree(source, target):
+    shutil.copytree(source, target)
+    return target

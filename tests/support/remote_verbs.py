@@ -1,0 +1,83 @@
+"""Verbs that travel, for the children of a zygote: killed at a call of the operating system or a store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+from mvc import ConflictError, Repo
+from mvc import clone as make_clone
+from mvc.remotes import remote as remote_module
+from support.faults import OneFault
+from support.remote_repos import CountedStorage, commit_model, make_repo
+from support.verbs import WHO
+
+
+class KillAt(OneFault):
+    """Kills this very process in place of a call that changes the disk."""
+
+    def _count(self, name):
+        with self._lock:
+            self.calls += 1
+            if self.calls - 1 == self.at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def warm_up():
+    """Go every way once, so that no child has anything left to import."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        repo = make_repo(root / "a", str(root / "store"))
+        commit_model(repo)
+        repo.push()
+        copy = make_clone(root / "store", root / "b")
+        copy.fetch()
+        assert copy.fsck(data=True).problems == ()
+    finally:
+        shutil.rmtree(root)
+
+
+def push(root, at):
+    """Push; return how many calls that took."""
+    return _run(lambda: Repo.open(root, identity=WHO).push(all_branches=True), at)
+
+
+def fetch(root, at):
+    """Fetch; return how many calls that took, and what was read of the store."""
+    return _run(Repo.open(root, identity=WHO).fetch, at)
+
+
+def clone(root, at, url):
+    """Clone; return how many calls that took, and what was read of the store."""
+    return _run(lambda: make_clone(url, root), at)
+
+
+def _run(work, at):
+    opened = []
+    real = remote_module.open_store
+    remote_module.open_store = lambda *args: (
+        opened.append(CountedStorage(real(*args))) or opened[-1]
+    )
+    with KillAt(at=at) as kill:
+        work()
+    return kill.calls, [call for one in opened for call in one.calls]
+
+
+def push_rounds(root, rounds, branch, number):
+    """Commit and push to a branch again and again; return the commits that were accepted."""
+    repo = Repo.open(root, identity=WHO)
+    accepted, refused = [], 0
+    while len(accepted) < rounds:
+        (repo.worktree / f"{number}.txt").write_text(f"{len(accepted)} {refused}")
+        commit = repo.commit(f"{number}: {len(accepted)}", paths=[f"{number}.txt"]).id
+        try:
+            repo.push("origin", [f"HEAD:refs/heads/{branch}"])
+            accepted.append(commit)
+        except ConflictError:
+            refused += 1
+            repo.fetch()
+            repo.reset(f"origin/{branch}", mode="hard")
+    return accepted, refused
