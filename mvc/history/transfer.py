@@ -13,6 +13,7 @@ import heapq
 import math
 import zlib
 from hashlib import sha1
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mvc import fs
@@ -177,17 +178,39 @@ def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId
     Raises:
         FormatError: one is not a pack of whole objects, or not the one that was named.
     """
+    with _opened(packs) as places:
+        new = [one for one in places if not objects.has(one)]
+        if new:
+            read = (_read_entry(*places[one], one) for one in new)
+            write_pack(objects.folder / "pack", len(new), read)
+        return new
+
+
+def join_packs(
+    objects: ObjectStore, packs: Mapping[str, Path], entries: Iterable[Entry], folder: Path
+) -> Path:
+    """Write what Git packs hold, and some objects of a repository, as one pack; return its path.
+
+    Raises:
+        FormatError: as of ``receive_packs``.
+    """
+    with _opened(packs) as places:
+        own = [one for one, _ in entries if one not in places]
+        read = (_read_entry(*place, one) for one, place in places.items())
+        mine = ((one, *objects.read(one)) for one in own)
+        return write_pack(folder, len(places) + len(own), chain(read, mine))
+
+
+@contextlib.contextmanager
+def _opened(packs: Mapping[str, Path]) -> Iterator[dict[GitId, tuple[int, int, str]]]:
+    """Yield the objects of some packs, each once: descriptor, where it begins, kind."""
     with contextlib.ExitStack() as stack:
-        new: dict[GitId, tuple[int, int, str]] = {}
+        places: dict[GitId, tuple[int, int, str]] = {}
         for name, path in packs.items():
             descriptor = stack.enter_context(fs.open_file(path)).fileno()
             for at, one, kind in _parse_pack(descriptor, name):
-                if one not in new and not objects.has(one):
-                    new[one] = (descriptor, at, kind)
-        if new:
-            read = (_read_entry(*place, one) for one, place in new.items())
-            write_pack(objects.folder / "pack", len(new), read)
-        return list(new)
+                places.setdefault(one, (descriptor, at, kind))
+        yield places
 
 
 def _read_entry(descriptor: int, at: int, kind: str, one: GitId) -> tuple[GitId, str, bytes]:

@@ -78,8 +78,12 @@ def clone(
 
 def _can_begin(folder: Path, mark: Path, url: StoreUrl) -> bool:
     """Return whether a folder is empty, or what is left of a clone of the same that was cut off."""
-    if not folder.is_dir() or not os.listdir(folder):
-        return folder.is_dir()
+    if not folder.is_dir():
+        return False
+    names = os.listdir(folder)
+    if all(name.endswith(fs.TEMP_SUFFIX) for name in names):
+        fs.remove_file(*(folder / name for name in names))  # marks that a kill left half written
+        return True
     try:
         is_same = mark.read_bytes() == str(url).encode()
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.progress import ByteProgress
@@ -227,9 +228,7 @@ def _send(
             moves.append(RefPush(RELEASED_REF, root.refs.get(RELEASED_REF), told, "updated"))
             entries.extend(list_new(context, [told], root.refs.values()))
 
-    fs.make_dirs(there.folder)
-    scratch = Path(tempfile.mkdtemp(dir=there.folder, prefix="push-"))
-    try:
+    with _scratch_folder(there.folder) as scratch:
         packs: dict[PackId, int] = {}
         wanted = list_chunks(context, entries)
         if len(wanted):
@@ -244,20 +243,35 @@ def _send(
                 accept=accept,
                 progress=progress,
             )
-        history = send_history(context, there, entries, scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        history, joined = send_history(context, there, entries, listing.history, scratch)
 
     def move(old: Root) -> Root:
         now = there.roots.read_listing(old)
-        if not (listing.packs.keys() <= now.packs.keys()) or (
+        is_there = listing.packs.keys() <= now.packs.keys()
+        if not (is_there and listing.history.keys() <= now.history.keys()) or (
             len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old
         ):
             raise _Moved
-        return with_packs(_move_refs(old, moves), packs, history)
+        new = with_packs(_move_refs(old, moves), packs, history)
+        return there.roots.drop_packs(new, joined) if joined else new
 
     there.roots.update(move, since_read=True)
     return sum(packs.values()) + sum(history.values())
+
+
+@contextmanager
+def _scratch_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder for packs that are made to be sent; those that kills left are removed."""
+    fs.make_dirs(folder)
+    with ExitStack() as held:
+        with fs.exclusive_lock(folder / "push.lock"):
+            for left in folder.glob("push-*"):
+                if not fs.is_locked(left / "lock"):
+                    shutil.rmtree(left, ignore_errors=True)
+            scratch = Path(tempfile.mkdtemp(dir=folder, prefix="push-"))
+            held.callback(shutil.rmtree, scratch, ignore_errors=True)
+            held.enter_context(fs.exclusive_lock(scratch / "lock"))
+        yield scratch
 
 
 def _move_refs(root: Root, changes: Sequence[RefPush]) -> Root:

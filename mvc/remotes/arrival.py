@@ -78,7 +78,11 @@ class Arrival:
 
         Damaged packs are removed; one that lacks what its chunks are based on stays for now.
         """
-        for pack, check in self._submit(PackListing(self.landing).packs).items():
+        self._store.mend_indexes()  # a kill while packs moved may have left some without
+        fs.remove_file(*(self.landing.root / PACKS).glob(f"*{fs.TEMP_SUFFIX}"))
+        listing = PackListing(self.landing)
+        self.landing.delete(*map(index_key, listing.lost_packs))
+        for pack, check in self._submit(listing.packs).items():
             problems = check.result()
             if problems:
                 del self._checks[pack]

@@ -9,8 +9,14 @@ import numpy as np
 
 from mvc import fs
 from mvc.chunkstore.parallel import for_each
-from mvc.errors import MvcError
-from mvc.history.transfer import check_connected, list_missing, receive_packs, write_objects
+from mvc.errors import FormatError, MvcError
+from mvc.history.transfer import (
+    check_connected,
+    join_packs,
+    list_missing,
+    receive_packs,
+    write_objects,
+)
 from mvc.remotes.remote_packs import PART_BYTES, read_there
 from mvc.remotes.root import history_key
 from mvc.workspace.manifests import find_manifest
@@ -27,18 +33,52 @@ if TYPE_CHECKING:
 
 _TAKEN = "history.json"
 _FETCH_THREADS = 4
+CROWD_PACKS = 32
+_SHORT_BYTES = 16 * 2**20
 
 
 def send_history(
-    context: Context, remote: Remote, entries: Sequence[Entry], scratch: Path
-) -> dict[str, int]:
-    """Upload objects as one Git pack; return its name and length."""
+    context: Context,
+    remote: Remote,
+    entries: Sequence[Entry],
+    packs: Mapping[str, int],
+    scratch: Path,
+) -> tuple[dict[str, int], frozenset[str]]:
+    """Upload objects as one Git pack, which may take in others of the remote.
+
+    Returns:
+        Name and length of the pack, and the names of those that it takes the place of.
+    """
     if not entries:
-        return {}
-    path = write_objects(context.history.objects, entries, scratch / "history")
+        return {}, frozenset()
+    objects, folder, joined = context.history.objects, scratch / "history", choose_crowd(packs)
+    fs.make_dirs(folder)
+    try:
+        found = _fetch_packs(remote, {name: packs[name] for name in joined}, folder)
+        path = join_packs(objects, found, entries, folder)
+    except FormatError:  # a damaged one is for fsck to report; it stays alone
+        joined = frozenset()
+        path = write_objects(objects, entries, folder)
     name = path.stem.removeprefix("pack-")
     remote.storage.upload(history_key(name), path)
-    return {name: path.stat().st_size}
+    return {name: path.stat().st_size}, joined
+
+
+def choose_crowd(packs: Mapping[str, int]) -> frozenset[str]:
+    """Return which Git packs of a remote to join, so that there are never many.
+
+    Once there are ``CROWD_PACKS`` short ones, those are joined that are not twice as long as all shorter
+    ones together: so a byte is written again as often as the length doubles.
+    """
+    short = sorted((size, name) for name, size in packs.items() if size < _SHORT_BYTES)
+    if len(short) < CROWD_PACKS:
+        return frozenset()
+    count, total_bytes = 0, 0
+    for number, (size_bytes, _) in enumerate(short, 1):
+        if size_bytes < 2 * total_bytes:
+            count = number
+        total_bytes += size_bytes
+    return frozenset(name for _, name in short[:count])
 
 
 def bring_history(
@@ -79,20 +119,27 @@ def receive_history(context: Context, remote: Remote, packs: Mapping[str, int]) 
     fs.make_dirs(folder)
     with fs.exclusive_lock(folder / "lock"):
         taken = _read_taken(remote)
-        new = {name: folder / f"{name}.pack" for name in packs if name not in taken}
-
-        def load(name: str, _: None) -> int:
-            _fetch_pack(remote, name, packs[name], new[name])
-            return 0
-
-        for_each(list(new), lambda: None, load, threads=_FETCH_THREADS)
+        missing = {name: size for name, size in packs.items() if name not in taken}
+        new = _fetch_packs(remote, missing, folder)
         try:
             receive_packs(context.history.objects, new)
             if new:
                 told = msgspec.json.encode(sorted(taken.intersection(packs) | new.keys()))
                 fs.write_durable(remote.folder / _TAKEN, [told])
         finally:
-            fs.remove_file(*(path for path in folder.glob("*.pack")))
+            fs.remove_file(*folder.glob("*.pack"), *folder.glob(f"*{fs.TEMP_SUFFIX}"))
+
+
+def _fetch_packs(remote: Remote, packs: Mapping[str, int], folder: Path) -> dict[str, Path]:
+    """Download some Git packs into a folder; return where each is."""
+    paths = {name: folder / f"{name}.pack" for name in packs}
+
+    def load(name: str, _: None) -> int:
+        _fetch_pack(remote, name, packs[name], paths[name])
+        return 0
+
+    for_each(list(packs), lambda: None, load, threads=_FETCH_THREADS)
+    return paths
 
 
 def _fetch_pack(remote: Remote, name: str, size_bytes: int, path: Path) -> None:

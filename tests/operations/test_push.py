@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, UsageError, clone
+from mvc.remotes import history
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage import limited
@@ -233,3 +236,68 @@ def test_content_that_is_lost_is_refused_before_anything_is_sent(repo, store):
     with pytest.raises(NotFoundError, match="neither here nor"):
         repo.push()
     assert not (store / "packs").exists()
+
+
+def test_many_pushes_leave_few_git_packs(repo, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "CROWD_PACKS", 8)
+    counts = []
+    for number in range(40):
+        (repo.worktree / "notes").write_text(str(number))
+        repo.commit(str(number), paths=["notes"])
+        repo.push()
+        counts.append(len(RootStore(LocalStorage(store)).read().listed.history))
+    assert max(counts) <= 8
+    copy = clone(store, tmp_path / "b")
+    assert [entry.id for entry in copy.log()] == [entry.id for entry in repo.log()]
+    assert copy.fsck().problems == ()
+
+
+def test_a_push_beside_one_that_joins_git_packs_is_planned_again(
+    repo, store, tmp_path, monkeypatch
+):
+    """What it built upon is in another pack now; nothing of it may be missing."""
+    monkeypatch.setattr(history, "CROWD_PACKS", 3)
+    for seed in range(3):
+        commit_model(repo, seed=seed)
+        repo.push()
+    other = clone(store, tmp_path / "b")
+    other.identity = repo.identity
+    commit_model(other, seed=8)
+    real, rest = RootStore.update, [1]
+
+    def push_between(self, change, **more):
+        if rest and rest.pop():
+            commit_model(repo, seed=9)
+            repo.push("origin", ["main:side"])
+        return real(self, change, **more)
+
+    monkeypatch.setattr(RootStore, "update", push_between)
+    other.push()
+    assert clone(store, tmp_path / "c").fsck(data=True).problems == ()
+
+
+def test_a_damaged_git_pack_is_not_joined(repo, store, monkeypatch):
+    monkeypatch.setattr(history, "CROWD_PACKS", 2)
+    commit_model(repo)
+    repo.push()
+    (bad,) = (store / "history").iterdir()
+    bad.chmod(0o644)
+    bad.write_bytes(bad.read_bytes()[:-1] + b"x")
+    for seed in (1, 2):
+        commit_model(repo, seed=seed)
+        repo.push()
+    assert bad.stem in RootStore(LocalStorage(store)).read().listed.history
+
+
+@given(st.lists(st.integers(1, 2**20), max_size=400))
+def test_joined_packs_double(sizes):
+    """However many pushes: few packs, and what stays is twice as long as all that is shorter."""
+    packs = {str(number): size for number, size in enumerate(sizes)}
+    gone = history.choose_crowd(packs)
+    assert bool(gone) <= (len(packs) >= history.CROWD_PACKS)
+    if gone:
+        left = sorted(size for name, size in packs.items() if name not in gone)
+        total = sum(packs[name] for name in gone)
+        for size in left:
+            assert size >= 2 * total
+            total += size

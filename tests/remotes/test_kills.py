@@ -67,6 +67,7 @@ def test_a_push_that_is_killed_leaves_the_remote_sound_and_sends_no_pack_twice(
         sent = finished(place / "store" / "packs")
         done = zygote.run("push", work, at=-1)
         assert done.error is None, done.error
+        assert not list((work / ".mvc" / "remotes" / "origin").glob("push-*"))
         assert sent.items() <= finished(place / "store" / "packs").items()
         again = check_sound(place / "store", place / "again")
         assert again.resolve("HEAD") == repo.resolve("HEAD")
@@ -99,6 +100,7 @@ def _try_fetches(zygote, repo, tmp_path, make, verb, **more):
             assert done.error is None, done.error
             read = {call[1] for call in done.result[1] if call[0] == "read_ranges"}
             assert not outcome.killed or not {f"packs/{pack}.pack" for pack in there} & read
+        assert not list(landing.rglob("*.mvc-tmp"))
         copy = Repo.open(place)
         assert copy.fsck(data=True).problems == ()
         assert copy.resolve("origin/main") == repo.resolve("HEAD")
