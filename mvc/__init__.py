@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
-    from mvc.repo import Repo, clone, compare, merge_recipe, open_model, verify_models
+    from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -49,7 +49,7 @@ __getattr__ = lazy_names(
             ReleasedError RepositoryNotFoundError StorageError UnsupportedError UsageError
         """,
         "mvc.history.values": "Identity",
-        "mvc.repo": "Repo clone compare merge_recipe open_model verify_models",
+        "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -84,6 +84,7 @@ __all__ = [
     "clone",
     "compare",
     "compare_image",
+    "follow",
     "is_process_alive",
     "layout_state",
     "merge_recipe",

@@ -95,6 +95,7 @@ tokenizer=None, progress=None)
 prune(self, plan)
 pull(self, remote=None, branch=None, *, fast_forward='allowed', limit_bytes_s=None, \
 progress=None)
+publish(self, channel, revision='HEAD', *, remote=None, progress=None)
 push(self, remote=None, refspecs=(), *, force=False, all_branches=False, tags=False, lease=False, \
 set_upstream=False, dry_run=False, limit_bytes_s=None, progress=None)
 read_file(self, revision, path)
@@ -244,7 +245,7 @@ def test_names_of_mvc():
         "ModelTensor", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "clone", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe",
+        "__version__", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip

@@ -35,6 +35,8 @@ COMMANDS = {
         "pull": "Fetch, and merge into the current branch",
         "push": "Send commits and their content to a remote",
         "ls-remote": "List the branches and tags of a remote",
+        "publish": "Let a channel of a remote name a commit",
+        "follow": "Keep a folder at the newest version of a channel",
     },
     "move between versions": {
         "checkout": "Go to a branch or revision, or bring files back from it",

@@ -148,6 +148,11 @@ class _Border:
             pending += [each for each in parents if self.is_known.get(each) is False]
 
 
+def list_tree(objects: ObjectStore, root: GitId) -> list[Entry]:
+    """Return a tree and all below it."""
+    return list(_walk_tree(objects, root, set()))
+
+
 def _walk_tree(objects: ObjectStore, root: GitId, seen: set[GitId]) -> Iterator[Entry]:
     """Yield a tree and all below that is not in ``seen``, which grows."""
     pending = [(root, "tree")]

@@ -23,14 +23,14 @@ from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
 
-_MAX_ROUNDS = 5
+MAX_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PushResult:
     sent_bytes: int
 
 
-class _Moved(Exception):  # noqa: N818  not an error: the push is planned again
+class MovedError(Exception):
     """What the push built upon is not named any more, or others have told what was released."""
 
 
@@ -83,7 +83,7 @@ def push(
     there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
     wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
     sent_bytes = 0
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         root = there.roots.read() or Root()
         if lease is not False:
             _check_lease(context, there, root, wanted, lease)
@@ -91,8 +91,8 @@ def push(
         changes = [move for move in moves if move.status != "unchanged"]
         if changes and not dry_run:
             try:
-                sent_bytes += _send(context, there, root, changes, progress)
-            except _Moved:
+                sent_bytes += send(context, there, root, changes, progress)
+            except MovedError:
                 continue
         if not dry_run:
             _track(context, there, moves)
@@ -209,16 +209,33 @@ def _plan_one(
     return RefPush(target, old, new, "forced")
 
 
-def _send(
+def send(
     context: Context,
     there: Remote,
     root: Root,
     changes: Sequence[RefPush],
     progress: ByteProgress,
+    *,
+    tips: Iterable[GitId] = (),
+    update: Callable[[Root], Root] = lambda root: root,
 ) -> int:
+    """Send what is missing, then move refs; return the bytes that were sent.
+
+    Args:
+        context: of the repository.
+        there: the remote.
+        root: as it was just read.
+        changes: of its refs.
+        progress: called with bytes sent.
+        tips: commits that are to be there too.
+        update: what else changes in the root.
+
+    Raises:
+        MovedError: the remote changed in a way that makes a new plan necessary.
+    """
     listing = there.roots.read_listing(root)
-    tips = [move.new for move in changes if move.new is not None]
-    entries = list_new(context, tips, root.refs.values()) if tips else []
+    tips = [*tips, *(move.new for move in changes if move.new is not None)]
+    entries = list_new(context, tips, root.tips()) if tips else []
     moves = list(changes)
 
     def accept(missing: Sequence[ChunkId]) -> None:
@@ -251,8 +268,8 @@ def _send(
         if not (is_there and listing.history.keys() <= now.history.keys()) or (
             len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old
         ):
-            raise _Moved
-        new = with_packs(_move_refs(old, moves), packs, history)
+            raise MovedError
+        new = update(with_packs(_move_refs(old, moves), packs, history))
         return there.roots.drop_packs(new, joined) if joined else new
 
     there.roots.update(move, since_read=True)

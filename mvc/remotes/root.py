@@ -90,6 +90,10 @@ class Root:
     lists: tuple[str, ...] = ()
     nonce: str = ""
 
+    def tips(self) -> list[GitId]:
+        """Return the commits and tags that refs and channels name: all below them is there."""
+        return [*self.refs.values(), *(one.commit for one in self.channels.values())]
+
 
 class _Channel(msgspec.Struct, forbid_unknown_fields=True):
     commit: str

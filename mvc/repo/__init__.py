@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.repo.history import History
     from mvc.repo.merging import Merging
     from mvc.repo.moving import Moving
-    from mvc.repo.outside import clone, compare, merge_recipe, open_model, verify_models
+    from mvc.repo.outside import clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.repo.remotes import Remotes
     from mvc.repo.runs import TrainingRuns
     from mvc.repo.searching import Searching
@@ -54,7 +54,7 @@ else:  # their names here, their modules on first use: a command loads only what
     )
     Remotes = _room(
         "mvc.repo.remotes.Remotes",
-        "remotes add_remote rename_remote remove_remote set_remote_url list_remote upstream set_upstream push fetch pull",
+        "remotes add_remote rename_remote remove_remote set_remote_url list_remote upstream set_upstream push fetch pull publish",
     )
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
     TrainingStates = _room(
@@ -71,10 +71,10 @@ else:  # their names here, their modules on first use: a command loads only what
     )
 
 __getattr__ = lazy_names(
-    __name__, {"mvc.repo.outside": "clone compare merge_recipe open_model verify_models"}
+    __name__, {"mvc.repo.outside": "clone compare follow merge_recipe open_model verify_models"}
 )
 
-__all__ = ["Repo", "clone", "compare", "merge_recipe", "open_model", "verify_models"]
+__all__ = ["Repo", "clone", "compare", "follow", "merge_recipe", "open_model", "verify_models"]
 
 
 class Repo(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from mvc.operations.clone import CloneResult
     from mvc.operations.compare import ModelDiff
+    from mvc.operations.follow import Update
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.verify_models import ModelCheck
     from mvc.repo import Repo
@@ -114,6 +115,43 @@ def clone(
         progress=progress,
     )
     return Repo(done.worktree)
+
+
+def follow(
+    url: StrPath,
+    channel: str,
+    folder: StrPath,
+    *,
+    keep: int = 1,
+    interval_s: float = 5.0,
+    once: bool = False,
+    progress: Progress = None,
+) -> Iterator[Update]:
+    """Keep a folder at the newest version of a channel; yield each version that comes.
+
+        for update in mvc.follow("s3://models/llama", "prod", "/srv/llama"):
+            for name, array in update.tensors("torch"):
+                live[name].copy_(array)
+
+    ``FOLDER/current`` always leads to a whole, verified version, also after a kill.
+
+    Args:
+        url: of the remote, as of ``clone``.
+        channel: what ``Repo.publish`` moves there.
+        folder: where versions are written, ``weight_v000042`` and so on.
+        keep: how many versions before the newest stay.
+        interval_s: how long to wait before asking again.
+        once: end after the newest version.
+        progress: called with bytes that came, and bytes written.
+
+    Raises:
+        NotFoundError: nothing is published under that name.
+        ConflictError: the folder follows something else, or another process follows into it.
+        StorageError: with ``once``, the store cannot be reached.
+        FormatError: what came is damaged; the version before it stays.
+    """
+    follower = operations.follow.Follower(str(url), channel, Path(folder), keep=keep)
+    return operations.follow.follow(follower, interval_s=interval_s, once=once, progress=progress)
 
 
 def open_model(operand: Operand, repo: OpenRepo | None = None) -> AbstractContextManager[Model]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult
     from mvc.operations.merge import FastForward
+    from mvc.operations.publish import Publication
     from mvc.operations.pull import PullResult
     from mvc.operations.push import PushResult
     from mvc.operations.remotes import RemoteRefs
@@ -208,4 +209,29 @@ class Remotes(OpenRepo):
             fast_forward=fast_forward,
             limit_bytes_s=limit_bytes_s,
             progress=progress,
+        )
+
+    def publish(
+        self,
+        channel: str,
+        revision: str = "HEAD",
+        *,
+        remote: str | None = None,
+        progress: Progress = None,
+    ) -> Publication:
+        """Send a commit to a remote and let a channel name it, for those who follow that.
+
+        Args:
+            channel: its name, such as ``prod``.
+            revision: an older one takes the channel back; its number goes on counting.
+            remote: where to.
+            progress: called with bytes sent.
+
+        Raises:
+            ConflictError: the channel moved meanwhile.
+            NotFoundError: there is no such revision or remote.
+            StorageError: the store cannot be reached, or refuses.
+        """
+        return operations.publish.publish(
+            self._context, channel, revision, remote=remote, progress=progress
         )

@@ -1,0 +1,89 @@
+"""Keep a folder at the newest version of a channel."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
+from mvc.cli.output import pick, printable, stdout, warn, write_json
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.text import short_id, size_text
+
+if TYPE_CHECKING:
+    from mvc.operations.follow import Version
+
+
+def follow(
+    url: Annotated[str, Argument(metavar="URL")],
+    channel: Annotated[str, Argument(metavar="CHANNEL")],
+    folder: Annotated[str, Argument(metavar="DIR")],
+    command: Annotated[
+        str | None,
+        Option("--exec", metavar="CMD", help="Run this after each switch to a new version."),
+    ] = None,
+    once: Annotated[bool, Option("--once", help="End after the newest version.")] = False,
+    keep: Annotated[
+        int, Option("--keep", metavar="N", help="Keep N versions before the newest.")
+    ] = 1,
+    interval: Annotated[
+        int,
+        Option("--interval", metavar="SECONDS", help="Ask so often whether there is a new one."),
+    ] = 5,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Keep a folder at the newest version of a channel that "mvc publish" moves.
+
+    DIR/current leads to the files of the newest version, DIR/weight_v000042 and so on; it is always
+    whole and verified, also after a kill. CMD finds MVC_VERSION, MVC_COMMIT and MVC_DIR in its
+    environment; if it fails, that is reported, and following goes on. With --json each version
+    is a line.
+    """
+    from mvc.repo import follow as watch
+
+    if keep < 0 or interval < 1:
+        raise CommandUsageError("--keep takes 0 or more, --interval 1 second or more")
+    failed = False
+    with byte_progress("following", wanted=progress and not quiet and once) as bar:
+        for update in watch(
+            url, channel, folder, keep=keep, interval_s=interval, once=once, progress=bar
+        ):
+            one = update.version
+            if as_json:
+                write_json(
+                    {
+                        **pick(one, "channel number commit previous received_bytes"),
+                        "folder": str(one.folder),
+                    }
+                )
+            elif not quiet:
+                size = size_text(one.received_bytes)
+                where = printable(str(one.folder))
+                stdout().line(
+                    f"version {one.number}, {short_id(one.commit)}, {size} received: {where}"
+                )
+            failed = command is not None and not _run(command, one)
+    if failed:
+        raise Exit(1)
+
+
+def _run(command: str, one: Version) -> bool:
+    told = {
+        "MVC_VERSION": str(one.number),
+        "MVC_COMMIT": one.commit,
+        "MVC_DIR": str(one.folder),
+    }
+    try:
+        words = shlex.split(command)
+        done = subprocess.run(words, env={**os.environ, **told}, check=False)  # noqa: S603  theirs
+    except (OSError, ValueError) as error:
+        warn(f"{printable(command)} cannot be run: {error}")
+        return False
+    if done.returncode:
+        warn(f"{printable(command)} failed with exit code {done.returncode}")
+    return not done.returncode

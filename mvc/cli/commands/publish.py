@@ -1,0 +1,37 @@
+"""Let a channel of a remote name a commit, for those who follow it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.text import short_id, size_text
+from mvc.cli.session import open_repo
+
+
+def publish(
+    channel: Annotated[str, Argument(metavar="CHANNEL")],
+    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
+    to: Annotated[
+        str, Option("--to", metavar="REV", help="Publish this revision (HEAD), also an older one.")
+    ] = "HEAD",
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Send a commit to a remote and let a channel name it; those who follow the channel get it.
+
+    Only what is missing there travels. Each move of a channel has a number, so taking it back with
+    --to is a new version of old content.
+    """
+    with byte_progress("publishing", wanted=progress and not quiet) as bar:
+        done = open_repo().publish(channel, to, remote=remote, progress=bar)
+    if as_json:
+        write_json(pick(done, "url channel commit number previous new=is_new sent_bytes"))
+    elif not quiet:
+        what = f"{printable(channel)} is version {done.number}, {short_id(done.commit)}"
+        sent = f", {size_text(done.sent_bytes)} sent" if done.sent_bytes else ""
+        stdout().line(f"{what}{sent}" if done.is_new else f"{what}, as before")

@@ -1,0 +1,250 @@
+"""follow: a folder that is always at the newest version of a channel, whole and verified.
+
+    DIR/weight_v000042/   the files of a version; never changed once it has this name
+    DIR/current           a link to the newest
+    DIR/.mvc/             what is known already, so that only what changed has to come
+
+A version is written under another name, made durable, and renamed; then the link is replaced. A kill
+leaves the old version or the new one, and at worst a folder that the next step removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from mvc import fs
+from mvc.errors import ConflictError, NotFoundError, StorageError
+from mvc.history.transfer import list_tree
+from mvc.operations.publish import check_channel
+from mvc.remotes.content import receive_content
+from mvc.remotes.history import bring_history, list_chunks
+from mvc.remotes.released import find_gaps, take_released
+from mvc.remotes.remote import open_remote
+from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
+from mvc.storage.urls import parse_store_url
+from mvc.workspace.content import stage_file
+from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
+from mvc.workspace.models import open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.remotes.remote import Remote
+    from mvc.remotes.root import Channel, Root
+    from mvc.workspace.context import Context
+    from mvc.workspace.tensors import ModelTensor
+
+CURRENT = "current"
+_VERSION = re.compile(r"weight_v(\d{6,})")
+_COMING, _GOING = ".coming-", ".going-"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a channel, as a folder.
+
+    Attributes:
+        channel: its name.
+        number: how often the channel had moved.
+        commit: what it named.
+        previous: the commit of the version before it here; None if it is the first.
+        folder: where its files are.
+        received_bytes: of content that came for it.
+    """
+
+    channel: str
+    number: int
+    commit: GitId
+    previous: GitId | None
+    folder: Path
+    received_bytes: int
+
+
+class Follower:
+    """Keeps a folder at the newest version of a channel.
+
+    Args:
+        url: of the remote.
+        channel: its name there.
+        folder: of the versions.
+        keep: how many versions before the newest stay.
+    """
+
+    def __init__(self, url: str, channel: str, folder: Path, *, keep: int = 1) -> None:
+        self.folder = folder.resolve()
+        self._channel, self._keep = check_channel(channel), keep
+        parsed = parse_store_url(url)
+        fs.make_dirs(self.folder)
+        self._context = init(self.folder)
+        known = list_remotes(self._context).get(DEFAULT_REMOTE)
+        if known is None:
+            write_remote(self._context, DEFAULT_REMOTE, parsed)
+        elif known.url != parsed:
+            raise ConflictError(
+                f"{folder} follows {known.url}, not {parsed}", hint="name another folder"
+            )
+
+    @property
+    def _ref(self) -> str:
+        return f"refs/channels/{self._channel}"
+
+    def step(self, progress: ByteProgress = None) -> Version | None:
+        """Bring the newest version and switch to it; None if it is there already.
+
+        Raises:
+            NotFoundError: nothing was published under that name.
+            ConflictError: another process follows into this folder.
+            StorageError: the store does not answer.
+            FormatError: what came is damaged; the version before it stays.
+        """
+        with fs.exclusive_lock(self._context.git_dir / "follow.lock", wait=False):
+            return self._step(progress)
+
+    def _step(self, progress: ByteProgress) -> Version | None:
+        there = open_remote(self._context, DEFAULT_REMOTE)
+        root = there.roots.read()
+        found = None if root is None else root.channels.get(self._channel)
+        if root is None or found is None:
+            raise NotFoundError(f"nothing is published as {self._channel!r}")
+        if found.number == self.number:
+            return None
+        previous = self._context.history.find_ref(self._ref)
+        received = _bring(self._context, there, root, found.commit, progress)
+        folder = self._write(found, progress)
+        fs.write_symlink(self.folder / CURRENT, folder.name.encode())
+        if previous != found.commit:
+            self._context.history.update_ref(
+                self._ref, found.commit, expected=previous, message="follow",
+                stamp=self._context.stamp(),
+            )  # fmt: skip
+        self._remove_old(found.number)
+        return Version(self._channel, found.number, found.commit, previous, folder, received)
+
+    @property
+    def number(self) -> int | None:
+        """The number of the version that ``current`` leads to, or None."""
+        try:
+            match = _VERSION.fullmatch(os.readlink(self.folder / CURRENT))
+        except (FileNotFoundError, OSError):
+            return None
+        return None if match is None else int(match[1])
+
+    def _write(self, found: Channel, progress: ByteProgress) -> Path:
+        """Write the files of a version, durably, and give them their name."""
+        target = self.folder / f"weight_v{found.number:06}"
+        if target.is_dir():
+            return target  # a kill came between its name and the link
+        self._clean()
+        coming = self.folder / f"{_COMING}{found.number}"
+        fs.make_dirs(coming)
+        folders = {coming}
+        for path, entry in self._context.history.read_tree(found.commit).items():
+            place = coming / path
+            fs.make_dirs(place.parent)
+            folders.update(one for one in place.parents if one.is_relative_to(coming))
+            staged = stage_file(self._context, path, entry.mode, entry.blob, place.parent, progress)
+            if not staged.is_symlink():
+                fs.fsync_file(staged)
+            fs.replace_staged(staged, place)
+        for one in sorted(folders, reverse=True):
+            fs.fsync_dir(one)
+        fs.replace_staged(coming, target)
+        fs.fsync_dir(self.folder)
+        return target
+
+    def _clean(self) -> None:
+        for one in self.folder.glob(".*-*"):
+            if one.name.startswith((_COMING, _GOING)):
+                shutil.rmtree(one, ignore_errors=True)
+
+    def _remove_old(self, newest: int) -> None:
+        """Remove versions that are not kept: no folder is ever half a version under its name."""
+        matches = (_VERSION.fullmatch(one.name) for one in self.folder.iterdir())
+        numbers = sorted(int(match[1]) for match in matches if match is not None)
+        for number in [one for one in numbers if one != newest][: -self._keep or None]:
+            going = self.folder / f"{_GOING}{number}"
+            fs.replace_staged(self.folder / f"weight_v{number:06}", going)
+        self._clean()
+
+    def changed(self, version: Version) -> Iterator[ModelTensor]:
+        """Yield the tensors that are not what they were in the version before."""
+        known: dict[tuple[str, str], object] = {}
+        if version.previous is not None:
+            with open_model(self._context, version.previous) as before:
+                known = {(one.path, one.name): one.id for one in before.tensors}
+        with open_model(self._context, version.commit) as after:
+            for one in after.tensors:
+                if known.get((one.path, one.name)) != one.id:
+                    yield one
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A version that has just come.
+
+    Attributes:
+        version: which one, and where its files are.
+    """
+
+    version: Version
+    _follower: Follower
+
+    def tensors(self, kind: Literal["numpy", "torch"] = "numpy") -> Iterator[tuple[str, Any]]:
+        """Yield name and array of each tensor that changed, verified, one after the other.
+
+        The first version has all of them. Until the next update is asked for.
+        """
+        for one in self._follower.changed(self.version):
+            yield one.name, one.read(kind)
+
+
+def follow(
+    follower: Follower, *, interval_s: float, once: bool, progress: ByteProgress = None
+) -> Iterator[Update]:
+    """Yield every version that comes; a store that is away is asked again, unless ``once``."""
+    while True:
+        try:
+            version = follower.step(progress)
+        except StorageError:
+            if once:
+                raise
+            version = None
+        if version is not None:
+            yield Update(version, follower)
+        if once:
+            return
+        time.sleep(interval_s)
+
+
+@holds_sweep_lock
+def _bring(
+    context: Context, there: Remote, root: Root, commit: GitId, progress: ByteProgress
+) -> int:
+    """Bring the history of a commit, and the content of that commit alone."""
+    listing = there.roots.read_listing(root)
+    known = context.history.refs.values().values()
+    bring_history(context, there, listing.history, [commit], known)
+    entries = list_tree(context.history.objects, context.history.read_commit(commit).tree)
+    wanted = list_chunks(context, entries)
+    if not len(wanted):
+        return 0
+    return receive_content(
+        context.store,
+        context.git_dir / STORE_DIR_NAME,
+        there.packs,
+        listing.packs,
+        wanted,
+        there.folder / "incoming",
+        accept=lambda missing: take_released(
+            context, there, root, listing, find_gaps(context, entries, missing)
+        ),
+        progress=progress,
+    )

@@ -1,0 +1,91 @@
+"""publish: a channel moves to a commit, once all of that is on the remote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, UsageError
+from mvc.history.refnames import is_ref_name
+from mvc.operations.push import MAX_ROUNDS, MovedError, send
+from mvc.remotes.remote import open_remote
+from mvc.remotes.root import Channel, Root
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.recovery import recover
+
+if TYPE_CHECKING:
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What is published under a name.
+
+    Attributes:
+        url: of the remote.
+        channel: the name.
+        commit: what it names now.
+        number: how often it has moved.
+        previous: what it named before; None if it is new.
+        sent_bytes: of packs that were sent for it.
+    """
+
+    url: str
+    channel: str
+    commit: GitId
+    number: int
+    previous: GitId | None
+    sent_bytes: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the channel moved."""
+        return self.previous != self.commit
+
+
+def check_channel(name: str) -> str:
+    """Return a name that a channel can have."""
+    if name.startswith("-") or not is_ref_name(f"refs/channels/{name}"):
+        raise UsageError(f"{name!r} is not a valid name for a channel")
+    return name
+
+
+@holds_sweep_lock
+def publish(
+    context: Context,
+    channel: str,
+    revision: str = "HEAD",
+    *,
+    remote: str | None = None,
+    progress: ByteProgress = None,
+) -> Publication:
+    """Send a commit and let a channel name it; see ``Repo.publish``."""
+    recover(context)
+    check_channel(channel)
+    commit = context.history.resolve_commit(revision)
+    there = open_remote(context, remote)
+    url, sent_bytes = str(there.settings.url), 0
+    for _ in range(MAX_ROUNDS):
+        root = there.roots.read() or Root()
+        old = root.channels.get(channel)
+        if old is not None and old.commit == commit:
+            return Publication(url, channel, commit, old.number, commit, sent_bytes)
+        new = Channel(commit, 1 if old is None else old.number + 1)
+
+        def move(now: Root, old: Channel | None = old, new: Channel = new) -> Root:
+            if now.channels.get(channel) != old:
+                raise ConflictError(
+                    f"channel {channel!r} moved on the remote meanwhile",
+                    hint="look at what was published, then publish again",
+                )
+            return replace(now, channels={**now.channels, channel: new})
+
+        try:
+            sent_bytes += send(context, there, root, [], progress, tips=[commit], update=move)
+        except MovedError:
+            continue
+        previous = None if old is None else old.commit
+        return Publication(url, channel, commit, new.number, previous, sent_bytes)
+    raise ConflictError("the remote is being swept again and again; try later")

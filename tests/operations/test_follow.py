@@ -1,0 +1,194 @@
+"""publish and follow: what a channel names is in a folder, whole and verified, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import mvc
+from mvc import ConflictError, FormatError, NotFoundError, UsageError
+from mvc.operations.follow import Follower
+from mvc.remotes.root_store import RootStore
+from mvc.storage.local import LocalStorage
+from support.models import digests
+from support.remote_repos import commit_model, make_repo
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def repo(tmp_path, store):
+    return make_repo(tmp_path / "a", str(store))
+
+
+@pytest.fixture
+def follower(store, tmp_path):
+    return Follower(str(store), "prod", tmp_path / "serve")
+
+
+def current(follower):
+    return digests(follower.folder / "current")
+
+
+def test_a_channel_moves_and_the_folder_follows(repo, follower):
+    first = commit_model(repo, seed=1)
+    done = repo.publish("prod")
+    assert (done.number, done.previous, done.is_new) == (1, None, True)
+    assert repo.publish("prod").is_new is False
+    version = follower.step()
+    assert (version.number, version.commit, version.previous) == (1, first, None)
+    assert os.readlink(follower.folder / "current") == "weight_v000001"
+    one = current(follower)
+    assert follower.step() is None
+    second = commit_model(repo, seed=2)
+    repo.publish("prod")
+    version = follower.step()
+    assert (version.number, version.commit, version.previous) == (2, second, first)
+    assert current(follower) != one
+    assert repo.publish("prod", first).number == 3
+    assert follower.step().received_bytes == 0
+    assert current(follower) == one
+
+
+def test_versions_before_the_newest_go(repo, store, tmp_path):
+    follower = Follower(str(store), "prod", tmp_path / "serve", keep=1)
+    for seed in range(4):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        follower.step()
+    kept = {one.name for one in follower.folder.iterdir() if not one.name.startswith(".")}
+    assert kept == {"weight_v000003", "weight_v000004", "current"}
+
+
+def test_a_follower_that_was_away_skips_what_lay_between(repo, follower):
+    for seed in range(3):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+    assert follower.step().number == 3
+
+
+def test_what_changed_comes_as_arrays(repo, store, tmp_path):
+    commit_model(repo, seed=1, layers=2)
+    repo.publish("prod")
+    first = next(mvc.follow(store, "prod", tmp_path / "serve", once=True))
+    assert len(dict(first.tensors())) == 8
+    new = np.full((32, 32), 7, np.float32)
+    commit_model(repo, seed=1, layers=2, layers__1__q=new)
+    repo.publish("prod")
+    (update,) = mvc.follow(store, "prod", tmp_path / "serve", once=True)
+    ((name, array),) = update.tensors()
+    assert name == "layers.1.q"
+    assert (array == new).all()
+    assert list(mvc.follow(store, "prod", tmp_path / "serve", once=True)) == []
+
+
+def test_mistakes(repo, store, tmp_path, follower):
+    with pytest.raises(NotFoundError, match="nothing is published"):
+        follower.step()
+    commit_model(repo)
+    with pytest.raises(UsageError, match="channel"):
+        repo.publish("a..b")
+    with pytest.raises(NotFoundError):
+        repo.publish("prod", "nope")
+    repo.publish("prod")
+    with pytest.raises(NotFoundError, match="'other'"):
+        Follower(str(store), "other", tmp_path / "serve").step()
+    with pytest.raises(ConflictError, match="follows"):
+        Follower(str(tmp_path / "elsewhere"), "prod", tmp_path / "serve")
+
+
+def test_damage_leaves_the_version_before(repo, store, follower):
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    follower.step()
+    before = current(follower)
+    packs = set((store / "packs").glob("*.pack"))
+    commit_model(repo, seed=2)
+    repo.publish("prod")
+    (new,) = set((store / "packs").glob("*.pack")) - packs
+    data = bytearray(new.read_bytes())
+    data[len(data) // 2] ^= 1
+    new.chmod(0o644)
+    new.write_bytes(data)
+    with pytest.raises(FormatError):
+        follower.step()
+    assert current(follower) == before
+    data[len(data) // 2] ^= 1
+    new.write_bytes(data)
+    assert follower.step().number == 2
+
+
+def test_a_channel_keeps_what_it_names_for_the_next_push(repo, store, tmp_path):
+    commit_model(repo, seed=1)
+    sent = repo.publish("prod").sent_bytes
+    assert sent > 1000
+    assert repo.push().sent_bytes == 0
+    root = RootStore(LocalStorage(store)).read()
+    assert root.channels["prod"].commit == root.refs["refs/heads/main"]
+
+
+_STEP = """
+import sys
+from pathlib import Path
+from mvc.operations.follow import Follower
+Follower(sys.argv[1], "prod", Path(sys.argv[2])).step()
+"""
+
+
+def test_a_kill_anywhere_leaves_a_whole_version(repo, store, tmp_path, follower):
+    wanted = {}
+    for seed in range(2):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        follower.step()
+        wanted[follower.number] = current(follower)
+    for number in range(1, 13):
+        commit_model(repo, seed=number % 2)
+        published = repo.publish("prod").number
+        child = subprocess.Popen(
+            [sys.executable, "-c", _STEP, str(store), str(follower.folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            child.wait(0.05 * number)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        assert follower.number in (published - 1, published)
+        assert current(follower) in wanted.values()
+        follower.step()
+        assert follower.number == published
+        assert current(follower) == wanted[1 + (number % 2)]
+    assert not list(follower.folder.glob(".coming-*"))
+
+
+def test_one_percent_of_the_weights_travels_as_about_that(tmp_path, store):
+    """As a step of reinforcement learning: 1 % of the bf16 weights changed, scattered."""
+    repo = make_repo(tmp_path / "a", str(store))
+    repo.set_config("mvc.chunkbytes", str(4 * 2**20))
+    random = np.random.default_rng(0)
+    weights = (random.standard_normal(4 * 2**20) * 0.02).astype(ml_dtypes.bfloat16)
+    save_file({"w": weights.reshape(2048, 2048)}, repo.worktree / "m.safetensors")
+    repo.commit("base", paths=["m.safetensors"])
+    repo.publish("prod")
+    follower = Follower(str(store), "prod", tmp_path / "serve")
+    follower.step()
+    words = weights.view(np.uint16)
+    places = random.choice(words.size, words.size // 100, replace=False)
+    words[places] += random.choice(np.array([1, 2, 0xFFFF], np.uint16), places.size)
+    save_file({"w": weights.reshape(2048, 2048)}, repo.worktree / "m.safetensors")
+    repo.commit("step", paths=["m.safetensors"])
+    sent = repo.publish("prod").sent_bytes
+    received = follower.step().received_bytes
+    assert max(sent, received) <= 0.015 * weights.nbytes
+    assert digests(follower.folder / "current") == digests(repo.worktree)
