@@ -31,7 +31,7 @@ bisect_start(self, bad=None, *good, paths=(), tensors=None, terms=None, checkout
 first_parent=False, progress=None)
 bisect_step(self)
 blame(self, revision='HEAD', *, tensors=None, paths=(), samples=24, compute=False, progress=None)
-branches(self)
+branches(self, *, remote=False)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)

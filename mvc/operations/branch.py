@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS, branch_ref, tag_ref
+from mvc.remotes.tracking import find_upstream, follow, set_upstream, unset_upstream
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
@@ -35,9 +36,9 @@ class RefInfo:
     is_alias: bool = False
 
 
-def list_refs(context: Context, *, tags: bool = False) -> list[RefInfo]:
-    """Return all branches, or all tags, by name."""
-    history, prefix = context.history, TAGS if tags else HEADS
+def list_refs(context: Context, prefix: str = HEADS) -> list[RefInfo]:
+    """Return all branches, or all refs with another prefix, by name."""
+    history = context.history
     head = history.head()
     current = None if head.branch is None else HEADS + head.branch
     found: list[RefInfo] = []
@@ -70,6 +71,7 @@ def create_branch(
     history.update_ref(
         ref, commit, expected=old, message=f"branch: {verb} {start}", stamp=context.stamp()
     )
+    follow(context, name, start)
     return commit
 
 
@@ -80,13 +82,18 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     commit, head = history.get_branch(name), history.head()
     if head.branch == name:
         raise ConflictError(f"branch {name!r} is checked out", hint="switch to another one first")
-    merged = head.commit is not None and history.is_ancestor(commit, head.commit)
+    upstream = find_upstream(context, name)
+    into, what = head.commit, "HEAD"
+    if upstream is not None and upstream.commit is not None:
+        into, what = upstream.commit, f"{upstream.remote}/{upstream.branch}"
+    merged = into is not None and history.is_ancestor(commit, into)
     if not merged and not force:
         raise ConflictError(
-            f"branch {name!r} is not merged into HEAD",
+            f"branch {name!r} is not merged into {what}",
             hint=f'run "mvc branch -D {name}" to delete it anyway; its tip is {commit}',
         )
     history.delete_ref(HEADS + name, expected=commit, stamp=context.stamp())
+    unset_upstream(context, name)
     return commit
 
 
@@ -95,6 +102,12 @@ def rename_branch(context: Context, old: str, new: str, *, force: bool = False) 
     """Rename a branch with its reflog; HEAD follows."""
     recover(context)  # an interrupted checkout may be on its way to the branch
     context.history.rename_branch(old, new, stamp=context.stamp(), force=force)
+    if old != new:
+        upstream = find_upstream(context, old)
+        unset_upstream(context, new)
+        if upstream is not None:
+            set_upstream(context, new, upstream.remote, HEADS + upstream.branch)
+            unset_upstream(context, old)
 
 
 @holds_sweep_lock

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import SWITCH_TEXT, Head
+from mvc.remotes.tracking import find_namesake, follow
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.marks import ENDED
@@ -39,6 +40,10 @@ def checkout_revision(
     history = context.history
     head = history.head()  # before the index, so that a move of both meanwhile is noticed
     branch = _find_branch(context, head, revision)
+    if branch is None and not detach and history.find_commit(revision) is None:
+        there = find_namesake(context, revision)
+        if there is not None:
+            return create_and_switch(context, revision, there, force=force, progress=progress)
     tip = None if branch is None else history.find_ref(HEADS + branch)
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
@@ -80,9 +85,12 @@ def _head_move(
 def switch(
     context: Context, branch: str, *, force: bool = False, progress: ByteProgress = None
 ) -> CheckoutResult:
-    """Go to a branch that exists; the current one need not have a commit yet."""
+    """Go to a branch that exists, here or on just one remote; the current one may be unborn."""
     history = context.history
     if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
+        there = find_namesake(context, branch)
+        if there is not None:
+            return create_and_switch(context, branch, there, force=force, progress=progress)
         raise NotFoundError(
             f"no branch {branch!r}",
             hint="`create` makes it; a checkout with `detach` goes to any revision",
@@ -124,5 +132,6 @@ def create_and_switch(
     history.update_ref(
         ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", stamp=stamp
     )
+    follow(context, branch, start or "HEAD")
     move = _head_move(context, head, branch, commit, branch)
     return execute(context, plan, index, move, progress, source=commit, marks=marks)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.errors import ConflictError
 from mvc.history.refnames import HEADS
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+
+
+_REMOTES = "refs/remotes/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,49 @@ def set_upstream(context: Context, branch: str, remote: str, target: str) -> Non
     """Let a branch follow one of a remote, given its full name there."""
     context.history.set_config(f"branch.{branch}.remote", remote)
     context.history.set_config(f"branch.{branch}.merge", target)
+
+
+def unset_upstream(context: Context, branch: str) -> None:
+    """Let a branch follow none, if it follows any."""
+    config = context.history.read_config()
+    for key in (f"branch.{branch}.remote", f"branch.{branch}.merge"):
+        if key in config:
+            context.history.unset_config(key)
+
+
+def follow(context: Context, branch: str, start: str) -> bool:
+    """Let a branch follow what ``start`` names, if that is a branch of a remote as known here."""
+    ref = context.history.resolve_ref_name(start)
+    if ref is None or not ref.startswith(_REMOTES):
+        return False
+    from mvc.remotes.refspecs import Refspec  # noqa: PLC0415  most branches start from one here
+    from mvc.remotes.settings import list_remotes  # noqa: PLC0415  as above
+
+    for name, settings in list_remotes(context).items():
+        for spec in settings.fetch:
+            target = Refspec(spec.target, spec.source).map(ref)
+            if target is not None and target.startswith(HEADS):
+                set_upstream(context, branch, name, target)
+                return True
+    return False
+
+
+def find_namesake(context: Context, branch: str) -> str | None:
+    """Return the short name of the one ref that remembers a branch of that name of a remote."""
+    known = context.history.list_refs(_REMOTES)
+    if not known:
+        return None
+    from mvc.remotes.settings import list_remotes  # noqa: PLC0415  most repositories have none
+
+    specs = (spec for settings in list_remotes(context).values() for spec in settings.fetch)
+    found = sorted({ref for spec in specs if (ref := spec.map(HEADS + branch)) in known and ref})
+    names = [ref.removeprefix(_REMOTES) for ref in found]
+    if len(names) > 1:
+        raise ConflictError(
+            f"several remotes have a branch {branch!r}: {', '.join(names)}",
+            hint=f'"mvc switch -c {branch} {names[0]}" takes that of one',
+        )
+    return names[0] if names else None
 
 
 def find_upstream(context: Context, branch: str | None) -> Upstream | None:

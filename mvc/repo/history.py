@@ -58,13 +58,14 @@ class History(OpenRepo):
         """
         return operations.log.reflog(self._context, ref)
 
-    def branches(self) -> list[RefInfo]:
-        """Return all branches."""
-        return operations.branch.list_refs(self._context)
+    def branches(self, *, remote: bool = False) -> list[RefInfo]:
+        """Return all branches, or with ``remote`` those of remotes, as last heard of."""
+        prefix = "refs/remotes/" if remote else "refs/heads/"
+        return operations.branch.list_refs(self._context, prefix)
 
     def tags(self) -> list[RefInfo]:
         """Return all tags."""
-        return operations.branch.list_refs(self._context, tags=True)
+        return operations.branch.list_refs(self._context, "refs/tags/")
 
     def tag_message(self, name: str) -> str | None:
         """Return the message of an annotated tag, or None for any other name.

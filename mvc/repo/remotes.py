@@ -93,12 +93,25 @@ class Remotes(OpenRepo):
         branch = branch or self._context.history.head().branch
         return remotes.tracking.find_upstream(self._context, branch)
 
-    def set_upstream(self, branch: str, remote: str, target: str | None = None) -> None:
+    def set_upstream(self, branch: str, remote: str | None, target: str | None = None) -> None:
         """Let a branch follow one of a remote, of the same name unless ``target`` says another.
 
+        Args:
+            branch: a branch here.
+            remote: name of a remote, or a branch of one as it is known here, such as
+                ``origin/main``; None to follow none.
+            target: the branch there.
+
         Raises:
-            NotFoundError: there is no such remote.
+            NotFoundError: there is no such branch or remote.
         """
+        if branch != self._context.history.head().branch:
+            self._context.history.get_branch(branch)
+        if remote is None:
+            remotes.tracking.unset_upstream(self._context, branch)
+            return
+        if target is None and remotes.tracking.follow(self._context, branch, remote):
+            return
         remotes.remote.open_remote(self._context, remote)
         name = remotes.refspecs.full_target(target or branch)
         remotes.tracking.set_upstream(self._context, branch, remote, name)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, choose_one, name_and_start
 from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
+from mvc.cli.render.remotes import upstream_fields, upstream_text
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo
-from mvc.errors import ConflictError
+from mvc.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +35,14 @@ def branch(
         bool, Option("-f", "--force", help="Move or overwrite an existing branch.")
     ] = False,
     everything: Annotated[bool, Option("-a", "--all", help="List remote branches too.")] = False,
+    remotes: Annotated[bool, Option("-r", "--remotes", help="List remote branches only.")] = False,
+    upstream: Annotated[
+        str | None,
+        Option(
+            "-u", "--set-upstream-to", metavar="REF", help="Follow this one, such as origin/main."
+        ),
+    ] = None,
+    unset: Annotated[bool, Option("--unset-upstream", help="Follow none any more.")] = False,
     show_current: Annotated[
         bool, Option("--show-current", help="Print only the current branch.")
     ] = False,
@@ -46,17 +56,19 @@ def branch(
         bool, Option("--no-merged", help="List branches that are not in [REV], or HEAD.")
     ] = False,
     verbose: Annotated[
-        bool, Option("-v", "--verbose", help="List with commit and subject.")
+        bool, Option("-v", "--verbose", help="List with commit, subject and what it follows.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """List, create, rename or delete branches."""
-    del everything  # accepted because Git users type it; there are no remote branches yet
+    """List, create, rename or delete branches; one made from origin/NAME follows it."""
+    check_alone([("-a", everything), ("-r", remotes)])
     relations = {"contains": contains, "merged": merged, "no-merged": no_merged}
     relation = choose_one(relations, "")
     changing = [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)]
-    check_alone([*changing, (f"--{relation}", relation)])
+    following = [("--set-upstream-to", upstream is not None), ("--unset-upstream", unset)]
+    check_alone([*changing, *following, (f"--{relation}", relation)])
+    listing = _Listing(relation, verbose, "remotes" if remotes else "all" if everything else "")
     given = names or []
     if delete or delete_any:
         if not given:
@@ -73,15 +85,31 @@ def branch(
             write_json({"branch": current})
         elif current is not None:
             stdout().line(printable(current))
-    elif relation:
-        _list_branches(relation, given, verbose=verbose, as_json=as_json)
-    elif given:
+    elif upstream is not None or unset:
+        _follow(given, upstream, as_json=as_json)
+    elif given and not (relation or listing.remotes):
         name, start = name_and_start(given)
         commit = open_repo().create_branch(name, start, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
     else:
-        _list_branches(verbose=verbose, as_json=as_json)
+        _list_branches(listing, given, as_json=as_json)
+
+
+def _follow(names: Sequence[str], upstream: str | None, *, as_json: bool) -> None:
+    if len(names) > 1:
+        raise CommandUsageError(f"unexpected argument {names[1]!r}")
+    repo = open_repo()
+    name = names[0] if names else repo.head.branch
+    if name is None:
+        raise ConflictError("HEAD is not on a branch", hint="name the branch")
+    if upstream is not None and not any(one.name == upstream for one in repo.branches(remote=True)):
+        raise NotFoundError(
+            f"no branch {upstream!r} of a remote is known", hint='"mvc branch -r" lists them'
+        )
+    repo.set_upstream(name, upstream)
+    if as_json:
+        write_json({"branch": name, "upstream": upstream_fields(repo.upstream(name))})
 
 
 def write_deleted(
@@ -107,13 +135,25 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
         write_json({"renamed": {"old_name": old, "name": names[-1]}})
 
 
-def _list_branches(
-    relation: str = "", names: Sequence[str] = (), *, verbose: bool, as_json: bool
-) -> None:
-    if len(names) > 1:
-        raise CommandUsageError(f"unexpected argument {names[1]!r}")
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What is to be listed: which branches, of what relation, and how much of each."""
+
+    relation: str
+    verbose: bool
+    remotes: str
+    """``all`` for those of remotes too, ``remotes`` for no others."""
+
+
+def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) -> None:
+    relation, verbose = listing.relation, listing.verbose
+    if len(names) > bool(relation):
+        raise CommandUsageError(f"unexpected argument {names[-1]!r}")
     repo = open_repo()
-    found = repo.branches()
+    found = [] if listing.remotes == "remotes" else repo.branches()
+    if listing.remotes:
+        mark = "" if listing.remotes == "remotes" else "remotes/"
+        found += [replace(ref, name=mark + ref.name) for ref in repo.branches(remote=True)]
     if relation:
         commit = repo.resolve(names[0] if names else "HEAD")
         found = [ref for ref in found if _is_related(repo, ref.commit, commit, relation)]
@@ -122,12 +162,18 @@ def _list_branches(
         return
     out = paged()
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
-    if repo.head.branch is None and not relation:
+    if repo.head.branch is None and not relation and listing.remotes != "remotes":
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
     aliases = [ref for ref in repo.tags() if ref.is_alias] if verbose else []
     for ref in found:
         here = [f"@{printable(one.name)}" for one in aliases if one.commit == ref.commit]
-        out.line(_branch_line(out, ref, width if verbose else 0, here))
+        line = _branch_line(out, ref, width if verbose else 0, here)
+        following = repo.upstream(ref.name) if verbose else None
+        if following is not None:
+            line = (
+                line.rstrip() + " " + out.style(f"[{printable(upstream_text(following))}]", "blue")
+            )
+        out.line(line)
 
 
 def _is_related(repo: Repo, tip: str, commit: str, relation: str) -> bool:

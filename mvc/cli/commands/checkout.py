@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored
-from mvc.cli.session import find_previous, open_repo, split_revision
+from mvc.cli.session import find_previous, is_revision, open_repo, split_revision
+
+if TYPE_CHECKING:
+    from mvc.repo import Repo
 
 
 def checkout(
@@ -29,7 +33,8 @@ def checkout(
     """Go to a branch or revision, or bring files back from it.
 
     With PATHs, HEAD stays where it is and the files are overwritten with those of REV, or of the
-    index if there is no REV. "-" is the branch or commit before the last switch.
+    index if there is no REV. "-" is the branch or commit before the last switch. A branch that only
+    one remote has is made here, and follows it.
 
     Every byte is verified before it is written. If changed files would be overwritten, nothing is
     touched unless -f is given.
@@ -39,7 +44,9 @@ def checkout(
     given = list(names or ())
     end = given.index("--") if "--" in given else len(given)
     given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
-    revision, paths = split_revision(repo, given, prefer_revision=True)
+    is_guessed = len(given) == 1 and _is_on_a_remote(repo, given[0])
+    split = split_revision(repo, [] if is_guessed else given, prefer_revision=True)
+    revision, paths = (given[0], []) if is_guessed else split
     if paths and (new_branch is not None or detach):
         raise CommandUsageError("-b and --detach cannot be used with paths")
     with byte_progress("checking out", wanted=progress and not quiet) as bar:
@@ -58,3 +65,10 @@ def checkout(
         write_restored(repo, result, revision, "the index")
     elif not quiet:
         write_move(repo, stdout(), before, result, is_new=new_branch is not None)
+
+
+def _is_on_a_remote(repo: Repo, name: str) -> bool:
+    """Return whether a name is that of a branch of a remote and of nothing here."""
+    if os.path.lexists(name) or is_revision(repo, name):
+        return False
+    return any(one.name.partition("/")[2] == name for one in repo.branches(remote=True))

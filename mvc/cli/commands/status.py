@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from mvc.cli.options import Json
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Option
-from mvc.cli.render.remotes import upstream_fields, upstream_line
+from mvc.cli.render.remotes import upstream_fields, upstream_line, upstream_text
 from mvc.cli.render.text import CHANGES, count_text, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 from mvc.errors import CorruptionError, FormatError
@@ -81,7 +81,12 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
     out = stdout()
     if branch:
         where = found.branch if found.branch is not None else "HEAD (no branch)"
-        out.line(f"## {'No commits yet on ' if found.commit is None else ''}{where}")
+        upstream = repo.upstream()
+        name, _, apart = (
+            ("", "", "") if upstream is None else upstream_text(upstream).partition(": ")
+        )
+        following = (f"...{name}" if name else "") + (f" [{apart}]" if apart else "")
+        out.line(f"## {'No commits yet on ' if found.commit is None else ''}{where}{following}")
     for file in found.files:
         index, worktree = file.code[0], file.code[1]
         if not porcelain:

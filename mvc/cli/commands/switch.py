@@ -28,7 +28,8 @@ def switch(
 ) -> None:
     """Go to a branch.
 
-    "-" is the branch before the last switch.
+    "-" is the branch before the last switch. A branch that only one remote has is made here, and
+    follows it.
     """
     check_alone([("-c", create is not None), ("--detach", detach)])
     if target is None and create is None and not detach:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable, stdout
+from mvc.cli.render.remotes import upstream_line
 from mvc.cli.render.text import count_text, short_id
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def write_move(
         verb = "Switched to a new branch" if is_new else "Switched to branch"
         verb = "Already on" if result.branch == before.branch else verb
         out.line(f"{verb} '{printable(result.branch)}'")
+        upstream = repo.upstream()
+        if upstream is not None:
+            out.line(printable(upstream_line(upstream)))
     write_counts(out, result)
 
 

@@ -118,5 +118,12 @@ def upstream_line(one: Upstream) -> str:
     return f"Your branch is up to date with '{name}'."
 
 
+def upstream_text(one: Upstream) -> str:
+    """Return what a branch follows and how far the two are apart, as short as Git says it."""
+    parts = [f"ahead {one.ahead}"] * bool(one.ahead) + [f"behind {one.behind}"] * bool(one.behind)
+    parts = ["gone"] if one.commit is None else parts
+    return f"{one.remote}/{one.branch}" + (f": {', '.join(parts)}" if parts else "")
+
+
 def _commits(count: int) -> str:
     return f"{count:,} commit{'' if count == 1 else 's'}"
