@@ -160,7 +160,7 @@ def test_an_error_of_the_sink_surfaces_as_it_is():
 def test_plain_bytes_cannot_be_written_to_by_the_sink():
     store = ChunkStore(MemoryStorage())
     add_chunks(store, [os.urandom(100)])
-    (index,) = (parse_pack_index(d) for k, d in objects(store._storage).items() if k.endswith("x"))
+    (index,) = (parse_pack_index(d) for k, d in objects(store.storage).items() if k.endswith("x"))
     flags = []
     requests = [ReadRequest(index.chunk_id(0), 100, 0)]
     store.read_many(requests, lambda request, plain: flags.append(plain.readonly))

@@ -151,7 +151,7 @@ def test_a_repair_that_was_interrupted(damage, root, monkeypatch):
         shutil.copytree(root, work, symlinks=True)
         damage(work)
         calls = []
-        storage_class = type(Repo.open(work)._context.store._storage)
+        storage_class = type(Repo.open(work)._context.store.storage)
         delete = storage_class.delete
 
         def stopping(self, key, delete=delete, calls=calls, stop_at=stop_at):
