@@ -34,6 +34,7 @@ from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
+from benchmarks.remotes import measure_remotes
 from benchmarks.small_files import measure_small_files
 from benchmarks.stopwatch import middle_seconds
 from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
@@ -59,6 +60,7 @@ SECTIONS = (
     "training",
     "upkeep",
     "commits",
+    "remotes",
     "hooks",
 )
 
@@ -289,6 +291,17 @@ class Bench:
             self.runner, self.folder, self.mvc, commits, self.say
         )
 
+    def remotes(self) -> None:
+        """Push and fetch beside a plain transfer of the same bytes."""
+        self.results["remotes"] = measure_remotes(
+            self.runner,
+            self.folder,
+            self.mvc,
+            self.model(),
+            url=self.options.remote,
+            rounds=self.rounds,
+        )
+
     def hooks(self) -> None:
         """The training hooks beside what people save their runs with."""
         self.results["hooks"] = measure_hooks(
@@ -314,6 +327,7 @@ class Bench:
             "training",
             "upkeep",
             "commits",
+            "remotes",
             "hooks",
         ):
             if (self.folder / name).exists():
@@ -356,6 +370,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--peers-venv", type=Path, help="environment with dvc and oxenai (default DIR/venv)"
+    )
+    parser.add_argument(
+        "--remote", metavar="URL", help="where remotes are, as s3://bucket/prefix (default: DIR)"
     )
     parser.add_argument("--json", type=Path, help="also write everything as JSON")
     parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import long_history, report_history, report_hooks, small_files, values
+from benchmarks import long_history, remotes, report_history, report_hooks, small_files, values
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -104,6 +104,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     for name, limit in _STARTUP_LIMITS.items():
         yield Target(f"{name} against import typer", limit, startup.get(name), "times")
     yield from report_history.list_targets(results)
+    yield from remotes.list_targets(results)
     yield from report_hooks.list_targets(results)
 
 
@@ -128,6 +129,7 @@ def list_tables(results: Results) -> list[Table]:
         "training": report_history.training_tables,
         "upkeep": report_history.upkeep_tables,
         "commits": long_history.long_tables,
+        "remotes": remotes.remote_tables,
         "hooks": report_hooks.hook_tables,
     }
     return [
