@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import weakref
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from mvc import ConflictError, FormatError, NotFoundError, clone
+from mvc.remotes import content, remote_packs
 from mvc.remotes import remote as remote_module
 from mvc.remotes.arrival import Arrival
 from support.remote_repos import CountedStorage, commit_model, make_repo
@@ -236,3 +239,72 @@ def test_a_clone_that_fails_leaves_no_folder(repo, store, tmp_path):
     with pytest.raises(ConflictError):
         clone(store, tmp_path / "c")
     assert (tmp_path / "c" / "x").read_text() == "x"
+
+
+class Live(bytearray):
+    """Bytes that can be seen to go."""
+
+
+class WatchedStorage:
+    """Counts the bytes that it has given out and that are still held, and uploads under way."""
+
+    def __init__(self, storage):
+        self._storage = storage
+        self._lock = threading.Lock()
+        self.held_bytes = self.most_bytes = self.all_bytes = self.uploads = self.most_uploads = 0
+
+    def __getattr__(self, name):
+        return getattr(self._storage, name)
+
+    def read_ranges(self, key, ranges):
+        found = [Live(one) for one in self._storage.read_ranges(key, ranges)]
+        for one in found:
+            self._count(len(one))
+            weakref.finalize(one, self._count, -len(one))
+        return found
+
+    def _count(self, size_bytes):
+        with self._lock:
+            self.held_bytes += size_bytes
+            self.all_bytes += max(size_bytes, 0)
+            self.most_bytes = max(self.most_bytes, self.held_bytes)
+
+    def upload(self, *args):
+        with self._lock:
+            self.uploads += 1
+            self.most_uploads = max(self.most_uploads, self.uploads)
+        self._storage.upload(*args)
+        with self._lock:
+            self.uploads -= 1
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined):
+    """Whole packs come in parts, parts of packs in groups: never more than a few of them at once."""
+    part_bytes = 8192
+    monkeypatch.setattr(remote_packs, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(content, "_GROUP_BYTES", part_bytes)
+    opened = []
+    real = remote_module.open_store
+    monkeypatch.setattr(
+        remote_module,
+        "open_store",
+        lambda *args: opened.append(WatchedStorage(real(*args))) or opened[-1],
+    )
+    copy = make_repo(tmp_path / "d", str(store))
+    for seed in range(1, 13):
+        commit_model(repo, seed=seed, layers=12, width=64)
+    if joined:
+        commit_model(repo, seed=20, name="other", layers=30, width=64)
+        repo._context.store.gather(repo._context.store.packs())
+        repo.push()
+        repo.create_branch("half", "HEAD~1")
+        repo.push("origin", ["half"])
+        copy.fetch("origin", ["half"])
+    else:
+        repo.push()
+        copy.fetch()
+    assert opened[0].most_uploads <= 4
+    assert opened[-1].all_bytes > 100 * part_bytes
+    assert opened[-1].most_bytes <= 16 * part_bytes
+    assert copy.fsck(data=True).problems == ()

@@ -301,3 +301,17 @@ def test_joined_packs_double(sizes):
         for size in left:
             assert size >= 2 * total
             total += size
+
+
+def test_packs_that_were_joined_here_send_only_what_is_missing(repo, store, asked):
+    for seed in range(6):
+        commit_model(repo, seed=seed, layers=8)
+        repo.push()
+    new = commit_model(repo, seed=7, layers=8, width=16)
+    packs = repo._context.store
+    packs.gather(packs.packs())
+    assert len(packs.packs()) == 1
+    before = sum(path.stat().st_size for path in (store / "packs").glob("*.pack"))
+    sent = repo.push().sent_bytes
+    assert sent < 0.1 * before
+    assert refs_of(store)["refs/heads/main"] == new
