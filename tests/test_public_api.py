@@ -36,6 +36,7 @@ changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
 check_ignore(self, paths)
+check_remote(self, remote=None)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 cherry_pick(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, mainline=None, \
 record_origin=False, commit=True, no_gate=False, progress=None)

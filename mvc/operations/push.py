@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
+from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
@@ -90,6 +91,7 @@ def push(
         moves = _plan(context, root, wanted, force=force or lease is not False)
         changes = [move for move in moves if move.status != "unchanged"]
         if changes and not dry_run:
+            require_safe_refs(context, there.settings, has_root=bool(root.nonce))
             try:
                 sent_bytes += send(context, there, root, changes, progress)
             except MovedError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
+from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import (
     REMOTES,
@@ -20,6 +21,7 @@ from mvc.remotes.settings import (
 if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.remotes.settings import RemoteSettings
+    from mvc.storage.probe import ProbeReport
     from mvc.workspace.context import Context
 
 
@@ -90,6 +92,11 @@ def _require(context: Context, name: str) -> None:
         raise NotFoundError(
             f"the repository has no remote {name!r}", hint='"mvc remote" lists them'
         )
+
+
+def check(context: Context, remote: str | None = None) -> ProbeReport:
+    """Ask the store of a remote what it keeps of its promises; see ``Repo.check_remote``."""
+    return check_store(context, open_remote(context, remote).settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,12 +32,24 @@ class RemoteSettings:
         url: where it is.
         fetch: what a fetch brings and where it goes.
         options: how its store is reached.
+        is_checked: whether the store is known to keep what refs need.
     """
 
     name: str | None
     url: StoreUrl
     fetch: tuple[Refspec, ...]
     options: StoreOptions
+    is_checked: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the store is: the URL, and the server if one is named."""
+        return _name_place(self.url, self.options.endpoint)
+
+
+def _name_place(url: StoreUrl, endpoint: str | None) -> str:
+    server = endpoint or os.environ.get("AWS_ENDPOINT_URL")
+    return f"{url} at {hide_secrets(server)}" if server and url.scheme == "s3" else str(url)
 
 
 def check_remote_name(name: str) -> str:
@@ -75,14 +88,20 @@ def _read_settings(context: Context, config: dict[str, str], name: str) -> Remot
     if not timeout.isdigit() or not 0 < int(timeout) <= _LONGEST_TIMEOUT_S:
         raise UsageError(f"remote.{name}.timeout is {timeout!r}, not seconds")
     spool = context.git_dir / "tmp"
+    url = parse_store_url(get("url") or "", base=context.worktree)
+    # What was found out about another place says nothing about this one.
+    tags, _, place = (get("checked") or "").partition(" ")
+    is_checked = place == _name_place(url, get("endpoint"))
     return RemoteSettings(
         name,
-        parse_store_url(get("url") or "", base=context.worktree),
+        url,
         (parse_refspec(get("fetch") or default_fetch(name)),),
         StoreOptions(
             endpoint=get("endpoint"),
             region=get("region"),
             timeout_s=int(timeout),
             spool=spool if spool.is_dir() else None,
+            bare_tags=is_checked and tags == "bare",
         ),
+        is_checked,
     )

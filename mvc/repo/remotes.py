@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mvc.remotes.settings import RemoteSettings
     from mvc.remotes.tracking import Upstream
     from mvc.repo.opening import Progress
+    from mvc.storage.probe import ProbeReport
 
 
 class Remotes(OpenRepo):
@@ -74,6 +75,18 @@ class Remotes(OpenRepo):
             UsageError: not the URL of a store.
         """
         return operations.remotes.set_url(self._context, name, url)
+
+    def check_remote(self, remote: str | None = None) -> ProbeReport:
+        """Ask the store of a remote what it keeps of its promises, and remember if it is enough.
+
+        Small objects are written below ``check/``, and removed. A push asks a store that was not
+        checked for what refs need, by itself.
+
+        Raises:
+            NotFoundError: there is no such remote.
+            StorageError: it cannot be reached, or does not let anything be written.
+        """
+        return operations.remotes.check(self._context, remote)
 
     def list_remote(self, remote: str | None = None) -> RemoteRefs:
         """Return the refs of a remote as they are there now, and the branch that a clone checks out.
@@ -149,6 +162,7 @@ class Remotes(OpenRepo):
             ConflictError: a ref there has commits that would be lost, or moved meanwhile.
             NotFoundError: a ref or content to push is not here.
             CorruptionError: a pack here is damaged; nothing of it is pushed.
+            UnsupportedError: the store does not keep what refs need.
             StorageError: the store cannot be reached, or refuses.
         """
         return operations.push.push(

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore import exceptions as failures
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, is_key
@@ -65,12 +67,15 @@ class ObjectStorage:
     Args:
         store: as obstore makes it, with the prefix.
         spool: the folder of objects on their way; the system's own by default.
+        quotes_tags: False: the store is known to want bare tags, which is found out otherwise.
     """
 
-    def __init__(self, store: ObjectStore, *, spool: Path | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, *, spool: Path | None = None, quotes_tags: bool = True
+    ) -> None:
         self._store = store
         self._spool = spool
-        self._quotes_tags = True
+        self._quotes_tags = quotes_tags
 
     def create(self, prefix: str = "") -> SpooledObject:
         """Begin a new object."""
@@ -142,22 +147,43 @@ class ObjectStorage:
     def replace(self, key: str, data: bytes, tag: str | None) -> None:
         """Put an object in the place of the version with a tag, in one conditional put."""
         check_key(key)
-        if self._put_if(key, data, tag):
+        if self.put_if(key, data, tag, quoted=self._quotes_tags):
             return
         if tag and self._quotes_tags and self._is_current(key, tag):
             self._quotes_tags = False
-            if self._put_if(key, data, tag):
+            if self.put_if(key, data, tag, quoted=self._quotes_tags):
                 return
         raise ConflictError(f"{key} has been replaced meanwhile")
 
-    def _put_if(self, key: str, data: bytes, tag: str | None) -> bool:
-        mode: Any = "create" if tag is None else _split_tag(tag, quoted=self._quotes_tags)
+    def put_if(self, key: str, data: bytes, tag: str | None, *, quoted: bool) -> bool:
+        """Put on condition that a version is there, or none; return whether the store did."""
+        mode: Any = "create" if tag is None else _split_tag(tag, quoted=quoted)
         with _asking(f"write {key}"):
             try:
                 obstore.put(self._store, key, data, mode=mode, use_multipart=False)
-            except (*_LOST, FileNotFoundError):
+            except _LOST:
+                return False
+            except FileNotFoundError:
+                if tag is None:
+                    raise StorageError(f"cannot write {key}: the bucket does not exist") from None
                 return False
         return True
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether it speaks S3, where an object has a version only if the bucket keeps old ones."""
+        return isinstance(self._store, S3Store)
+
+    def sign(self, method: Any, key: str) -> str:
+        """Return a URL that does one thing to one object for a minute, for those who may see it.
+
+        Raises:
+            StorageError: this kind of store signs none.
+        """
+        if not isinstance(self._store, S3Store | GCSStore | AzureStore):
+            raise StorageError("this kind of store signs no URLs")
+        with _asking(f"sign a URL of {key}"):
+            return obstore.sign(self._store, method, key, timedelta(minutes=1))
 
     def _is_current(self, key: str, tag: str) -> bool:
         try:

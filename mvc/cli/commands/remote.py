@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
+from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.render.text import columns
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-_VERBS = "add remove rename set-url get-url"
+_VERBS = "add remove rename set-url get-url check"
 
 
 def remote(
@@ -27,12 +30,18 @@ def remote(
     mvc remote lists them; add NAME URL, remove NAME, rename OLD NEW, set-url NAME URL and get-url
     NAME do what they say. A URL never holds credentials: they come from where the tools of the platform
     look for them.
+
+    check NAME (or a URL) asks a store, with a few dozen requests, what it keeps of its promises, and
+    exits with 1 if it lacks what mvc needs. A push refuses such a store.
     """
     repo = open_repo()
     verb, *rest = words or ["list"]
     if verb == "list":
         _take(rest, 0, "")
         _list(repo, verbose=verbose, as_json=as_json)
+        return
+    if verb == "check":
+        _check(repo, rest, as_json=as_json)
         return
     verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
         "add": _add,
@@ -60,6 +69,30 @@ def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
         stdout().line(
             f"{printable(name)}\t{printable(str(one.url))}" if verbose else printable(name)
         )
+
+
+def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
+    if len(words) > 1:
+        _take(words, 1, "check [NAME|URL]")
+    report = repo.check_remote(*words)
+    if as_json:
+        write_json(
+            {"ok": report.ok, "tags": report.tags, "promises": list(map(asdict, report.promises))}
+        )
+    else:
+        out = stdout()
+        words_of = {True: "yes", False: "no", None: "?"}
+        rows = [(one.name, words_of[one.kept], one.detail) for one in report.promises]
+        for one, (name, kept, detail) in zip(report.promises, columns(rows, "<<<"), strict=True):
+            colour = "green" if one.kept else "red" if one.needed else "yellow"
+            out.line(f"{name}  {out.style(kept, colour)}  {printable(detail)}".rstrip())
+        if report.ok:
+            out.line(f"{out.style('ok:', 'green', 'bold')} the store keeps what mvc needs")
+        else:
+            lacks = ", ".join(one.name for one in report.failed)
+            out.line(f"{out.style('not safe to push to:', 'red', 'bold')} it lacks {lacks}")
+    if not report.ok:
+        raise Exit(NEGATIVE)
 
 
 def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:

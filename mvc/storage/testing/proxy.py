@@ -26,6 +26,8 @@ connection ends without an answer. ``failed``: it was done, and the answer is 50
 the middle. ``twice``: it was done twice, and the second answer counts. ``slow``: it takes a while.
 ``redirect``: it is sent elsewhere, with a 302.
 """
+UNCONDITIONAL = "unconditional"
+"""A fault that none can survive: the conditions of a request are dropped, as some servers do."""
 _SLOW_S = 0.05
 _TIMEOUT_S = 60
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
@@ -57,7 +59,7 @@ class FaultyProxy:
 
     Args:
         endpoint: ``http://host:port`` of what is behind it.
-        plan: asked before each request; returns one of ``FAULTS`` or None.
+        plan: asked before each request; returns one of ``FAULTS``, ``UNCONDITIONAL`` or None.
 
     Attributes:
         faults: how often something went wrong, by fault.
@@ -101,6 +103,9 @@ class FaultyProxy:
             fault = self.plan(request)
             if fault is not None:
                 self.faults[fault] += 1
+        if fault == UNCONDITIONAL:
+            for name in [one for one in handler.headers if one.lower().startswith("if-")]:
+                del handler.headers[name]
         body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         if fault in ("500", "503"):
             handler.send(int(fault), {}, b"")
