@@ -2,8 +2,9 @@
 
 A small character-level transformer learns from the source text of Python's standard library.
 It is committed, fine-tuned on other text, compared, branched, and brought back; sha256sum proves that
-the bytes that come back are the bytes that went in. At the end a training run meets bad data, rolls
-back automatically, and is replayed: every tensor of every step is the same to the bit.
+the bytes that come back are the bytes that went in. It is pushed to a folder, cloned and pulled. At the
+end a training run meets bad data, rolls back automatically, and is replayed: every tensor of every step
+is the same to the bit.
 """
 
 from __future__ import annotations
@@ -163,6 +164,25 @@ def store_less(folder: Path, tuned: str) -> None:
     run(folder, "mvc", "fsck", "--data")
 
 
+def share(folder: Path, tuned: str) -> None:
+    """Push to a remote that is a folder, clone it elsewhere, compare, and push only what changed."""
+    say("share it: any bucket does, and so does a folder")
+    run(folder, "mvc", "remote", "add", "origin", "store")
+    run(folder, "mvc", "push", "-u", "--all")
+    run(folder, "mvc", "clone", "store", "copy")
+    run(folder / "copy", "sha256sum", "model.safetensors")
+    assert digest(folder / "copy") == tuned, "the clone has other bytes"
+    run(folder / "copy", "mvc", "fsck", "--data")
+    say("change one tensor in the clone: only that travels")
+    state = load_file(folder / "copy" / "model.safetensors")
+    state["norm.bias"] += 0.5
+    save_file(state, folder / "copy" / "model.safetensors")
+    run(folder / "copy", "mvc", "commit", "-am", "another bias")
+    run(folder / "copy", "mvc", "push")
+    run(folder, "mvc", "pull")
+    assert digest(folder) == digest(folder / "copy"), "what was pulled has other bytes"
+
+
 def train_and_diverge(folder: Path) -> None:
     """Train on partly damaged data, see the run roll back, and prove the result."""
     say("train with a repository, on partly damaged data")
@@ -194,6 +214,7 @@ def main() -> None:
     commit_wild(folder, model, options.steps)
     go_back(folder, options.steps, base, tuned)
     store_less(folder, tuned)
+    share(folder, tuned)
     train_and_diverge(folder / "run")
     print(f"\nbit-exact: {base}", flush=True)
 

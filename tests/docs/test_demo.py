@@ -26,9 +26,12 @@ def test_demo(tmp_path):
         for line in done.stdout.splitlines()
         if line.endswith("  model.safetensors") and len(line.split()[0]) == 64
     ]
-    assert len(digests) == 3
-    base, tuned, back = digests
-    assert back == base != tuned
+    assert len(digests) == 4
+    base, tuned, back, cloned = digests
+    assert back == base != tuned == cloned
+    shared = [Repo.open(place) for place in (folder, folder / "copy")]
+    assert len({repo.resolve("main") for repo in shared}) == 1
+    assert all(repo.upstream().commit == repo.head.commit for repo in shared)
     assert f"bit-exact: {base}" in done.stdout
     assert "diverged at step 231, rolled back to step 200" in done.stdout
     assert "exact for 50 steps" in done.stdout

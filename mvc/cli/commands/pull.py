@@ -33,7 +33,7 @@ def pull(
     """Fetch, and merge what the current branch follows (or BRANCH of REMOTE) into it."""
     check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])
     way: FastForward = "only" if ff_only else "never" if no_ff else "allowed"
-    repo, shown = open_repo(), Shown(progress and not quiet, quiet, as_json)
+    repo, shown = open_repo(), Shown(quiet, progress and not quiet, as_json)
     limit = read_rate(limit_rate)
     with byte_progress("pulling", wanted=shown.progress) as bar:
         done = repo.pull(remote, branch, fast_forward=way, limit_bytes_s=limit, progress=bar)

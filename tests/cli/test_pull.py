@@ -1,0 +1,43 @@
+"""mvc pull says what came and what became of the branch."""
+
+from __future__ import annotations
+
+from support.cli import Shell
+from support.models import write_config
+
+
+def _clone(shell, folder, environment):
+    shell.ok("remote", "add", "origin", "../store")
+    shell.ok("push", "-q", "-u")
+    shell.ok("clone", "-q", "../store", "../copy")
+    return Shell(folder / "copy", environment)
+
+
+def test_pull_shows_the_merge_and_is_quiet_if_asked(shell, folder, environment):
+    copy = _clone(shell, folder, environment)
+    assert copy.ok("pull").lines == ["Already up to date."]
+    write_config(shell.folder / "config.json", lr=1)
+    shell.ok("commit", "-qam", "faster")
+    shell.ok("push", "-q")
+    told = copy.ok("pull").lines
+    assert told[0] == f"From {folder / 'store'}"
+    assert told[-2].startswith("Fast-forward of main to ")
+    assert told[-1] == "1 file written"
+    write_config(shell.folder / "config.json", lr=2)
+    shell.ok("commit", "-qam", "faster still")
+    shell.ok("push", "-q")
+    assert copy.ok("pull", "-q").out == ""
+    assert copy.json("status")["commit"] == shell.json("status")["commit"]
+
+
+def test_pull_ff_only_refuses_what_diverged(shell, folder, environment):
+    copy = _clone(shell, folder, environment)
+    for one, lr in ((shell, 1), (copy, 2)):
+        write_config(one.folder / "config.json", lr=lr)
+        one.ok("commit", "-qam", f"lr {lr}")
+    shell.ok("push", "-q")
+    before = copy.json("status")["commit"]
+    answer = copy("pull", "--ff-only")
+    assert answer.code == 4
+    assert copy.json("status")["commit"] == before
+    assert copy.ok("status", "-sb").lines == ["## main...origin/main [ahead 1, behind 1]"]
