@@ -34,7 +34,7 @@ COMMANDS = {
         "fetch": "Bring history and content from a remote",
         "pull": "Fetch, and merge into the current branch",
         "push": "Send commits and their content to a remote",
-        "ls-remote": "List the branches and tags of a remote",
+        "ls-remote": "List the branches, tags and channels of a remote",
         "publish": "Let a channel of a remote name a commit",
         "follow": "Keep a folder at the newest version of a channel",
     },

@@ -17,8 +17,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from mvc import fs
-from mvc.errors import ConflictError, NotFoundError, StorageError
+from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError
 from mvc.history.transfer import list_tree
 from mvc.operations.publish import check_channel
 from mvc.remotes.content import receive_content
@@ -27,15 +29,18 @@ from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
 from mvc.storage.urls import parse_store_url
+from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.content import stage_file
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from mvc.ids import GitId
+    from mvc.errors import MvcError
+    from mvc.history.transfer import Entry
+    from mvc.ids import GitId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Channel, Root
@@ -126,6 +131,7 @@ class Follower:
                 stamp=self._context.stamp(),
             )  # fmt: skip
         self._remove_old(found.number)
+        self._trim({found.commit, previous or found.commit})
         return Version(self._channel, found.number, found.commit, previous, folder, received)
 
     @property
@@ -174,6 +180,29 @@ class Follower:
             fs.replace_staged(self.folder / f"weight_v{number:06}", going)
         self._clean()
 
+    def _trim(self, commits: set[GitId]) -> None:
+        """Remove packs that nothing of some commits needs, so that the folder does not grow."""
+        context = self._context
+        with upkeep_lock(context):
+            copies = context.store.copies()
+            needed = list_chunks(context, _list_files(context, commits))
+            used = {index.pack for index in copies.indexes if np.isin(index.ids, needed).any()}
+            gone: set[PackId] = set()
+            for index in copies.indexes:
+                if index.pack not in used and not context.store.find_unsafe(
+                    {*gone, index.pack}, needed
+                ):
+                    gone.add(index.pack)
+            context.store.remove_packs(gone)
+
+    def names(self, version: Version) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names of all tensors of the version before, and of the version."""
+        names = [frozenset[str]()]
+        for commit in filter(None, (version.previous, version.commit)):
+            with open_model(self._context, commit) as model:
+                names.append(frozenset(one.name for one in model.tensors))
+        return names[-2], names[-1]
+
     def changed(self, version: Version) -> Iterator[ModelTensor]:
         """Yield the tensors that are not what they were in the version before."""
         known: dict[tuple[str, str], object] = {}
@@ -205,18 +234,34 @@ class Update:
         for one in self._follower.changed(self.version):
             yield one.name, one.read(kind)
 
+    def names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names of tensors that are new, and of those that are gone."""
+        before, after = self._follower.names(self.version)
+        return after - before, before - after
+
 
 def follow(
-    follower: Follower, *, interval_s: float, once: bool, progress: ByteProgress = None
+    follower: Follower,
+    *,
+    interval_s: float,
+    once: bool,
+    progress: ByteProgress = None,
+    waiting: Callable[[MvcError | None], None] = lambda _: None,
 ) -> Iterator[Update]:
-    """Yield every version that comes; a store that is away is asked again, unless ``once``."""
+    """Yield every version that comes; see ``mvc.follow``."""
+    failure: MvcError | None = None
     while True:
         try:
-            version = follower.step(progress)
-        except StorageError:
+            version, now = follower.step(progress), None
+        except (StorageError, FormatError) as error:
             if once:
                 raise
-            version = None
+            version, now = None, error
+        if str(now) != str(
+            failure
+        ):  # a store that is away is told of once, and once more when it is back
+            waiting(now)
+        failure = now
         if version is not None:
             yield Update(version, follower)
         if once:
@@ -232,7 +277,7 @@ def _bring(
     listing = there.roots.read_listing(root)
     known = context.history.refs.values().values()
     bring_history(context, there, listing.history, [commit], known)
-    entries = list_tree(context.history.objects, context.history.read_commit(commit).tree)
+    entries = _list_files(context, [commit])
     wanted = list_chunks(context, entries)
     if not len(wanted):
         return 0
@@ -248,3 +293,10 @@ def _bring(
         ),
         progress=progress,
     )
+
+
+def _list_files(context: Context, commits: Iterable[GitId]) -> list[Entry]:
+    """Return the objects below some commits."""
+    history = context.history
+    trees = {history.read_commit(one).tree for one in commits}
+    return [entry for tree in trees for entry in list_tree(history.objects, tree)]

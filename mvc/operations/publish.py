@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import is_ref_name
+from mvc.history.transfer import list_tree
 from mvc.operations.push import MAX_ROUNDS, MovedError, send
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Channel, Root
@@ -66,6 +67,7 @@ def publish(
     check_channel(channel)
     commit = context.history.resolve_commit(revision)
     there = open_remote(context, remote)
+    needed = list_tree(context.history.objects, context.history.read_commit(commit).tree)
     url, sent_bytes = str(there.settings.url), 0
     for _ in range(MAX_ROUNDS):
         root = there.roots.read() or Root()
@@ -83,7 +85,9 @@ def publish(
             return replace(now, channels={**now.channels, channel: new})
 
         try:
-            sent_bytes += send(context, there, root, [], progress, tips=[commit], update=move)
+            sent_bytes += send(
+                context, there, root, [], progress, tips=[commit], needed=needed, update=move
+            )
         except MovedError:
             continue
         previous = None if old is None else old.commit

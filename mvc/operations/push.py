@@ -26,6 +26,7 @@ from mvc.workspace.recovery import recover
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
@@ -219,6 +220,7 @@ def send(
     progress: ByteProgress,
     *,
     tips: Iterable[GitId] = (),
+    needed: Sequence[Entry] = (),
     update: Callable[[Root], Root] = lambda root: root,
 ) -> int:
     """Send what is missing, then move refs; return the bytes that were sent.
@@ -230,9 +232,11 @@ def send(
         changes: of its refs.
         progress: called with bytes sent.
         tips: commits that are to be there too.
+        needed: objects whose content must be there, whenever they were sent.
         update: what else changes in the root.
 
     Raises:
+        NotFoundError: content that must be there is on neither side.
         MovedError: the remote changed in a way that makes a new plan necessary.
     """
     listing = there.roots.read_listing(root)
@@ -241,6 +245,11 @@ def send(
     moves = list(changes)
 
     def accept(missing: Sequence[ChunkId]) -> None:
+        if find_gaps(context, needed, missing):
+            raise NotFoundError(
+                "the commit lacks content: it was released, and the remote does not have it either",
+                hint="publish a commit that is complete",
+            )
         gaps = find_gaps(context, entries, missing)
         told = tell_released(context, there, root, listing, gaps)
         if told is not None:
@@ -249,7 +258,7 @@ def send(
 
     with _scratch_folder(there.folder) as scratch:
         packs: dict[PackId, int] = {}
-        wanted = list_chunks(context, entries)
+        wanted = list_chunks(context, dict.fromkeys([*entries, *needed]))
         if len(wanted):
             folder = context.git_dir / STORE_DIR_NAME
             packs = send_content(

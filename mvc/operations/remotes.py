@@ -20,6 +20,7 @@ from mvc.remotes.settings import (
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
+    from mvc.remotes.root import Channel
     from mvc.remotes.settings import RemoteSettings
     from mvc.storage.probe import ProbeReport
     from mvc.workspace.context import Context
@@ -106,10 +107,12 @@ class RemoteRefs:
     Attributes:
         head: full name of the branch that a clone checks out.
         refs: full name → id of commit or tag.
+        channels: name → what is published there, and how often it has moved.
     """
 
     head: str
     refs: dict[str, GitId]
+    channels: dict[str, Channel]
 
 
 def list_refs_there(context: Context, remote: str | None = None) -> RemoteRefs:
@@ -118,4 +121,5 @@ def list_refs_there(context: Context, remote: str | None = None) -> RemoteRefs:
     root = there.roots.read()
     if root is None:
         raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
-    return RemoteRefs(root.head, dict(sorted(root.refs.items())))
+    channels = dict(sorted(root.channels.items()))
+    return RemoteRefs(root.head, dict(sorted(root.refs.items())), channels)

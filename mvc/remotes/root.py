@@ -148,8 +148,13 @@ def parse_root(data: bytes) -> Root:
     told = _decode(data, _Root, "the root of the remote")
     for name, value in told.refs.items():
         _check(is_ref_name(name) and is_git_id(value), "a ref")
-    for channel in told.channels.values():
-        _check(is_git_id(channel.commit) and 0 < channel.number < _MAX_SIZE, "a channel")
+    for name, channel in told.channels.items():
+        _check(
+            is_ref_name(f"refs/channels/{name}")
+            and is_git_id(channel.commit)
+            and 0 < channel.number < _MAX_SIZE,
+            "a channel",
+        )
     _check(all(is_hex_id(name, 2 * ID_BYTES) for name in told.lists), "a list")
     _check(is_hex_id(told.nonce, 2 * NONCE_BYTES) and is_ref_name(told.head), "its nonce or head")
     return Root(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from mvc import operations, workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from mvc.errors import MvcError
     from mvc.operations.clone import CloneResult
     from mvc.operations.compare import ModelDiff
     from mvc.operations.follow import Update
@@ -126,6 +127,7 @@ def follow(
     interval_s: float = 5.0,
     once: bool = False,
     progress: Progress = None,
+    waiting: Callable[[MvcError | None], None] = lambda _: None,
 ) -> Iterator[Update]:
     """Keep a folder at the newest version of a channel; yield each version that comes.
 
@@ -143,15 +145,19 @@ def follow(
         interval_s: how long to wait before asking again.
         once: end after the newest version.
         progress: called with bytes that came, and bytes written.
+        waiting: called with what is wrong when the store goes away or sends what is damaged, and with
+            None when it is well again; ``current`` stays meanwhile.
 
     Raises:
         NotFoundError: nothing is published under that name.
         ConflictError: the folder follows something else, or another process follows into it.
         StorageError: with ``once``, the store cannot be reached.
-        FormatError: what came is damaged; the version before it stays.
+        FormatError: with ``once``, what came is damaged; the version before it stays.
     """
     follower = operations.follow.Follower(str(url), channel, Path(folder), keep=keep)
-    return operations.follow.follow(follower, interval_s=interval_s, once=once, progress=progress)
+    return operations.follow.follow(
+        follower, interval_s=interval_s, once=once, progress=progress, waiting=waiting
+    )
 
 
 def open_model(operand: Operand, repo: OpenRepo | None = None) -> AbstractContextManager[Model]:

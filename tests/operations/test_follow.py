@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 import mvc
 from mvc import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.operations.follow import Follower
+from mvc.remotes.root import Channel, Root, encode_root, parse_root
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from support.models import digests
@@ -192,3 +193,72 @@ def test_one_percent_of_the_weights_travels_as_about_that(tmp_path, store):
     received = follower.step().received_bytes
     assert max(sent, received) <= 0.015 * weights.nbytes
     assert digests(follower.folder / "current") == digests(repo.worktree)
+
+
+def test_a_store_that_is_away_is_told_of_once_and_waited_for(repo, store, tmp_path):
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    told = []
+    root = (store / "root").read_bytes()
+    (store / "root").write_bytes(b"not a root")
+
+    def wait(failure):
+        told.append(failure)
+        (store / "root").write_bytes(root)
+
+    updates = mvc.follow(store, "prod", tmp_path / "serve", interval_s=0, waiting=wait)
+    assert next(updates).version.number == 1
+    assert [type(one) for one in told] == [FormatError, type(None)]
+
+
+def test_released_content_is_not_published(repo):
+    old = commit_model(repo, seed=0)
+    commit_model(repo, seed=1)
+    repo.prune(repo.plan_prune(keep_last=1))
+    with pytest.raises(NotFoundError, match="lacks content"):
+        repo.publish("prod", old)
+    repo.push()
+    with pytest.raises(NotFoundError, match="lacks content"):
+        repo.publish("prod", old)
+    assert repo.list_remote().channels == {}
+
+
+def test_what_no_version_needs_is_not_kept(repo, follower):
+    sizes = []
+    for seed in range(6):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        follower.step()
+        packs = (follower.folder / ".mvc").rglob("chunks/packs/*.pack")
+        sizes.append(sum(one.stat().st_size for one in packs))
+    assert sizes[0] > 10_000
+    assert max(sizes) <= 3 * sizes[0], "two versions, and what they are differences to"
+    assert repo.publish("prod", "HEAD~4").number == 7
+    assert follower.step().received_bytes > 0
+    assert not list(follower.folder.glob(".*-*"))
+
+
+def test_names_that_came_and_went(repo, store, tmp_path):
+    commit_model(repo, seed=1, layers=1)
+    repo.publish("prod")
+    (first,) = mvc.follow(store, "prod", tmp_path / "serve", once=True)
+    assert len(first.names()[0]) == len(dict(first.tensors()))
+    assert first.names()[1] == frozenset()
+    commit_model(repo, seed=1, layers=2)
+    repo.publish("prod")
+    (second,) = mvc.follow(store, "prod", tmp_path / "serve", once=True)
+    added, gone = second.names()
+    assert {name.split(".")[1] for name in added} == {"1"}
+    assert gone == frozenset()
+    repo.publish("prod", "HEAD~1")
+    (third,) = mvc.follow(store, "prod", tmp_path / "serve", once=True)
+    assert third.names() == (gone, added)
+
+
+def test_channels_are_listed(repo):
+    commit = commit_model(repo)
+    repo.publish("prod")
+    assert repo.list_remote().channels == {"prod": Channel(commit, 1)}
+    told = Root(channels={"a b": Channel(commit, 1)}, nonce="0" * 32)
+    with pytest.raises(FormatError, match="channel"):
+        parse_root(encode_root(told))

@@ -8,12 +8,13 @@ import subprocess
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
-from mvc.cli.output import pick, printable, stdout, warn, write_json
+from mvc.cli.output import pick, printable, stderr, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import short_id, size_text
 
 if TYPE_CHECKING:
+    from mvc.errors import MvcError
     from mvc.operations.follow import Version
 
 
@@ -51,7 +52,14 @@ def follow(
     failed = False
     with byte_progress("following", wanted=progress and not quiet and once) as bar:
         for update in watch(
-            url, channel, folder, keep=keep, interval_s=interval, once=once, progress=bar
+            url,
+            channel,
+            folder,
+            keep=keep,
+            interval_s=interval,
+            once=once,
+            progress=bar,
+            waiting=_tell,
         ):
             one = update.version
             if as_json:
@@ -70,6 +78,13 @@ def follow(
             failed = command is not None and not _run(command, one)
     if failed:
         raise Exit(1)
+
+
+def _tell(failure: MvcError | None) -> None:
+    if failure is None:
+        stderr().line("the remote is well again")
+    else:
+        warn(f"{failure}; the version before it stays, and this goes on asking")
 
 
 def _run(command: str, one: Version) -> bool:

@@ -1,7 +1,8 @@
-"""List the branches and tags of a remote."""
+"""List the branches, tags and channels of a remote."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from mvc.cli.options import Json
@@ -14,13 +15,21 @@ def ls_remote(
     remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the refs of a remote (origin by default): one request, nothing changes here."""
+    """List the refs and channels of a remote (origin by default): one request, nothing changes here.
+
+    Behind a channel is the number of its version.
+    """
     found = open_repo().list_remote(remote)
     head, refs = found.head, found.refs
     if as_json:
-        write_json({"head": head, "refs": refs})
+        channels = {name: asdict(one) for name, one in found.channels.items()}
+        write_json({"head": head, "refs": refs, "channels": channels})
         return
     out = paged()
     if head in refs:
         out.line(f"{refs[head]}\tHEAD")
     out.lines(f"{value}\t{printable(name)}" for name, value in refs.items())
+    out.lines(
+        f"{one.commit}\tchannel {printable(name)} {one.number}"
+        for name, one in found.channels.items()
+    )
