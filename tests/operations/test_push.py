@@ -282,7 +282,8 @@ def test_a_damaged_git_pack_is_not_joined(repo, store, monkeypatch):
     repo.push()
     (bad,) = (store / "history").iterdir()
     bad.chmod(0o644)
-    bad.write_bytes(bad.read_bytes()[:-1] + b"x")
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     for seed in (1, 2):
         commit_model(repo, seed=seed)
         repo.push()
