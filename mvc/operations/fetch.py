@@ -12,6 +12,7 @@ from mvc.remotes.history import bring_history, list_chunks
 from mvc.remotes.refspecs import Refspec, parse_refspec
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
+from mvc.remotes.tracking import find_remote
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
@@ -67,7 +68,7 @@ def fetch(
 ) -> FetchResult:
     """Bring what refs of a remote name; see ``Repo.fetch``."""
     recover(context)
-    there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
+    there = open_remote(context, remote or find_remote(context), limit_bytes_s=limit_bytes_s)
     root = there.roots.read()
     if root is None:
         raise NotFoundError(

@@ -19,6 +19,7 @@ from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Root, with_packs
+from mvc.remotes.tracking import find_remote, find_upstream
 from mvc.remotes.tracking import set_upstream as upstream
 from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
@@ -82,8 +83,11 @@ def push(
 ) -> PushResult:
     """Send what refs name, and move the refs of a remote; see ``Repo.push``."""
     recover(context)
+    remote = remote or find_remote(context, to_push=True)
     there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
     wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
+    if not (refspecs or all_branches or tags or set_upstream):
+        _check_upstream(context, there)
     sent_bytes = 0
     for _ in range(MAX_ROUNDS):
         root = there.roots.read() or Root()
@@ -103,6 +107,19 @@ def push(
                 _follow(context, there, wanted)
         return PushResult(str(there.settings.url), tuple(moves), sent_bytes)
     raise ConflictError("the remote is being swept again and again; try later")
+
+
+def _check_upstream(context: Context, there: Remote) -> None:
+    """Check that the current branch follows none of another name: which is meant is to be said."""
+    branch = context.history.head().branch
+    upstream = find_upstream(context, branch)
+    if upstream is None or upstream.remote != there.settings.name or upstream.branch == branch:
+        return
+    raise UsageError(
+        f"branch {branch!r} follows {upstream.remote}/{upstream.branch}, of another name",
+        hint=f'"mvc push {upstream.remote} HEAD:{upstream.branch}" moves that, '
+        f'"mvc push {upstream.remote} {branch}" makes or moves the one of the same name',
+    )
 
 
 def _check_lease(

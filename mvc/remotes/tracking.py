@@ -43,6 +43,13 @@ def set_upstream(context: Context, branch: str, remote: str, target: str) -> Non
     context.history.set_config(f"branch.{branch}.merge", target)
 
 
+def find_remote(context: Context, *, to_push: bool = False) -> str | None:
+    """Return the remote that the current branch goes to or comes from, if the config names one."""
+    config, branch = context.history.read_config(), context.history.head().branch
+    default = config.get("remote.pushdefault") if to_push else None
+    return default or config.get(f"branch.{branch}.remote")
+
+
 def unset_upstream(context: Context, branch: str) -> None:
     """Let a branch follow none, if it follows any."""
     config = context.history.read_config()

@@ -49,7 +49,8 @@ def push(
 ) -> None:
     """Send commits and their content to a remote, then move its refs: all of them or none.
 
-    Only what is missing there travels. Without a REFSPEC the current branch is pushed. A REFSPEC is
+    Only what is missing there travels. Without a REFSPEC the current branch is pushed, without a REMOTE to the one that it follows
+    (or remote.pushDefault). A REFSPEC is
     as in Git: main, main:other, +main to force, :other to delete. A push that is killed is
     resumed by the next one: finished packs are not sent again.
     """
