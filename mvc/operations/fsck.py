@@ -144,14 +144,14 @@ def fsck(
     )
     problems.extend(_check_notes(context))
     found = list(context.store.check(data=data, progress=progress))
-    walk = _Reachable(context, found)
+    walk = Reachable(context, found)
     lost = list(walk.check())
     if any(problem.kind == MISSING for problem in lost):
         problems.extend(_explain_losses(context))
     found = _without_settled(context, found)
     leftovers = _find_leftovers(found, walk)
     problems.extend(
-        _store_problem(item) for item in found if item not in leftovers and item.kind != LOST_BASE
+        store_problem(item) for item in found if item not in leftovers and item.kind != LOST_BASE
     )
     return FsckReport(
         problems=(*problems, *lost),
@@ -172,7 +172,7 @@ def _explain_losses(context: Context) -> Iterator[Problem]:
             yield Problem("incomplete-clone", fault[0], hint=fault[1])
 
 
-def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> dict[StoreProblem, None]:
+def _find_leftovers(found: Sequence[StoreProblem], walk: Reachable) -> dict[StoreProblem, None]:
     """Return what is harmless: stray files, and what no file version needs."""
     return dict.fromkeys(
         item
@@ -213,7 +213,8 @@ def _check_notes(context: Context) -> Iterator[Problem]:
         yield Problem("bad-release-record", error.message, hint=error.hint)
 
 
-def _store_problem(found: StoreProblem) -> Problem:
+def store_problem(found: StoreProblem) -> Problem:
+    """Return what is wrong with a pack as a problem of the repository."""
     hint = None
     if found.kind in LOST_INDEX:
         hint = 'nothing is lost: "mvc fsck --repair" rebuilds the index'
@@ -244,7 +245,7 @@ def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str
     return tuple(repaired), tuple(salvaged)
 
 
-class _Reachable:
+class Reachable:
     """Walks every file version that a ref, a reflog or the index reaches, each blob once."""
 
     def __init__(self, context: Context, found: Sequence[StoreProblem]) -> None:

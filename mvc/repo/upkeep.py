@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc import operations, upkeep
+from mvc.errors import UsageError
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from mvc.operations import fsck_remote  # noqa: F401
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
     from mvc.operations.fsck import FsckReport
@@ -166,19 +168,42 @@ class Upkeep(OpenRepo):
         return operations.du.du(self._context, revisions, by=tuple(by))
 
     def fsck(
-        self, *, data: bool = False, repair: bool = False, progress: Progress = None
+        self,
+        *,
+        data: bool = False,
+        repair: bool = False,
+        sources: Sequence[str] = (),
+        remote: str | None = None,
+        progress: Progress = None,
     ) -> FsckReport:
-        """Check the repository; what is wrong is in the report, not raised.
+        """Check the repository, or a remote; what is wrong is in the report, not raised.
 
         Args:
             data: read, decode and hash every byte.
             repair: first rebuild pack indexes that are missing or damaged.
+            sources: names or URLs of remotes; with ``repair`` all is read, and chunks and Git
+                objects that are damaged or missing come from there, in this order.
+            remote: check this one in place of the repository; nothing changes, there or here.
             progress: called with bytes checked.
 
         Raises:
+            UsageError: these arguments do not go together.
+            NotFoundError: there is no such remote, or nothing was pushed to it.
             ConflictError: ``repair`` while a gc, prune or repack is running.
-            StorageError: the machine failed.
+            StorageError: the machine failed, or the remote cannot be reached.
         """
+        if sources and not repair:
+            raise UsageError("`sources` are for a repair", hint="give `repair` too")
+        if remote is not None and repair:
+            raise UsageError(
+                "a remote cannot be repaired from here", hint="push what it lacks to it"
+            )
+        if remote is not None:
+            return operations.fsck_remote.fsck_remote(
+                self._context, remote, data=data, progress=progress
+            )
+        if sources:
+            return operations.fsck_remote.repair_from(self._context, sources, progress=progress)
         return operations.fsck.fsck(self._context, data=data, repair=repair, progress=progress)
 
     def doctor(self) -> DoctorReport:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.values import Identity
     from mvc.ids import ChunkId, GitId
-    from mvc.storage.local import LocalStorage
+    from mvc.storage.protocol import Storage
     from mvc.workspace.kept import Kept
     from mvc.workspace.notebook import Notebook, NoteKind
 
@@ -92,7 +92,7 @@ class Context:
 
         return ChunkStore(self._storage(), threads=self.threads, niceness=self.niceness)
 
-    def _storage(self) -> LocalStorage:
+    def _storage(self) -> Storage:
         from mvc.storage.local import LocalStorage  # noqa: PLC0415  log needs none
 
         return LocalStorage(self.git_dir / STORE_DIR_NAME)

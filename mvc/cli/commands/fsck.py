@@ -31,17 +31,33 @@ def fsck(
             help="First rebuild lost pack indexes and save what is sound in damaged packs.",
         ),
     ] = False,
+    sources: Annotated[
+        list[str] | None,
+        Option(
+            "--from",
+            metavar="REMOTE",
+            help="With --repair: bring lost chunks and Git objects back from here (repeatable).",
+        ),
+    ] = None,
+    remote: Annotated[
+        str | None,
+        Option("--remote", metavar="REMOTE", help="Check a remote, not this repository."),
+    ] = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
     """Check that the repository is sound: history, packs, indexes, and all that commits need.
 
-    Nothing is changed without --repair. The exit code is 1 if problems are found.
+    Nothing is changed without --repair. --remote checks that a remote has all that its refs need, by
+    listings, indexes and its history; with --data every byte comes and is hashed. --repair --from
+    reads all data here, brings what is damaged or missing from remotes, and checks again. The exit code is 1 if problems are found.
     """
     repo = open_repo()
     with byte_progress("checking", wanted=progress and not quiet) as bar:
-        report = repo.fsck(data=data, repair=repair, progress=bar)
+        report = repo.fsck(
+            data=data, repair=repair, sources=sources or (), remote=remote, progress=bar
+        )
     if as_json:
         write_json(_fsck_fields(report))
     else:

@@ -1,0 +1,243 @@
+"""fsck of a remote: is everything there that its root names, and all that its refs need?"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.catalog import PackCatalog
+from mvc.chunkstore.check import check_whole_pack
+from mvc.chunkstore.listing import pack_key
+from mvc.chunkstore.parallel import for_each
+from mvc.chunkstore.reader import ChunkReader
+from mvc.chunkstore.values import StoreProblem
+from mvc.errors import ConflictError, FormatError, MvcError, NotFoundError, StorageError
+from mvc.history.check import check
+from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
+from mvc.progress import announce
+from mvc.remotes.content import receive_content
+from mvc.remotes.history import forget_taken, receive_history
+from mvc.remotes.mirror import (
+    fill_history,
+    fill_index,
+    find_misfits,
+    list_sizes,
+    make_mirror,
+)
+from mvc.remotes.remote import open_remote
+from mvc.workspace.context import STORE_DIR_NAME
+from mvc.workspace.staging import staging_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mvc.chunkstore.copies import Ids
+    from mvc.ids import PackId
+    from mvc.progress import ByteProgress
+    from mvc.remotes.mirror import Mirror
+    from mvc.remotes.remote import Remote
+    from mvc.remotes.root import Listing, Root
+    from mvc.workspace.context import Context
+
+_INDEX_THREADS = 16
+_PACK_THREADS = 2
+_KEPT_BYTES = 2**30
+"""Checked packs stay for as long as they are no more than this: others are based on them."""
+_LOOKS = 3
+_HINT = 'push again from a repository that has it; "mvc fsck" checks that one'
+
+
+def fsck_remote(
+    context: Context, name: str, *, data: bool = False, progress: ByteProgress = None
+) -> FsckReport:
+    """Check a remote; nothing changes, there or here. See ``Repo.fsck_remote``."""
+    there = open_remote(context, name)
+    for _ in range(_LOOKS):
+        try:
+            root = there.roots.read()
+        except FormatError as error:
+            return _report([Problem("bad-root", error.message)], data=data)
+        if root is None:
+            raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
+        with ExitStack() as held:
+            with context.history.lock():
+                folder = held.enter_context(staging_folder(context.git_dir))
+            report = _check(folder, there, root, data=data, progress=progress)
+        # What is missing may have been joined into another pack since the root was read.
+        if report.ok or there.roots.read() == root:
+            return report
+    raise ConflictError(f"{there.settings.url} changed while it was checked, {_LOOKS} times")
+
+
+def _check(
+    folder: Path, there: Remote, root: Root, *, data: bool, progress: ByteProgress
+) -> FsckReport:
+    try:
+        listing = there.roots.read_listing(root)
+    except FormatError as error:
+        return _report([Problem("bad-list", error.message)], data=data)
+    sizes = list_sizes(there.storage)
+    misfits = list(find_misfits(listing, sizes))
+    problems = [Problem(kind, fact, pack=pack, hint=_HINT) for kind, pack, fact in misfits]
+    sound = listing.without(pack for _, pack, _ in misfits)
+    mirror = make_mirror(folder, there, root)
+    found = _check_packs(mirror, sound, data=data, progress=progress)
+    problems += [store_problem(item) for item in found]
+    try:
+        fill_history(mirror, there, root, sound.history)
+    except StorageError:
+        raise
+    except MvcError as error:
+        return _report([*problems, Problem("bad-history", error.message, hint=_HINT)], data=data)
+    problems += [Problem(one.kind, f"{one.what}: {one.detail}") for one in check(mirror.history)]
+    walk = Reachable(mirror, found)
+    problems += walk.check()
+    return FsckReport(
+        tuple(problems),
+        walk.commits,
+        walk.files,
+        len(walk.chunks),
+        data,
+        notices=_describe_rest(listing, sizes),
+        released=walk.released,
+    )
+
+
+def _report(problems: list[Problem], *, data: bool) -> FsckReport:
+    return FsckReport(tuple(problems), 0, 0, 0, data)
+
+
+def _check_packs(
+    mirror: Mirror, listing: Listing, *, data: bool, progress: ByteProgress
+) -> list[StoreProblem]:
+    found: list[StoreProblem] = []
+    packs = list(listing.packs.items())
+
+    def load(item: tuple[PackId, int], _: None) -> int:
+        fault = fill_index(mirror, *item)
+        if fault is not None:
+            found.append(StoreProblem("bad-index", item[0], None, None, fault))
+        return 0
+
+    for_each(packs, lambda: None, load, threads=_INDEX_THREADS)
+    return found + (_read_packs(mirror, progress) if data else [])
+
+
+def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
+    """Bring every pack in turn, hash it and all chunks in it; return what is wrong."""
+    announce(progress, sum(mirror.packs.packs.values()))
+    found: list[StoreProblem] = []
+    reader = ChunkReader(PackCatalog(mirror.packs))
+    kept: deque[PackId] = deque()
+    lock = threading.Lock()
+
+    def read(pack: PackId, _: None) -> int:
+        (index,) = mirror.indexes.indexes({pack: mirror.packs.packs[pack]})
+        try:
+            mirror.indexes.fetch(index, mirror.landing)
+        except FormatError as error:
+            found.append(StoreProblem("bad-pack", pack, None, None, error.message))
+            return index.pack_size_bytes
+        found.extend(check_whole_pack(reader, pack))
+        with lock:
+            kept.append(pack)
+            while sum(mirror.packs.packs[one] for one in kept) > _KEPT_BYTES:
+                mirror.landing.delete(pack_key(kept.popleft()))
+        return index.pack_size_bytes
+
+    order = sorted(mirror.packs.packs)
+    for_each(order, lambda: None, read, threads=_PACK_THREADS, progress=progress)
+    return found
+
+
+def _describe_rest(listing: Listing, sizes: dict[str, int]) -> tuple[str, ...]:
+    """Return what is there and not named: garbage, or what is being pushed right now."""
+    named = {*listing.packs, *listing.history}
+    rest = [
+        size for key, size in sizes.items() if key.rpartition("/")[2].partition(".")[0] not in named
+    ]
+    if not rest:
+        return ()
+    return (f"{len(rest):,} objects ({sum(rest):,} bytes) that the root does not name",)
+
+
+def repair_from(
+    context: Context, sources: Sequence[str], *, progress: ByteProgress = None
+) -> FsckReport:
+    """Repair a repository with what remotes have; see ``Repo.fsck``."""
+    remotes = [open_remote(context, source) for source in sources]
+    before = fsck(context, data=True, repair=True, progress=progress)
+    if before.ok:
+        return before
+    told: list[str] = []
+    with context.history.no_sweep():
+        for there in remotes:
+            told += _take_back(context, there, progress)
+    after = fsck(context, data=True, progress=progress)
+    return replace(
+        after,
+        notices=(*before.notices, *told, *after.notices),
+        repaired=before.repaired,
+    )
+
+
+def _take_back(context: Context, there: Remote, progress: ByteProgress) -> list[str]:
+    """Bring what is lost here and whole there; return what was done, in words."""
+    url = there.settings.url
+    try:
+        root = there.roots.read()
+        if root is None:
+            return [f"nothing was pushed to {url} yet"]
+        listing = there.roots.read_listing(root)
+        if any(True for _ in check(context.history)):
+            forget_taken(there)
+            receive_history(context, there, listing.history)
+        lost = _find_lost(context)
+        told = [*_receive(context, there, listing, lost, progress)] if len(lost) else []
+    except MvcError as error:
+        return [f"{url}: {error.message}"]
+    back = len(lost) - len(_find_lost(context))
+    return [*told, f"{back:,} of {len(lost):,} lost chunks came from {url}"]
+
+
+def _find_lost(context: Context) -> Ids:
+    """Return the chunks that reachable files need and cannot be read."""
+    context.store.refresh()
+    walk = Reachable(context, [])
+    for _ in walk.check():
+        pass
+    roots = {loss.root for loss in walk.health.lost.values() if loss.root is not None}
+    return np.unique(np.array(sorted({*walk.health.lost, *roots}), "S32"))
+
+
+def _receive(
+    context: Context, there: Remote, listing: Listing, wanted: Ids, progress: ByteProgress
+) -> list[str]:
+    """Bring chunks; what is damaged there is left out, by halves, and told."""
+    folder = context.git_dir / STORE_DIR_NAME
+    try:
+        receive_content(
+            context.store,
+            folder,
+            there.packs,
+            listing.packs,
+            wanted,
+            there.folder / "incoming",
+            accept=lambda _: None,
+            progress=progress,
+        )
+    except FormatError as error:
+        if len(wanted) == 1:
+            return [f"{there.settings.url}: {error.message}"]
+        middle = len(wanted) // 2
+        halves = wanted[:middle], wanted[middle:]
+        return [
+            line for half in halves for line in _receive(context, there, listing, half, progress)
+        ]
+    return []

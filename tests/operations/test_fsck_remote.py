@@ -1,0 +1,169 @@
+"""fsck of remotes, and repair from them: damage on a store is found, damage here is mended."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from mvc import NotFoundError, UsageError, clone
+from mvc.remotes import remote as remote_module
+from support.remote_repos import CountedStorage, commit_model, make_repo
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def repo(tmp_path, store):
+    repo = make_repo(tmp_path / "a", str(store))
+    commit_model(repo)
+    commit_model(repo, seed=1)
+    repo.create_tag("v1")
+    repo.push(tags=True, all_branches=True)
+    return repo
+
+
+def largest_pack(folder):
+    return max(folder.glob("packs/*.pack"), key=lambda path: path.stat().st_size)
+
+
+def damage(path, at=0.5):
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data))] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def state(repo):
+    return {
+        path.relative_to(repo.git_dir): path.read_bytes()
+        for path in repo.git_dir.rglob("*")
+        if path.is_file()
+    }
+
+
+def kinds(report):
+    return {problem.kind for problem in report.problems}
+
+
+def test_a_sound_remote_and_nothing_changes(repo, store):
+    before, there = state(repo), sorted(store.rglob("*"))
+    for data in (False, True):
+        report = repo.fsck(remote="origin", data=data)
+        assert (report.problems, report.notices, report.data) == ((), (), data)
+        assert (report.commits, report.files) == (2, 2)
+        assert report.chunks == repo.fsck().chunks
+    assert state(repo) == before
+    assert sorted(store.rglob("*")) == there
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda store: largest_pack(store).unlink(), {"missing-pack", "missing-chunk"}),
+        (
+            lambda store: shutil.copy(store / "root", largest_pack(store)),
+            {"bad-pack", "missing-chunk"},
+        ),
+        (
+            lambda store: largest_pack(store).with_suffix(".idx").unlink(),
+            {"missing-index", "missing-chunk"},
+        ),
+        (lambda store: damage(largest_pack(store).with_suffix(".idx")), {"bad-index"}),
+        (lambda store: next(store.glob("history/*.pack")).unlink(), {"missing-history"}),
+        (lambda store: damage(next(store.glob("history/*.pack"))), {"bad-history"}),
+        (lambda store: (store / "root").write_bytes(b"{" * 100_000), {"bad-root"}),
+    ],
+)
+def test_what_is_wrong_there_is_found_without_reading_data(repo, store, spoil, found):
+    before = state(repo)
+    spoil(store)
+    assert found <= kinds(repo.fsck(remote="origin"))
+    assert state(repo) == before
+
+
+def test_damaged_bytes_there_are_found_with_data(repo, store):
+    damage(largest_pack(store))
+    assert repo.fsck(remote="origin").ok
+    report = repo.fsck(remote="origin", data=True)
+    assert {"bad-chunk", "bad-pack-hash", "damaged-chunk"} <= kinds(report)
+    lost = next(one for one in report.problems if one.kind == "damaged-chunk")
+    assert (lost.path, len(lost.commits)) == ("model.safetensors", 1)
+
+
+def test_listings_not_requests_for_each_pack(repo, store, monkeypatch):
+    for seed in range(2, 6):
+        commit_model(repo, seed=seed)
+        repo.push()
+    counted = []
+    opened = remote_module.open_store
+
+    def open_counted(*args):
+        counted.append(CountedStorage(opened(*args)))
+        return counted[-1]
+
+    monkeypatch.setattr(remote_module, "open_store", open_counted)
+    assert repo.fsck(remote="origin").ok
+    names = [name for one in counted for name, *_ in one.calls]
+    assert names.count("list") == 2
+    assert "find_size" not in names
+    assert "read_into" not in names
+
+
+def test_what_no_root_names_is_told(repo, store):
+    (store / "packs" / f"{'0' * 64}.pack").write_bytes(b"half")
+    report = repo.fsck(remote="origin")
+    assert report.ok
+    assert report.notices == ("1 objects (4 bytes) that the root does not name",)
+
+
+def test_lost_and_damaged_chunks_come_back(repo, store, tmp_path):
+    """A pack is gone, another has a flipped bit; the history lost a pack."""
+    copy = clone(str(store), tmp_path / "b")
+    first, second = sorted((copy.git_dir / "chunks/packs").glob("*.pack"))[:2]
+    first.unlink()
+    first.with_suffix(".idx").unlink()
+    damage(second)
+    assert not copy.fsck(data=True).ok
+    report = copy.fsck(repair=True, sources=["origin"])
+    assert report.problems == ()
+    assert report.data
+    assert any("lost chunks came from" in line for line in report.notices)
+    assert copy.fsck(data=True).ok
+
+
+def test_lost_git_objects_come_back(repo, store, tmp_path):
+    copy = clone(str(store), tmp_path / "b")
+    for path in (copy.git_dir / "objects").rglob("*.*"):
+        path.unlink()
+    assert not copy.fsck().ok
+    assert copy.fsck(repair=True, sources=["origin"]).problems == ()
+
+
+def test_two_damaged_remotes_together_are_enough(repo, store, tmp_path):
+    other = tmp_path / "other"
+    repo.add_remote("other", str(other))
+    repo.push("other", all_branches=True)
+    packs = sorted((repo.git_dir / "chunks/packs").glob("*.pack"))
+    assert len(packs) == 2
+    damage(store / "packs" / packs[0].name)
+    damage(other / "packs" / packs[1].name)
+    for pack in packs:
+        pack.unlink()
+        pack.with_suffix(".idx").unlink()
+    assert not repo.fsck(repair=True, sources=["origin"]).ok
+    assert repo.fsck(repair=True, sources=["origin", "other"]).problems == ()
+
+
+def test_what_does_not_go_together(repo, tmp_path):
+    with pytest.raises(UsageError, match="for a repair"):
+        repo.fsck(sources=["origin"])
+    with pytest.raises(UsageError, match="from here"):
+        repo.fsck(remote="origin", repair=True)
+    with pytest.raises(NotFoundError, match="no remote 'orign'"):
+        repo.fsck(repair=True, sources=["orign"])
+    with pytest.raises(NotFoundError, match="nothing was pushed"):
+        repo.fsck(remote=str(tmp_path / "empty"))
