@@ -64,7 +64,7 @@ def measure_remotes(
         runner.run(copy, [mvc, "init"], [mvc, "remote", "add", "origin", ours])
         costs["fetch"].append(runner.measure(copy, [mvc, "fetch"]))
         runner.run(copy, [mvc, "fsck", "--data"])
-    words = [*child, "refs", f"{base}/refs", work, str(50 * rounds)]
+    words = [*child, "refs", f"{base}/mvc-0", work, str(50 * rounds)]
     seconds = json.loads(runner.output(_ROOT, words))
     size_bytes = sum(path.stat().st_size for path in packs.iterdir())
     fresh_folder(place)
