@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 from mvc.cli.options import Json
 from mvc.cli.output import paged, printable, write_json
-from mvc.cli.parameters import Argument
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo
 
 
 def ls_remote(
     remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
+    patterns: Annotated[list[str] | None, Argument(metavar="[PATTERN...]")] = None,
+    heads: Annotated[bool, Option("--heads", "--branches", help="List branches only.")] = False,
+    tags: Annotated[bool, Option("--tags", help="List tags only.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the refs and channels of a remote (origin by default): one request, nothing changes here.
 
-    Behind a channel is the number of its version.
+    Behind a channel is the number of its version. As in Git, PATTERN is the end of a name, from a
+    "/" on, and may have wildcards: main, 'v*'.
     """
+    prefixes = ("refs/heads/",) * heads + ("refs/tags/",) * tags
+
+    def is_wanted(name: str) -> bool:
+        is_match = any(fnmatchcase(f"/{name}", f"*/{pattern}") for pattern in patterns or ["*"])
+        return is_match and (not prefixes or name.startswith(prefixes))
+
     found = open_repo().list_remote(remote)
-    head, refs = found.head, found.refs
+    head, refs = found.head, {name: one for name, one in found.refs.items() if is_wanted(name)}
+    channels = {name: one for name, one in found.channels.items() if is_wanted(name)}
     if as_json:
-        channels = {name: asdict(one) for name, one in found.channels.items()}
-        write_json({"head": head, "refs": refs, "channels": channels})
+        shown = {name: asdict(one) for name, one in channels.items()}
+        write_json({"head": head, "refs": refs, "channels": shown})
         return
     out = paged()
-    if head in refs:
-        out.line(f"{refs[head]}\tHEAD")
+    if head in found.refs and is_wanted("HEAD"):
+        out.line(f"{found.refs[head]}\tHEAD")
     out.lines(f"{value}\t{printable(name)}" for name, value in refs.items())
     out.lines(
-        f"{one.commit}\tchannel {printable(name)} {one.number}"
-        for name, one in found.channels.items()
+        f"{one.commit}\tchannel {printable(name)} {one.number}" for name, one in channels.items()
     )
