@@ -43,3 +43,10 @@ def test_models_from_revisions(tmp_path):
     out = run("from_revision.py", tmp_path / "run")
     assert "both versions loaded bit-exact, beside ['.mvc']" in out
     assert "exported: config.json, model.safetensors, state.json" in out
+
+
+def test_a_live_model_takes_what_changed(tmp_path):
+    out = run("serve_live.py", tmp_path / "run")
+    assert "version 2: layers.1\n" in out
+    assert "version 5: layers.3\n" in out
+    assert "bit-exact, also after going back" in out
