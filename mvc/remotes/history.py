@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc import fs
 from mvc.chunkstore.parallel import for_each
-from mvc.errors import FormatError, MvcError
+from mvc.errors import FormatError, MvcError, NotFoundError
 from mvc.history.transfer import (
     check_connected,
     join_packs,
@@ -108,7 +108,13 @@ def bring_history(
     except MvcError:
         forget_taken(remote)  # something that came before was removed since
         receive_history(context, remote, packs)
-        entries = list_new(context, tips, known)
+        try:
+            entries = list_new(context, tips, known)
+        except (FormatError, NotFoundError) as error:
+            raise FormatError(
+                f"the history of the remote is incomplete: {error.message}",
+                hint='"mvc fsck --remote" tells what is wrong there',
+            ) from error
     check_connected(objects, tips, (one for one, _ in entries))
     return entries
 

@@ -54,7 +54,7 @@ def is_store_url(text: str) -> bool:
 
 def hide_secrets(text: str) -> str:
     """Return a URL without user, password and query, to be shown or logged."""
-    return re.sub(r"(?<=//)[^/@\s]*@", "", re.sub(r"[?#]\S*", "", text))
+    return re.sub(r"(?<=//)\S*@", "", re.sub(r"[?#]\S*", "", text))
 
 
 def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:

@@ -1,0 +1,188 @@
+"""A remote that lies: one clear error, nothing wrong left here, and all is well once it is sane again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from hashlib import sha1
+
+import pytest
+
+from mvc import MvcError, UsageError, clone
+from mvc.ids import hash_chunk
+from support.remote_repos import commit_model, make_repo
+
+_ZEROS = 40 * "0"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def copy(tmp_path, store):
+    """A clone that lacks the newest commit of the store."""
+    repo = make_repo(tmp_path / "a", str(store))
+    commit_model(repo)
+    repo.push()
+    copy = clone(str(store), tmp_path / "b")
+    commit_model(repo, seed=1)
+    repo.push()
+    return copy
+
+
+def _state(repo):
+    """Everything but what was only brought near: caches and objects that nothing names."""
+    left = ("remotes/", "objects/", "tmp/", "logs/")
+    return {
+        name: path.read_bytes()
+        for path in repo.git_dir.rglob("*")
+        if path.is_file() and not (name := str(path.relative_to(repo.git_dir))).startswith(left)
+    }
+
+
+def _root(**changes):
+    def spoil(store):
+        told = json.loads((store / "root").read_bytes())
+        for key, value in changes.items():
+            told[key] = {**told[key], **value} if isinstance(value, dict) else value
+        (store / "root").write_text(json.dumps(told))
+
+    return spoil
+
+
+def _raw(data):
+    return lambda store: (store / "root").write_bytes(data)
+
+
+def _list_of_itself(store):
+    data = json.dumps({"mvc-list": 1, "packs": {}, "history": {}, "lists": ["0" * 64]}).encode()
+    name = hash_chunk(data).hex()
+    (store / "lists").mkdir()
+    (store / "lists" / name).write_bytes(data)
+    _root(lists=[name])(store)
+
+
+def _newest(store, pattern):
+    return max(store.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+def _cut(pattern):
+    def spoil(store):
+        path = _newest(store, pattern)
+        data = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(data[: len(data) // 2])
+
+    return spoil
+
+
+def _flip(pattern):
+    def spoil(store):
+        path = _newest(store, pattern)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0x40
+        path.chmod(0o644)
+        path.write_bytes(data)
+
+    return spoil
+
+
+def _bomb(store):
+    """An object that inflates to a gigabyte, and says that it has ten bytes."""
+    path = _newest(store, "history/*.pack")
+    packer = zlib.compressobj(9)
+    block = b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(64)), packer.flush()])
+    data = b"PACK" + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\x3a" + block
+    digest = sha1(data, usedforsecurity=False)
+    (store / "history" / f"{digest.hexdigest()}.pack").write_bytes(data + digest.digest())
+    told = json.loads((store / "root").read_bytes())
+    told["history"] = {digest.hexdigest(): len(data) + 20}
+    (store / "root").write_text(json.dumps(told))
+    path.unlink()
+
+
+SPOILED = {
+    "deep JSON": _raw(b"[" * 2_000_000),
+    "deep refs": _raw(b'{"mvc-remote":1,"refs":' + b'{"a":' * 500_000),
+    "no JSON": _raw(b"\xff\xfe\x00"),
+    "empty": _raw(b""),
+    "too long": _raw(b" " * (64 * 2**20 + 1)),
+    "a ref out of refs": _root(refs={"refs/heads/../../config": _ZEROS}),
+    "an absolute ref": _root(refs={"/etc/passwd": _ZEROS}),
+    "control characters": _root(refs={"refs/heads/a\x1b[2J\n": _ZEROS}),
+    "an option as a ref": _root(refs={"--upload-pack=x": _ZEROS}),
+    "a ref to nothing": _root(refs={"refs/heads/ghost": _ZEROS}),
+    "a name that is a path": _root(packs={"../../../etc/passwd": 10}),
+    "a Git pack that is a path": _root(history={"../root": 10}),
+    "a list that is a path": _root(lists=["../root"]),
+    "a list that is missing": _root(lists=["0" * 64]),
+    "a list of itself": _list_of_itself,
+    "a pack that is missing": _root(packs={"0" * 64: 4096}),
+    "a length below zero": _root(packs={"0" * 64: -1}),
+    "a length beyond all": _root(history={_ZEROS: 2**63 - 1}),
+    "a fraction": _root(packs={"0" * 64: 1.5}),
+    "an index cut off": _cut("packs/*.idx"),
+    "an index with a flipped bit": _flip("packs/*.idx"),
+    "a pack cut off": _cut("packs/*.pack"),
+    "a pack with a flipped bit": _flip("packs/*.pack"),
+    "a Git pack cut off": _cut("history/*.pack"),
+    "a Git pack with a flipped bit": _flip("history/*.pack"),
+    "an object that never ends": _bomb,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_a_lie_changes_nothing_here(copy, store, tmp_path, spoil):
+    before, refs = _state(copy), copy.resolve("origin/main")
+    shutil.copytree(store, tmp_path / "sane")
+    spoil(store)
+    with pytest.raises(MvcError) as failed:
+        copy.fetch()
+    assert failed.value.kind in {"format", "corruption", "storage", "not-found"}
+    assert failed.value.message.isprintable()
+    assert _state(copy) == before
+    assert copy.resolve("origin/main") == refs
+    assert not copy.fsck(remote="origin", data=True).ok
+    shutil.rmtree(store)
+    shutil.copytree(tmp_path / "sane", store)
+    assert [one.status for one in copy.fetch().refs] == ["updated"]
+    assert copy.fsck(data=True).problems == ()
+    assert copy.fsck(remote="origin", data=True).problems == ()
+
+
+def test_a_hundred_thousand_refs_that_lead_nowhere(copy, store):
+    before = _state(copy)
+    _root(refs={f"refs/heads/b{number}": f"{number:040x}" for number in range(100_000)})(store)
+    with pytest.raises(MvcError, match="the history of the remote is incomplete"):
+        copy.fetch()
+    assert _state(copy) == before
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://user:SECRET@bucket/x",
+        "s3://user:SEC/RET@bucket/x",
+        "s3://user:SECRET@more@bucket",
+        "s3://bucket/x?sig=SECRET",
+        "https://user:SECRET@host/x",
+        "az://box/x#SECRET",
+        "s3://bucket:SECRET/x@y",
+    ],
+)
+def test_a_secret_in_a_url_is_refused_and_nowhere_kept(tmp_path, url):
+    repo = make_repo(tmp_path / "a")
+    for call in (
+        lambda: repo.add_remote("origin", url),
+        lambda: repo.fetch(url),
+        lambda: clone(url, tmp_path / "b"),
+    ):
+        with pytest.raises(UsageError) as failed:
+            call()
+        told = f"{failed.value.message} {failed.value.hint}"
+        assert not any(part in told for part in ("SECRET", "SEC/", "RET@"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"SECRET" in path.read_bytes() for path in files)
