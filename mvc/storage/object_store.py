@@ -58,6 +58,11 @@ def _asking(action: str) -> Iterator[None]:
 
 def _reason(error: BaseException) -> str:
     text = str(error).partition("\n")[0]
+    if "error sending request" in text:
+        return "the store does not answer"
+    status = re.search(r"status code: (\d{3}[ A-Za-z]*)", text)
+    if status:
+        return f"the store answers {status[1].strip()}"
     return re.sub(r"https?://\S+", "the store", text)[:_REASON_CHARS]
 
 
