@@ -21,6 +21,7 @@ DEFAULT_REMOTE = "origin"
 REMOTES = "refs/remotes/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _LONGEST_TIMEOUT_S = 3600
+_KEYS = ("url", "fetch", "endpoint", "region", "timeout", "content", "checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,28 @@ def write_remote(context: Context, name: str, url: StoreUrl) -> RemoteSettings:
     return list_remotes(context)[name]
 
 
+def check_remote_setting(key: str, value: str) -> None:
+    """Check a setting ``remote.NAME.KEY`` before it is written; other settings pass."""
+    section, *name, last = key.split(".")
+    if section != "remote" or not name:
+        return
+    if last not in _KEYS:
+        raise UsageError(f"a remote has no setting {last!r}", hint=f"there are {', '.join(_KEYS)}")
+    if last == "timeout":
+        _check_timeout(key, value)
+
+
+def _check_timeout(key: str, value: str) -> None:
+    if not (value.isascii() and value.isdigit() and 0 < int(value[:9]) <= _LONGEST_TIMEOUT_S):
+        raise UsageError(f"{key} is {value!r}, not seconds from 1 to {_LONGEST_TIMEOUT_S}")
+
+
 def _read_settings(context: Context, config: dict[str, str], name: str) -> RemoteSettings:
     def get(key: str) -> str | None:
         return config.get(f"remote.{name}.{key}")
 
     timeout = get("timeout") or str(DEFAULT_TIMEOUT_S)
-    if not timeout.isdigit() or not 0 < int(timeout) <= _LONGEST_TIMEOUT_S:
-        raise UsageError(f"remote.{name}.timeout is {timeout!r}, not seconds")
+    _check_timeout(f"remote.{name}.timeout", timeout)
     spool = context.git_dir / "tmp"
     url = parse_store_url(get("url") or "", base=context.worktree)
     # What was found out about another place says nothing about this one.

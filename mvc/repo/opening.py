@@ -179,6 +179,10 @@ class OpenRepo:
             self._context.history.unset_config(key)
         else:
             key = workspace.settings.check_setting(key, value, is_users=False)
+            if key.startswith("remote."):
+                from mvc.remotes.settings import check_remote_setting  # noqa: PLC0415  few have any
+
+                check_remote_setting(key, value)
             self._context.history.set_config(key, value)
 
     def _paths(self, paths: Paths) -> list[str]:

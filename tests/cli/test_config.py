@@ -61,3 +61,13 @@ def test_aliases(shell):
     assert shell("sh").code == 2
     git(shell.folder / ".mvc", "config", "alias.evil", "reset --hard")
     assert shell("evil").error == "'evil' is not an mvc command"
+
+
+def test_config_refuses_what_a_remote_does_not_know(empty):
+    answer = empty("config", "remote.origin.timeot", "5")
+    assert answer.code == 2
+    assert "timeout" in answer.hint
+    for wrong in ("abc", "0", "3601", "99999999999", "1.5", "²"):
+        assert "not seconds from 1 to 3600" in empty("config", "remote.origin.timeout", wrong).error
+    empty.ok("config", "remote.origin.timeout", "30")
+    empty.ok("config", "remote.pushDefault", "origin")
