@@ -50,8 +50,8 @@ def _asking(action: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (failures.PermissionDeniedError, failures.UnauthenticatedError) as error:
-        raise StorageError(f"cannot {action}: the store refuses", hint=_REFUSED_HINT) from error
+    except (failures.PermissionDeniedError, failures.UnauthenticatedError):
+        raise StorageError(f"cannot {action}: the store refuses", hint=_REFUSED_HINT) from None
     except (failures.BaseError, OSError) as error:
         raise StorageError(f"cannot {action}: {_reason(error)}") from None
 

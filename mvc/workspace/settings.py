@@ -7,6 +7,8 @@ may come from anywhere.
 
 from __future__ import annotations
 
+import re
+
 from mvc import fs
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.config import (
@@ -25,6 +27,8 @@ _MAX_DIGITS = 12
 OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
 """The settings of mvc itself."""
 _USERS = ("alias.", "core.editor", "core.pager")
+
+_SECRET = re.compile(r"https?://\S*@|[a-z0-9+.-]+://(\S*:\S*@|\S*\?)", re.IGNORECASE)
 
 
 def check_setting(key: str, value: str, *, is_users: bool) -> str:
@@ -46,6 +50,11 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
             hint=f'"mvc config --global {key} VALUE" sets it',
         )
     _check_choice(key, value)
+    if key.startswith("remote.") and _SECRET.match(value):
+        raise UsageError(
+            f"the value of {key} holds credentials",
+            hint="they come from the environment or the platform's own files, never from a URL",
+        )
     if key == "mvc.chunkbytes":
         try:
             parse_chunk_bytes(value)

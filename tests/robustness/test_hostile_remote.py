@@ -171,12 +171,14 @@ def test_a_hundred_thousand_refs_that_lead_nowhere(copy, store):
         "https://user:SECRET@host/x",
         "az://box/x#SECRET",
         "s3://bucket:SECRET/x@y",
+        "https://SECRET@host/x",
     ],
 )
 def test_a_secret_in_a_url_is_refused_and_nowhere_kept(tmp_path, url):
     repo = make_repo(tmp_path / "a")
     for call in (
         lambda: repo.add_remote("origin", url),
+        lambda: repo.set_config("remote.x.url", url.replace("#", "?")),
         lambda: repo.fetch(url),
         lambda: clone(url, tmp_path / "b"),
     ):
