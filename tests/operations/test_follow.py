@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import subprocess
 import sys
+import time
 
 import ml_dtypes
 import numpy as np
@@ -141,35 +144,41 @@ _STEP = """
 import sys
 from pathlib import Path
 from mvc.operations.follow import Follower
-Follower(sys.argv[1], "prod", Path(sys.argv[2])).step()
+follower = Follower(sys.argv[1], "prod", Path(sys.argv[2]))
+print("ready", flush=True)
+follower.step()
 """
 
 
-def test_a_kill_anywhere_leaves_a_whole_version(repo, store, tmp_path, follower):
-    wanted = {}
-    for seed in range(2):
-        commit_model(repo, seed=seed)
+@pytest.mark.parametrize("kills", [10, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_kill_anywhere_leaves_a_whole_version(repo, store, tmp_path, follower, kills):
+    commits, wanted, longest_s = [], [], 0.0
+    for seed in range(5):
+        commits.append(commit_model(repo, seed=seed))
         repo.publish("prod")
+        begun_s = time.perf_counter()
         follower.step()
-        wanted[follower.number] = current(follower)
-    for number in range(1, 13):
-        commit_model(repo, seed=number % 2)
-        published = repo.publish("prod").number
+        longest_s = max(longest_s, time.perf_counter() - begun_s)
+        wanted.append(current(follower))
+    moments = random.Random(0)
+    for number in range(kills):
+        before, target = follower.number, number % len(commits)
+        published = repo.publish("prod", commits[target]).number
         child = subprocess.Popen(
             [sys.executable, "-c", _STEP, str(store), str(follower.folder)],
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            child.wait(0.05 * number)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        assert follower.number in (published - 1, published)
-        assert current(follower) in wanted.values()
+        assert child.stdout.readline() == b"ready\n"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(moments.uniform(0, 2 * longest_s))
+        child.kill()
+        child.communicate()
+        assert follower.number in (before, published)
+        last = target if follower.number == published else (number - 1) % len(commits)
+        assert current(follower) == wanted[last]
         follower.step()
-        assert follower.number == published
-        assert current(follower) == wanted[1 + (number % 2)]
+        assert current(follower) == wanted[target]
     assert not list(follower.folder.glob(".coming-*"))
 
 
