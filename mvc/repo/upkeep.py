@@ -193,7 +193,9 @@ class Upkeep(OpenRepo):
             StorageError: the machine failed, or the remote cannot be reached.
         """
         if sources and not repair:
-            raise UsageError("`sources` are for a repair", hint="give `repair` too")
+            raise UsageError(
+                "remotes to bring content from are for a repair", hint="give `repair` too"
+            )
         if remote is not None and repair:
             raise UsageError(
                 "a remote cannot be repaired from here", hint="push what it lacks to it"
