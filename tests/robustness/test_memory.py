@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-_SMALL_BYTES = 64 * 2**20  # more than is ever in flight
-_LARGE_BYTES = 256 * 2**20
+_SMALL_BYTES = 192 * 2**20  # more than is ever in flight
+_LARGE_BYTES = 384 * 2**20
 _LIMIT_BYTES = 400 * 2**20
 _GROWTH_BYTES = 16 * 2**20
 _STRIDE_BYTES = 2**18

@@ -292,7 +292,8 @@ class SharedStorageContract(StorageContract):
     ) -> None:
         path = tmp_path / "file"
         data = bytes(range(251)) * 80_000  # three parts
-        path.write_bytes(data)
+        with path.open("wb") as file:
+            file.write(data)
         put(storage, "packs/a", b"torn")
         done: list[int] = []
         storage.upload("packs/a", path, done.append)
