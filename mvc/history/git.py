@@ -72,7 +72,7 @@ class GitHistory:
         self.refs = RefStore(git_dir)
         self._lock = self.refs.lock
         self._sweep_lock = SweepLock(git_dir, lambda: self._lock.is_held)
-        self._revisions = Revisions(self.objects, self.refs)
+        self._revisions = Revisions(self.objects, self.refs, self.read_settings)
 
     @classmethod
     def init(cls, git_dir: Path, *, branch: str = "main") -> Self:
@@ -455,13 +455,15 @@ class GitHistory:
 
     def read_config(self) -> dict[str, str]:
         """Return ``section.key`` → value; the last one if there are several."""
-        settings = config_format.read_settings(self.git_dir / "config")
-        return {key: values[-1] for key, values in settings.items()}
+        return {key: values[-1] for key, values in self.read_settings().items()}
+
+    def read_settings(self) -> config_format.Config:
+        """Return ``section.key`` → all its values."""
+        return config_format.read_settings(self.git_dir / "config")
 
     def get_config(self, key: str) -> str | None:
         """Return one value, or None."""
-        settings = config_format.read_settings(self.git_dir / "config")
-        return config_format.last_value(settings, config_format.normal_key(key))
+        return config_format.last_value(self.read_settings(), config_format.normal_key(key))
 
     def set_config(self, key: str, value: str) -> None:
         """Set a value durably; it replaces all values of that key."""

@@ -7,6 +7,8 @@
              | [ref] "@{" n "}"        where the ref was n moves ago
              | "@" tag                 a tag, as the log shows those that are meant to move
              | "@{-" n "}"             the branch that was checked out n switches ago
+             | [branch] "@{u}"         what the branch follows, as last heard of; or "@{upstream}"
+             | [branch] "@{push}"      where a push of the branch goes, as last heard of
              | "HEAD" | "@" | ref | id | beginning of an id, four digits at least
 
 A suffix is taken off the right end, so the rest is a revision again; a name that exists as a ref
@@ -24,6 +26,9 @@ from mvc.history.refnames import HEADS, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mvc.history.config import Config
     from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
     from mvc.history.values import ReflogEntry
@@ -43,6 +48,7 @@ _REFLOG = re.compile(r"(.*)@\{([0-9]{1,9})\}", re.DOTALL)
 _SHORTENED = (HEADS, TAGS, "refs/remotes/")
 _ALIAS = re.compile(r"@(?![0-9]+\Z)[^{@].*", re.DOTALL)
 _PREVIOUS = re.compile(r"@\{-([1-9][0-9]{0,8})\}")
+_TRACKED = re.compile(r"(.*)@\{(?:(u|upstream)|push)\}", re.DOTALL | re.IGNORECASE)
 _RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
 _UP = re.compile(r"(^|/)\.\.($|/)")  # of a path
 _HEX = re.compile(r"[0-9a-fA-F]+")
@@ -51,9 +57,12 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 class Revisions:
     """Resolves what people write into object ids."""
 
-    def __init__(self, objects: ObjectStore, refs: RefStore) -> None:
+    def __init__(
+        self, objects: ObjectStore, refs: RefStore, read_settings: Callable[[], Config]
+    ) -> None:
         self._objects = objects
         self._refs = refs
+        self._read_settings = read_settings
         self._commits: set[GitId] = set()  # known to be commits, which they stay
 
     def resolve(self, revision: str) -> GitId:
@@ -187,6 +196,9 @@ class Revisions:
         match = _PREVIOUS.fullmatch(text)
         if match:
             return self._find_previous(int(match[1]), whole)
+        match = _TRACKED.fullmatch(text)
+        if match:
+            return self._find_tracked(match[1], whole, to_push=match[2] is None)
         match = _REFLOG.fullmatch(text)
         return self._find_move(match[1], int(match[2]), whole) if match else None
 
@@ -211,6 +223,31 @@ class Revisions:
             found = GitId(name)
         if found is None:
             raise NotFoundError(f"revision {whole!r} does not exist: branch {name!r} is gone")
+        return found
+
+    def _find_tracked(self, short: str, whole: str, *, to_push: bool) -> GitId:
+        from mvc.history.refspecs import find_tracked  # noqa: PLC0415  few revisions ask for it
+
+        branch = self._refs.head().branch if short in ("", "@", "HEAD") else short
+        tracked = branch and find_tracked(
+            self._read_settings(), branch.removeprefix(HEADS), to_push=to_push
+        )
+        if not tracked:
+            raise NotFoundError(
+                f"revision {whole!r} does not exist: "
+                + (
+                    f"branch {branch!r} follows none of a remote"
+                    if branch
+                    else "HEAD is on no branch"
+                ),
+                hint='"mvc branch -u origin/main" lets a branch follow one',
+            )
+        found = self._refs.find(tracked[2])
+        if found is None:
+            raise NotFoundError(
+                f"revision {whole!r} does not exist: {tracked[2]} is not known yet",
+                hint='run "mvc fetch" first',
+            )
         return found
 
     def _find_move(self, short: str, number: int, whole: str) -> GitId:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.history.refnames import TAGS
+from mvc.history.refspecs import Refspec, parse_refspec
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import bring_history, list_chunks
-from mvc.remotes.refspecs import Refspec, parse_refspec
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.tracking import find_remote

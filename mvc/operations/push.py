@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
+from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
-from mvc.remotes.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Root, with_packs

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.remotes.refspecs import default_fetch, parse_refspec
+from mvc.history.config import last_value
+from mvc.history.refspecs import default_fetch, fetch_specs
 from mvc.storage.options import DEFAULT_TIMEOUT_S, StoreOptions
 from mvc.storage.urls import hide_secrets, is_store_url, parse_store_url
 
 if TYPE_CHECKING:
-    from mvc.remotes.refspecs import Refspec
+    from mvc.history.config import Config
+    from mvc.history.refspecs import Refspec
     from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
 
@@ -62,7 +64,7 @@ def check_remote_name(name: str) -> str:
 
 def list_remotes(context: Context) -> dict[str, RemoteSettings]:
     """Return name → settings of the remotes that are configured, by name."""
-    config = context.history.read_config()
+    config = context.history.read_settings()
     names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
     return {name: _read_settings(context, config, name) for name in sorted(names)}
 
@@ -97,9 +99,9 @@ def _check_timeout(key: str, value: str) -> None:
         raise UsageError(f"{key} is {value!r}, not seconds from 1 to {_LONGEST_TIMEOUT_S}")
 
 
-def _read_settings(context: Context, config: dict[str, str], name: str) -> RemoteSettings:
+def _read_settings(context: Context, config: Config, name: str) -> RemoteSettings:
     def get(key: str) -> str | None:
-        return config.get(f"remote.{name}.{key}")
+        return last_value(config, f"remote.{name}.{key}")
 
     timeout = get("timeout") or str(DEFAULT_TIMEOUT_S)
     _check_timeout(f"remote.{name}.timeout", timeout)
@@ -111,7 +113,7 @@ def _read_settings(context: Context, config: dict[str, str], name: str) -> Remot
     return RemoteSettings(
         name,
         url,
-        (parse_refspec(get("fetch") or default_fetch(name)),),
+        fetch_specs(config, name),
         StoreOptions(
             endpoint=get("endpoint"),
             region=get("region"),

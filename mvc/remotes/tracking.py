@@ -63,7 +63,7 @@ def follow(context: Context, branch: str, start: str) -> bool:
     ref = context.history.resolve_ref_name(start)
     if ref is None or not ref.startswith(_REMOTES):
         return False
-    from mvc.remotes.refspecs import Refspec  # noqa: PLC0415  most branches start from one here
+    from mvc.history.refspecs import Refspec  # noqa: PLC0415  most branches start from one here
     from mvc.remotes.settings import list_remotes  # noqa: PLC0415  as above
 
     for name, settings in list_remotes(context).items():
@@ -95,20 +95,15 @@ def find_namesake(context: Context, branch: str) -> str | None:
 
 def find_upstream(context: Context, branch: str | None) -> Upstream | None:
     """Return what a branch follows, and how far the two are apart, or None."""
-    history = context.history
-    if branch is None:
+    history, settings = context.history, context.history.read_settings()
+    if branch is None or f"branch.{branch}.remote" not in settings:
         return None
-    remote = history.get_config(f"branch.{branch}.remote")
-    target = history.get_config(f"branch.{branch}.merge")
-    if remote is None or target is None or not target.startswith(HEADS):
-        return None
-    from mvc.remotes.settings import list_remotes  # noqa: PLC0415  most repositories have none
+    from mvc.history.refspecs import find_tracked  # noqa: PLC0415  most branches follow none
 
-    settings = list_remotes(context).get(remote)
-    found = (spec.map(target) for spec in (settings.fetch if settings else ()))
-    ref = next((one for one in found if one is not None), None)
-    if ref is None:
+    tracked = find_tracked(settings, branch)
+    if tracked is None:
         return None
+    remote, target, ref = tracked
     there, here = history.find_ref(ref), history.find_ref(HEADS + branch)
     name = target.removeprefix(HEADS)
     if there is None or here is None or there == here:

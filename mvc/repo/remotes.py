@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc import operations, remotes
+from mvc.history.refspecs import full_target
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Remotes(OpenRepo):
         if target is None and remotes.tracking.follow(self._context, branch, remote):
             return
         remotes.remote.open_remote(self._context, remote)
-        name = remotes.refspecs.full_target(target or branch)
+        name = full_target(target or branch)
         remotes.tracking.set_upstream(self._context, branch, remote, name)
 
     def push(

@@ -57,6 +57,21 @@ def tangle(tmp_path_factory):
     run_git(history.git_dir, "update-ref", "refs/heads/at@12", "HEAD~6")
     run_git(history.git_dir, "tag", "-a", "-m", "tag of a tag", "outer", "both")
     run_git(history.git_dir, "tag", "-a", "-m", "tag of a tag", "outermost", "outer")
+    run_git(history.git_dir, "update-ref", "refs/seen/both", "HEAD~7")
+    for key, value in (
+        ("remote.origin.url", "/nowhere"),
+        ("remote.origin.fetch", "+refs/heads/m*:refs/remotes/origin/m*"),
+        ("remote.origin.fetch", "refs/heads/both:refs/seen/both"),
+        ("branch.main.remote", "origin"),
+        ("branch.main.merge", "refs/heads/main"),
+        ("branch.both.remote", "origin"),
+        ("branch.both.merge", "refs/heads/both"),
+        ("branch.at@12.remote", "origin"),
+        ("branch.at@12.merge", "refs/heads/moon"),
+        ("branch.user@host.remote", "nobody"),
+        ("branch.user@host.merge", "refs/heads/main"),
+    ):
+        run_git(history.git_dir, "config", "--add", key, value)
     run_git(history.git_dir, "checkout", "-q", "--detach", "HEAD~2", "--", check=False)
     return history
 
@@ -66,7 +81,8 @@ def bases(history):
     names += ["outer", "outermost", "tags/both", "heads/both", "refs/heads/main", "@{-1}", "@{-2}"]
     names += ["remotes/origin", "refs/remotes/origin/HEAD", "nothing", "@{-99}", "main@{99}"]
     names += [f"HEAD@{{{n}}}" for n in (0, 1, 5)] + [f"main@{{{n}}}" for n in (0, 1, 3)]
-    names += ["@{0}", "@{1}", "@{2}"]
+    names += ["@{0}", "@{1}", "@{2}", "@{u}", "main@{u}", "main@{UpStream}", "main@{push}"]
+    names += ["both@{u}", "at@12@{u}", "user@host@{u}", "beefcafe@{upstream}", "nothing@{u}"]
     names += [ref.removeprefix("refs/tags/") for ref in history.list_refs("refs/tags/")]
     names += [ref.removeprefix("refs/heads/") for ref in history.list_refs("refs/heads/topic/")]
     head = history.resolve("HEAD")

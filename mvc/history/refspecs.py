@@ -1,11 +1,16 @@
-"""Refspecs, as in Git: ``[+]source:target``, either side with one ``*``; pure."""
+"""Refspecs, as in Git: ``[+]source:target``, either side with one ``*``; and what a config says with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
+from mvc.history.config import last_value
 from mvc.history.refnames import HEADS, TAGS, is_ref_name
+
+if TYPE_CHECKING:
+    from mvc.history.config import Config
 
 _HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to delete'
 
@@ -61,6 +66,36 @@ def full_target(name: str) -> str:
 def default_fetch(remote: str) -> str:
     """Return the refspec that a new remote gets."""
     return f"+{HEADS}*:refs/remotes/{remote}/*"
+
+
+def fetch_specs(config: Config, remote: str) -> tuple[Refspec, ...]:
+    """Return what a fetch from a remote brings and where it goes.
+
+    Raises:
+        UsageError: the config says what is not a refspec.
+    """
+    texts = config.get(f"remote.{remote}.fetch") or [default_fetch(remote)]
+    return tuple(map(parse_refspec, texts))
+
+
+def find_tracked(
+    config: Config, branch: str, *, to_push: bool = False
+) -> tuple[str, str, str] | None:
+    """Return (remote, full name there, full name here) of what a branch follows, or None.
+
+    With ``to_push`` it is where a push of the branch goes: to the branch of the same name.
+    """
+    remote = last_value(config, f"branch.{branch}.remote")
+    target = last_value(config, f"branch.{branch}.merge")
+    if to_push:
+        remote, target = last_value(config, "remote.pushdefault") or remote, HEADS + branch
+    if remote is None or f"remote.{remote}.url" not in config:
+        return None
+    if target is None or not target.startswith(HEADS):
+        return None
+    found = (spec.map(target) for spec in fetch_specs(config, remote))
+    ref = next((one for one in found if one is not None), None)
+    return None if ref is None else (remote, target, ref)
 
 
 ALL_HEADS = Refspec(f"{HEADS}*", f"{HEADS}*")
