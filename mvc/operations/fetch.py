@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import NotFoundError
-from mvc.history.refnames import TAGS
-from mvc.history.refspecs import Refspec, parse_refspec
+from mvc import fs
+from mvc.errors import ConflictError, NotFoundError
+from mvc.history.refnames import HEADS, TAGS
+from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import bring_history, list_chunks
 from mvc.remotes.released import find_gaps, take_released
@@ -17,13 +18,17 @@ from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Root
     from mvc.workspace.context import Context
+
+
+Targets = dict[tuple[str, str | None], bool]
+"""(Ref there, ref here that follows it) → whether that may lose commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ def fetch(
     refspecs: Sequence[str] = (),
     *,
     prune: bool = False,
+    tags: bool | None = None,
     content: bool = True,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
@@ -74,48 +80,108 @@ def fetch(
         raise NotFoundError(
             f"nothing was pushed to {there.settings.url} yet", hint='"mvc push" makes it a remote'
         )
-    specs = [parse_refspec(text) for text in refspecs] or list(there.settings.fetch)
-    targets = _match(context, root, specs, is_default=not refspecs)
+    asked = [parse_refspec(text) for text in refspecs]
+    specs = asked or list(there.settings.fetch)
+    targets = _match(context, root, specs, tags=not refspecs if tags is None else tags)
+    _track(targets, asked, there.settings.fetch)
     known = list(context.history.refs.values().values())
     received = _receive(context, there, root, targets, known, progress, content=content)
-    moves = [_move(context, source, name, root.refs[source]) for source, name in targets.items()]
+    for target, is_forced in targets.items():
+        _check(context, target, root, is_forced=is_forced)
+    _remember(context, there, root, targets, asked)
+    moves = [_move(context, source, name, root.refs[source]) for source, name in targets]
     if prune:
         moves += _prune(context, root, specs)
     return FetchResult(str(there.settings.url), tuple(moves), root.head, received)
 
 
-def _match(
-    context: Context, root: Root, specs: Sequence[Refspec], *, is_default: bool
-) -> dict[str, str | None]:
-    """Return ref there → ref here of all that is wanted; new tags come with what they tag."""
-    found: dict[str, str | None] = {}
+def _match(context: Context, root: Root, specs: Sequence[Refspec], *, tags: bool) -> Targets:
+    """Return all that is wanted; with ``tags``, all tags that are not here."""
+    found: Targets = {}
     for spec in specs:
         if "*" in spec.source:
-            found |= {name: spec.map(name) for name in root.refs if spec.map(name) is not None}
+            names = [name for name in root.refs if spec.map(name) is not None]
+            found |= {(name, spec.map(name)): spec.is_forced for name in names}
             continue
         rules = (spec.source, f"refs/heads/{spec.source}", f"refs/tags/{spec.source}")
         name = next((one for one in rules if one in root.refs), None)
         if name is None:
             raise NotFoundError(f"the remote has no {spec.source!r}")
-        found[name] = spec.target or None
-    if is_default:
+        found[name, spec.target or None] = spec.is_forced
+    if tags:
         here = context.history.list_refs(TAGS)
-        found |= {name: name for name in root.refs if name.startswith(TAGS) and name not in here}
+        new = [name for name in root.refs if name.startswith(TAGS) and name not in here]
+        found |= {(name, name): False for name in new}
     return found
+
+
+def _track(targets: Targets, asked: Sequence[Refspec], rules: Sequence[Refspec]) -> None:
+    """Let the refs that follow what was asked for by name move too, as in Git."""
+    if not asked:
+        return
+    for source, name in list(targets):
+        known = ((spec.map(source), spec.is_forced) for spec in rules)
+        ref, is_forced = next((one for one in known if one[0] is not None), (None, False))
+        if ref is None:
+            continue
+        if name is None:
+            del targets[source, None]
+        targets[source, ref] = is_forced
+
+
+def _check(
+    context: Context, target: tuple[str, str | None], root: Root, *, is_forced: bool
+) -> None:
+    """Check that a ref here may become what it is on the remote."""
+    source, name = target
+    new, old = root.refs[source], context.history.find_ref(name) if name else None
+    if name is None or old == new:
+        return
+    if name == HEADS + (context.history.head().branch or ""):
+        raise ConflictError(
+            f"branch {name.removeprefix(HEADS)!r} is checked out", hint='"mvc pull" moves it'
+        )
+    if is_forced or old is None:
+        return
+    if name.startswith(TAGS):
+        raise ConflictError(f"{name} exists here", hint=f'"+{source}:{name}" moves it')
+    if not context.history.is_ancestor(old, new):
+        raise ConflictError(
+            f"{name} has commits that {source} of the remote lacks",
+            hint=f'"+{source}:{name}" gives them up',
+        )
+
+
+def _remember(
+    context: Context, there: Remote, root: Root, targets: Targets, asked: Sequence[Refspec]
+) -> None:
+    """Write ``FETCH_HEAD``: what came, first what a merge would take."""
+    branch = context.history.head().branch or ""
+    upstream = None if asked else find_tracked(context.history.read_settings(), branch)
+    merged = upstream[1] if upstream and upstream[0] == there.settings.name else None
+    lines: dict[str, str] = {}
+    for source, _ in targets:
+        is_merged = bool(asked) or source == merged
+        kind, _, short = source.removeprefix("refs/").partition("/")
+        what = {"heads": f"branch '{short}'", "tags": f"tag '{short}'"}.get(kind, f"'{source}'")
+        mark = "" if is_merged else "not-for-merge"
+        lines[source] = f"{root.refs[source]}\t{mark}\t{what} of {there.settings.url}\n"
+    text = "".join(sorted(lines.values(), key=lambda line: "\tnot-for-merge\t" in line))
+    fs.write_durable(context.git_dir / "FETCH_HEAD", [text.encode()])
 
 
 def _receive(
     context: Context,
     there: Remote,
     root: Root,
-    targets: Mapping[str, str | None],
+    targets: Targets,
     known: Sequence[GitId],
     progress: ByteProgress,
     *,
     content: bool,
 ) -> int:
     """Bring all that the refs name and is not here; return bytes of content."""
-    tips = {root.refs[source] for source in targets} - set(known)
+    tips = {root.refs[source] for source, _ in targets} - set(known)
     if not tips:
         return 0
     listing = there.roots.read_listing(root)

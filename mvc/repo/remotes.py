@@ -186,6 +186,7 @@ class Remotes(OpenRepo):
         refspecs: Sequence[str] = (),
         *,
         prune: bool = False,
+        tags: bool | None = None,
         content: bool = True,
         limit_bytes_s: int | None = None,
         progress: Progress = None,
@@ -194,14 +195,16 @@ class Remotes(OpenRepo):
 
         Args:
             remote: where from.
-            refspecs: as in Git; by default those of the remote, with new tags.
+            refspecs: as in Git; by default those of the remote.
             prune: delete refs here that follow what is gone there.
+            tags: bring all new tags too; by default unless there are ``refspecs``.
             content: bring the content of checkpoints too, not just the history.
             limit_bytes_s: at most so many bytes in a second.
             progress: called with bytes that came.
 
         Raises:
             NotFoundError: there is no such remote or ref, or nothing was pushed.
+            ConflictError: a ref here would lose commits, or is the branch that is checked out.
             FormatError: the remote sent what is damaged or incomplete; nothing of it is kept.
             StorageError: the store cannot be reached, or refuses.
         """
@@ -210,6 +213,7 @@ class Remotes(OpenRepo):
             remote,
             refspecs,
             prune=prune,
+            tags=tags,
             content=content,
             limit_bytes_s=limit_bytes_s,
             progress=progress,

@@ -44,3 +44,12 @@ def test_push_of_a_branch_that_follows_one_of_another_name_asks_which(pair):
     pair.ok("push", "-q", "origin", "mine")
     pair.ok("push", "-q", "-u")
     assert pair.ok("push").lines == ["Everything up-to-date"]
+
+
+def test_fetch_all_asks_every_remote(pair):
+    pair.ok("push", "-q", "backup")
+    told = pair.json("fetch", "--all", "--no-tags")
+    assert sorted(one["url"].rpartition("/")[2] for one in told) == ["backup", "origin"]
+    answer = pair("fetch", "--all", "origin")
+    assert answer.code == 2
+    assert "--all goes with no REMOTE" in answer.error

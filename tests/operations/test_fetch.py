@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc import ConflictError, FormatError, NotFoundError, clone
+from mvc import ConflictError, FormatError, NotFoundError, UsageError, clone
 from mvc.remotes import content, remote_packs
 from mvc.remotes import remote as remote_module
 from mvc.remotes.arrival import Arrival
@@ -308,3 +308,69 @@ def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined
     assert opened[-1].all_bytes > 100 * part_bytes
     assert opened[-1].most_bytes <= 16 * part_bytes
     assert copy.fsck(data=True).problems == ()
+
+
+def test_a_ref_here_that_would_lose_commits_stops_the_fetch(repo, copy):
+    copy.create_branch("mine")
+    commit_model(copy, seed=5)
+    copy.create_branch("mine", force=True)
+    copy.create_tag("v1")
+    commit_model(repo, seed=6)
+    repo.create_tag("v1")
+    repo.push(tags=True, all_branches=True)
+    before = copy._context.history.list_refs()
+    for spec, match in (
+        ("main:mine", "refs/heads/mine has commits that refs/heads/main"),
+        ("v1:refs/tags/v1", "refs/tags/v1 exists"),
+        ("+main:main", "branch 'main' is checked out"),
+        ("*:x", "a \\* on one side"),
+    ):
+        with pytest.raises((ConflictError, UsageError), match=match):
+            copy.fetch("origin", [spec])
+        assert copy._context.history.list_refs() == before
+    copy.fetch("origin", ["+main:mine", "+v1:refs/tags/v1"])
+    assert copy.resolve("mine") == copy.resolve("v1") == repo.head.commit
+    assert copy.fsck(data=True).problems == ()
+
+
+def test_what_is_fetched_by_name_moves_what_follows_it_and_brings_no_tags(repo, copy):
+    new = commit_model(repo, seed=1)
+    repo.create_tag("v1")
+    repo.push(tags=True, all_branches=True)
+    done = copy.fetch("origin", ["main"])
+    assert [(one.name, one.new) for one in done.refs] == [("refs/remotes/origin/main", new)]
+    assert copy.resolve("FETCH_HEAD") == new
+    done = copy.fetch(tags=False)
+    assert [one.name for one in done.refs] == ["refs/remotes/origin/main"]
+    done = copy.fetch("origin", ["main:seen"], tags=True)
+    assert {one.name for one in done.refs} == {
+        "refs/heads/seen",
+        "refs/remotes/origin/main",
+        "refs/tags/v1",
+    }
+
+
+def test_fetch_head_names_first_what_a_merge_takes(repo, copy):
+    repo.create_branch("early")
+    new = commit_model(repo, seed=1)
+    repo.push(all_branches=True)
+    copy.fetch()
+    lines = (copy.git_dir / "FETCH_HEAD").read_text().splitlines()
+    assert lines[0] == f"{new}\t\tbranch 'main' of {copy.remotes()['origin'].url}"
+    assert [line.split("\t")[1] for line in lines[1:]] == ["not-for-merge"]
+    assert copy.resolve("FETCH_HEAD") == new
+    assert copy.merge("FETCH_HEAD").commit == new
+
+
+def test_a_remote_may_have_several_fetch_rules(repo, copy):
+    commit_model(repo, seed=1)
+    repo.create_branch("side")
+    repo.create_branch("other")
+    repo.push(all_branches=True)
+    config = copy.git_dir / "config"
+    rule = '"+refs/heads/*:refs/remotes/origin/*"'
+    assert rule in config.read_text()
+    rules = '+refs/heads/main:refs/remotes/origin/main\n\tfetch = "refs/heads/s*:refs/seen/s*"'
+    config.write_text(config.read_text().replace(rule, rules))
+    done = copy.fetch()
+    assert {one.name for one in done.refs} == {"refs/remotes/origin/main", "refs/seen/side"}

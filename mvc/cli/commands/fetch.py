@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import CommandUsageError, Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -15,6 +15,11 @@ from mvc.cli.session import open_repo
 def fetch(
     remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
     refspecs: Annotated[list[str] | None, Argument(metavar="[REFSPEC...]")] = None,
+    every: Annotated[bool, Option("--all", help="Fetch from all remotes.")] = False,
+    tags: Annotated[
+        bool | None,
+        Option("--tags/--no-tags", show_default=False, help="Bring all new tags too, or none."),
+    ] = None,
     prune: Annotated[
         bool, Option("-p", "--prune", help="Forget branches that are gone on the remote.")
     ] = False,
@@ -28,20 +33,27 @@ def fetch(
 ) -> None:
     """Bring what is new on a remote; nothing here moves but the refs that follow it.
 
-    Only what is missing travels, and every chunk is hashed before it counts. New tags come along.
+    Only what is missing travels, and every chunk is hashed before it counts. New tags come along,
+    unless a REFSPEC says what is wanted. FETCH_HEAD is what came last.
     """
     repo = open_repo()
+    if every and remote is not None:
+        raise CommandUsageError("--all goes with no REMOTE")
     limit = read_rate(limit_rate)
-    with byte_progress("fetching", wanted=progress and not quiet) as bar:
-        done = repo.fetch(
-            remote,
-            refspecs or [],
-            prune=prune,
-            content=not no_content,
-            limit_bytes_s=limit,
-            progress=bar,
-        )
+    told = []
+    for name in repo.remotes() if every else [remote]:
+        with byte_progress("fetching", wanted=progress and not quiet) as bar:
+            done = repo.fetch(
+                name,
+                refspecs or [],
+                prune=prune,
+                tags=tags,
+                content=not no_content,
+                limit_bytes_s=limit,
+                progress=bar,
+            )
+        told.append(fetch_fields(done))
+        if not (as_json or quiet):
+            write_fetch(stdout(), done)
     if as_json:
-        write_json(fetch_fields(done))
-    elif not quiet:
-        write_fetch(stdout(), done)
+        write_json(told if every else told[0])
