@@ -63,7 +63,7 @@ progress=None)
 doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
-fetch(self, remote=None, refspecs=(), *, prune=False, tags=None, content=True, limit_bytes_s=None, progress=None)
+fetch(self, remote=None, refspecs=(), *, prune=False, tags=None, content=None, content_of=(), limit_bytes_s=None, progress=None)
 follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, sources=(), remote=None, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
@@ -168,7 +168,7 @@ RESULTS = {
     "operations.du.DuReport": "totals selection branches tags commits files tensors",
     "operations.export.ExportResult": "path tensors size_bytes files",
     "workspace.files.StoredFile": "path mode blob stat size_bytes manifest warning",
-    "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released",
+    "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released promised promised_bytes",
     "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",

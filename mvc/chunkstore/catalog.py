@@ -10,6 +10,8 @@ A chunk whose body needs another chunk that no sound pack holds, or itself, or m
 readers follow, is *broken*: it does not count as present either, so that it can be stored again,
 and is whole again once its base is.
 
+Packs that are far away, on a remote, have a table of their own, the last.
+
 Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
 packs go into a small second table until it is worth merging, so that a long session that
 publishes pack after pack does not sort all ids each time.
@@ -66,6 +68,7 @@ class PackCatalog:
         self._lock = threading.Lock()
         self._indexes: dict[PackId, PackIndex] = {}
         self._sizes: dict[PackId, int] = {}
+        self._far: frozenset[PackId] = frozenset()
         self._tables: tuple[ChunkTable, ...] | None = None
         self._damaged = ChunkTable(())
         self._broken: frozenset[ChunkId] | None = None
@@ -76,10 +79,16 @@ class PackCatalog:
         """Return a place of the chunk, preferably one that needs nothing else, or None."""
         first: ChunkLocation | None = None
         for location in self.find_all(chunk_id):
+            if first is not None and location.pack in self._far:
+                break
             if not location.bases:
                 return location
             first = first or location
         return first
+
+    def is_far(self, pack: PackId) -> bool:
+        """Return whether reading a pack takes requests."""
+        return pack in self._far
 
     @property
     def generation(self) -> int:
@@ -161,6 +170,7 @@ class PackCatalog:
         ]
         self._indexes.update((index.pack, index) for index in fresh)
         self._sizes = sizes
+        self._far = frozenset(listing.far)
         self._arrange(fresh, from_scratch=bool(gone) or self._tables is None)
         return True
 
@@ -174,6 +184,12 @@ class PackCatalog:
         if from_scratch or self._broken:
             self._broken = None
         self._damaged = ChunkTable([index for index in known if not self._is_sound(index)])
+        if self._far:
+            sound = list(filter(self._is_sound, known))
+            near = ChunkTable([index for index in sound if index.pack not in self._far])
+            self._tables = near, ChunkTable([one for one in sound if one.pack in self._far])
+            self._generation += 1
+            return
         first, *rest = (not from_scratch and self._tables) or (ChunkTable(()),)
         late = [index for table in rest for index in table.packs]
         late += filter(self._is_sound, known if from_scratch else fresh)

@@ -45,6 +45,7 @@ class PackListing:
         self.packs: dict[PackId, int] = {}
         self.indexes: dict[PackId, int] = {}
         self.made_s: dict[PackId, float] = {}
+        self.far: set[PackId] = set()
         self.strays: list[str] = []
         for info in storage.list(PACKS):
             stem, dot, suffix = info.key.removeprefix(PACKS).partition(".")
@@ -52,6 +53,8 @@ class PackListing:
             if is_named and dot + suffix == _PACK_SUFFIX:
                 self.packs[PackId(stem)] = info.size_bytes
                 self.made_s[PackId(stem)] = info.made_s
+                if info.is_far:
+                    self.far.add(PackId(stem))
             elif is_named and dot + suffix == _INDEX_SUFFIX:
                 self.indexes[PackId(stem)] = info.size_bytes
             else:

@@ -26,6 +26,7 @@ from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.decoding import Encoding
 from mvc.formats.pack import RECORD_BYTES
 from mvc.ids import hash_chunk
+from mvc.storage.protocol import Forgetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -158,10 +159,16 @@ class ChunkReader:
         except FileNotFoundError:
             return corruption(location.chunk_id, location, context, "the pack is missing")
         except FormatError as error:
+            self._doubt(location.pack)
             return corruption(location.chunk_id, location, context, error.message)
         except StorageError as error:
             return error
         return None
+
+    def _doubt(self, pack: PackId) -> None:
+        """Let no cache keep what came of a pack and is wrong."""
+        if isinstance(self.storage, Forgetting):
+            self.storage.forget(pack_key(pack))
 
     def read_group(self, group: ReadGroup, sink: Sink, slot: ReadSlot) -> int:
         """Hand every chunk of a group to the sink for all who want it; return the plain bytes."""

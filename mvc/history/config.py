@@ -35,6 +35,15 @@ Config = dict[str, list[str]]
 """Key (section and name in small letters, subsection as written) → all its values, in order."""
 
 
+TRUE = ("true", "yes", "on", "1")
+"""What switches a setting on, in any case; other words do not."""
+
+
+def is_true(value: str | None) -> bool:
+    """Return whether a setting, if it is there, is on."""
+    return value is not None and value.lower() in TRUE
+
+
 def parse_config(data: bytes, name: str) -> Config:
     """Return what a config file says."""
     if len(data) > MAX_CONFIG_BYTES:

@@ -78,7 +78,7 @@ def write_merge(
             from mvc.workspace.bases import Relatives  # noqa: PLC0415  brings NumPy
 
             mode = context.delta_mode(insist=None)
-            writer = stack.enter_context(context.store.writer(mode, measure=True))
+            writer = stack.enter_context(context.here.writer(mode, measure=True))
             writers.append(writer)
             is_usual = chunk_bytes == context.chunk_bytes
             relatives = Relatives(context, writer, base) if is_usual else None

@@ -259,7 +259,7 @@ def store_planned(
             from mvc.workspace.measuring import SessionHealth  # noqa: PLC0415  as above
 
             mode = context.delta_mode(insist=delta)
-            writer = stack.enter_context(context.store.writer(mode, measure=True))
+            writer = stack.enter_context(context.here.writer(mode, measure=True))
             relatives = Relatives(context, writer, head_tree(context))
             sessions.append((writer, SessionHealth(context, writer)))
             return Cutter(writer, context.chunk_bytes, progress, relatives, sessions[0][1])

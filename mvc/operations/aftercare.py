@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import find_crowd
 from mvc.errors import MvcError
+from mvc.history.config import is_true
 from mvc.history.object_gather import (
     find_loose,
     find_short_packs,
@@ -89,7 +90,7 @@ def gather(context: Context, newest: GitId) -> None:
     with history.sweep_alone(wait=False), upkeep_lock(context):
         due = find_crowd(context.list_packs())
         if due:
-            context.store.gather(due)
+            context.here.gather(due)
         starts = [*history.list_refs(NOTES).values(), newest]
         loose = find_loose(history.objects, starts) if is_crowded else []
         gather_objects(history, loose, find_short_packs(history.objects))
@@ -123,9 +124,7 @@ def _is_wanted(context: Context) -> bool:
     wanted = context.history.get_config(AUTOREPACK_KEY)
     if wanted is None:
         return False
-    from mvc.workspace.settings import TRUE  # noqa: PLC0415  few switch it on
-
-    if wanted.lower() not in TRUE:
+    if not is_true(wanted):
         return False
     from mvc.upkeep.repacked import is_due  # noqa: PLC0415  brings NumPy, needed rarely
 

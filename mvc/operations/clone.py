@@ -16,9 +16,14 @@ from mvc.operations.fetch import fetch
 from mvc.remotes.settings import DEFAULT_REMOTE, REMOTES, list_remotes, write_remote
 from mvc.remotes.tracking import set_upstream
 from mvc.storage.urls import parse_store_url
-from mvc.workspace.context import GIT_DIR_NAME, init
+from mvc.workspace.checkout_plan import CheckoutPlan, execute
+from mvc.workspace.context import GIT_DIR_NAME, holds_sweep_lock, init
+from mvc.workspace.journal import EntryChange
+from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
+    from mvc.history.values import TreeEntry
+    from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult
     from mvc.progress import ByteProgress
     from mvc.storage.urls import StoreUrl
@@ -43,6 +48,7 @@ def clone(
     *,
     branch: str | None = None,
     checkout: bool = True,
+    content: bool = True,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> CloneResult:
@@ -59,11 +65,18 @@ def clone(
         context = init(folder)
         if DEFAULT_REMOTE not in list_remotes(context):
             write_remote(context, DEFAULT_REMOTE, parsed)
+        if not content:
+            for key in ("promisor", "partial"):
+                context.history.set_config(f"remote.{DEFAULT_REMOTE}.{key}", "true")
         result = fetch(context, DEFAULT_REMOTE, limit_bytes_s=limit_bytes_s, progress=progress)
         name = branch or result.head.removeprefix(HEADS)
         _begin(context, name, must_exist=branch is not None)
-        if checkout and context.history.head().commit is not None:
-            checkout_revision(context, name, force=True, progress=progress)
+        tip = context.history.head().commit
+        if checkout and tip is not None:
+            if content:
+                checkout_revision(context, name, force=True, progress=progress)
+            else:
+                _write_small_files(context, tip)
     except BaseException as error:
         if isinstance(error, StorageError | KeyboardInterrupt) and _has_some(folder):
             if isinstance(error, StorageError):
@@ -74,6 +87,20 @@ def clone(
         raise
     fs.remove_file(mark)
     return CloneResult(context.worktree, result)
+
+
+@holds_sweep_lock
+def _write_small_files(context: Context, tip: GitId) -> None:
+    """Check out what has no chunks; of the rest the index says that it need not be in the worktree."""
+    small: list[tuple[str, TreeEntry]] = []
+    asleep: list[EntryChange] = []
+    for path, entry in context.history.read_tree(tip).items():
+        if find_manifest(context, entry.blob) is None:
+            small.append((path, entry))
+        else:
+            asleep.append(EntryChange(path, entry.mode, entry.blob, skip_worktree=True))
+    plan = CheckoutPlan(tuple(small), entries=tuple(asleep))
+    execute(context, plan, context.history.read_index(), None, source=tip)
 
 
 def _can_begin(folder: Path, mark: Path, url: StoreUrl) -> bool:

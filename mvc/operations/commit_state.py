@@ -153,7 +153,7 @@ def _store_state(
 ) -> tuple[dict[str, TreeEntry], WriteCounts]:
     """Store the files of a state in one session; return their entries and what was written."""
     by_path = {file.path: file for file in files}
-    with context.store.writer(mode, measure=True) as writer:
+    with context.here.writer(mode, measure=True) as writer:
         sources = {file.path: file.source for file in files}
         relatives = Relatives(context, writer, base, sources)
         for old in previous:

@@ -194,7 +194,7 @@ class _Survey:
         self, context: Context, chosen: Sequence[GitId] | None, *, with_tensors: bool
     ) -> None:
         self._context = context
-        self._copies = context.store.copies()
+        self._copies = context.here.copies()
         self._needs = Needs(self._copies)
         self._holdings = holdings = Holdings(context, self._copies, with_tensors=with_tensors)
         self._is_all = chosen is None
@@ -216,7 +216,7 @@ class _Survey:
             union.add(content.chunks)
             direct[content.chunks] = True
         versions = self._versions(holdings.commits) | set(holdings.staged.items())
-        listing = self._context.store.list_packs()
+        listing = self._context.here.list_packs()
         return DuTotals(
             raw_bytes=self._raw(versions),
             versions=len(versions),

@@ -10,7 +10,8 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
 from mvc.remotes.content import receive_content
-from mvc.remotes.history import bring_history, list_chunks
+from mvc.remotes.history import bring_history, list_chunks, list_files
+from mvc.remotes.promised import remember_packs
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.tracking import find_remote
@@ -20,10 +21,11 @@ from mvc.workspace.recovery import recover
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.history.transfer import Entry
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
-    from mvc.remotes.root import Root
+    from mvc.remotes.root import Listing, Root
     from mvc.workspace.context import Context
 
 
@@ -68,7 +70,8 @@ def fetch(
     *,
     prune: bool = False,
     tags: bool | None = None,
-    content: bool = True,
+    content: bool | None = None,
+    content_of: Sequence[str] = (),
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> FetchResult:
@@ -85,6 +88,11 @@ def fetch(
     targets = _match(context, root, specs, tags=not refspecs if tags is None else tags)
     _track(targets, asked, there.settings.fetch)
     known = list(context.history.refs.values().values())
+    if content is None:
+        content = not (content_of or there.settings.is_partial)
+    if not content and there.settings.name is not None and not there.settings.is_promisor:
+        context.history.set_config(f"remote.{there.settings.name}.promisor", "true")
+        there = open_remote(context, there.settings.name, limit_bytes_s=limit_bytes_s)
     received = _receive(context, there, root, targets, known, progress, content=content)
     for target, is_forced in targets.items():
         _check(context, target, root, is_forced=is_forced)
@@ -92,6 +100,12 @@ def fetch(
     moves = [_move(context, source, name, root.refs[source]) for source, name in targets]
     if prune:
         moves += _prune(context, root, specs)
+    if content_of:
+        commits = [context.history.resolve_commit(one) for one in content_of]
+        listing = there.roots.read_listing(root)
+        remember_packs(there, listing.packs)
+        entries = list_files(context, commits)
+        received += _receive_content(context, there, root, listing, entries, progress)
     return FetchResult(str(there.settings.url), tuple(moves), root.head, received)
 
 
@@ -185,15 +199,26 @@ def _receive(
     if not tips:
         return 0
     listing = there.roots.read_listing(root)
+    remember_packs(there, listing.packs)
     entries = bring_history(context, there, listing.history, tips, known)
-    if not content:
-        return 0
+    return _receive_content(context, there, root, listing, entries, progress) if content else 0
+
+
+def _receive_content(
+    context: Context,
+    there: Remote,
+    root: Root,
+    listing: Listing,
+    entries: Sequence[Entry],
+    progress: ByteProgress,
+) -> int:
+    """Bring the content that some objects name and that is not here; return its bytes."""
     wanted = list_chunks(context, entries)
     if not len(wanted):
         return 0
     folder = context.git_dir / STORE_DIR_NAME
     return receive_content(
-        context.store,
+        context.here,
         folder,
         there.packs,
         listing.packs,

@@ -21,10 +21,9 @@ import numpy as np
 
 from mvc import fs
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError
-from mvc.history.transfer import list_tree
 from mvc.operations.publish import check_channel
 from mvc.remotes.content import receive_content
-from mvc.remotes.history import bring_history, list_chunks
+from mvc.remotes.history import bring_history, list_chunks, list_files
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
@@ -35,11 +34,10 @@ from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mvc.errors import MvcError
-    from mvc.history.transfer import Entry
     from mvc.ids import GitId, PackId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
@@ -184,16 +182,16 @@ class Follower:
         """Remove packs that nothing of some commits needs, so that the folder does not grow."""
         context = self._context
         with upkeep_lock(context):
-            copies = context.store.copies()
-            needed = list_chunks(context, _list_files(context, commits))
+            copies = context.here.copies()
+            needed = list_chunks(context, list_files(context, commits))
             used = {index.pack for index in copies.indexes if np.isin(index.ids, needed).any()}
             gone: set[PackId] = set()
             for index in copies.indexes:
-                if index.pack not in used and not context.store.find_unsafe(
+                if index.pack not in used and not context.here.find_unsafe(
                     {*gone, index.pack}, needed
                 ):
                     gone.add(index.pack)
-            context.store.remove_packs(gone)
+            context.here.remove_packs(gone)
 
     def names(self, version: Version) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of all tensors of the version before, and of the version."""
@@ -277,12 +275,12 @@ def _bring(
     listing = there.roots.read_listing(root)
     known = context.history.refs.values().values()
     bring_history(context, there, listing.history, [commit], known)
-    entries = _list_files(context, [commit])
+    entries = list_files(context, [commit])
     wanted = list_chunks(context, entries)
     if not len(wanted):
         return 0
     return receive_content(
-        context.store,
+        context.here,
         context.git_dir / STORE_DIR_NAME,
         there.packs,
         listing.packs,
@@ -293,10 +291,3 @@ def _bring(
         ),
         progress=progress,
     )
-
-
-def _list_files(context: Context, commits: Iterable[GitId]) -> list[Entry]:
-    """Return the objects below some commits."""
-    history = context.history
-    trees = {history.read_commit(one).tree for one in commits}
-    return [entry for tree in trees for entry in list_tree(history.objects, tree)]

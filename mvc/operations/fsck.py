@@ -77,6 +77,8 @@ class FsckReport:
         notices: harmless leftovers, as a crash leaves them; gc removes them.
         repaired: packs whose index was rebuilt.
         released: file versions whose content was released and is gone, as it should be.
+        promised: how many of the chunks are not here, but on a remote that promises to give them.
+        promised_bytes: what those are, as plain bytes.
     """
 
     problems: tuple[Problem, ...]
@@ -87,6 +89,8 @@ class FsckReport:
     notices: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
     released: int = 0
+    promised: int = 0
+    promised_bytes: int = 0
 
     @property
     def ok(self) -> bool:
@@ -143,7 +147,7 @@ def fsck(
         for problem in check(context.history)
     )
     problems.extend(_check_notes(context))
-    found = list(context.store.check(data=data, progress=progress))
+    found = list(context.here.check(data=data, progress=progress))
     walk = Reachable(context, found)
     lost = list(walk.check())
     if any(problem.kind == MISSING for problem in lost):
@@ -162,6 +166,8 @@ def fsck(
         notices=(*cleared, *salvaged, *_describe_leftovers(leftovers)),
         repaired=repaired,
         released=walk.released,
+        promised=len(walk.promised),
+        promised_bytes=sum(walk.promised.values()),
     )
 
 
@@ -196,7 +202,7 @@ def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreP
     """Leave out indexes that were only late: a pack is published before its index."""
     if not any(item.kind == "missing-index" for item in found):
         return found
-    again = {item.pack for item in context.store.check(data=False) if item.kind == "missing-index"}
+    again = {item.pack for item in context.here.check(data=False) if item.kind == "missing-index"}
     return [item for item in found if item.kind != "missing-index" or item.pack in again]
 
 
@@ -226,12 +232,12 @@ def store_problem(found: StoreProblem) -> Problem:
 
 def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the packs whose index was rebuilt, and a line on every pack set aside."""
-    found = list(context.store.check(data=data))
+    found = list(context.here.check(data=data))
     damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
     salvaged: list[str] = []
     for pack in damaged:
         with contextlib.suppress(UnsupportedError):  # a newer mvc can tell what is in it
-            done = context.store.salvage(PackId(pack))
+            done = context.here.salvage(PackId(pack))
             salvaged.append(
                 f"{pack}: damaged, now in chunks/damaged; of its chunks {done.kept:,} were saved "
                 f"and {done.lost:,} are lost"
@@ -240,8 +246,8 @@ def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str
         item.pack for item in found if item.kind in LOST_INDEX and item.pack not in damaged
     )
     for pack in repaired:
-        context.store.rebuild_index(PackId(pack))
-    context.store.refresh()
+        context.here.rebuild_index(PackId(pack))
+    context.here.refresh()
     return tuple(repaired), tuple(salvaged)
 
 
@@ -250,10 +256,11 @@ class Reachable:
 
     def __init__(self, context: Context, found: Sequence[StoreProblem]) -> None:
         self._context = context
-        self.health = ChunkHealth(context.store, found)
+        self.health = ChunkHealth(context.here, found)
         self.commits = 0
         self.files = 0
         self.chunks: dict[ChunkId, int] = {}  # chunk → its plain bytes; 0 if it is missing
+        self.promised: dict[ChunkId, int] = {}
         self.released = 0
         self._releases: Mapping[GitId, Sequence[Release]] | None = None
         self._live: _Live = {}
@@ -319,9 +326,20 @@ class Reachable:
             commit, path = self._live.get(blob, (commit, path))  # who needs it still
         for segment, _, chunk, size_bytes in manifest.sized_chunks():
             self.chunks[chunk] = self.health.look_at(chunk)
-            loss = self.health.lost.get(chunk) or self._find_misfit(chunk, size_bytes)
+            loss = self.health.lost.get(chunk)
+            if loss is not None and self._is_promised(loss, chunk):
+                self.chunks[chunk] = self.promised[chunk] = size_bytes
+                continue
+            loss = loss or self._find_misfit(chunk, size_bytes)
             if loss is not None:
                 yield _describe(commit, path, segment, chunk, loss), blob
+
+    def _is_promised(self, loss: Loss, chunk: ChunkId) -> bool:
+        """Return whether what is missing is on a remote, whence reads take it."""
+        context = self._context
+        if loss.is_damage or context.store is context.here:
+            return False
+        return chunk in self.promised or context.store.contains_all([chunk])
 
     def _is_lost(self, chunk: ChunkId) -> bool:
         """Return whether a chunk cannot be read, so that it may have been released."""
@@ -345,7 +363,7 @@ class Reachable:
         if found == size_bytes:
             return None
         fact = f"has {found:,} bytes, not {size_bytes:,}"
-        return Loss("wrong-size", fact, self._context.store.find(chunk))
+        return Loss("wrong-size", fact, self._context.here.find(chunk))
 
 
 def _find_live(

@@ -208,7 +208,7 @@ def _take_back(context: Context, there: Remote, progress: ByteProgress) -> list[
 
 def _find_lost(context: Context) -> Ids:
     """Return the chunks that reachable files need and cannot be read."""
-    context.store.refresh()
+    context.here.refresh()
     walk = Reachable(context, [])
     for _ in walk.check():
         pass
@@ -223,7 +223,7 @@ def _receive(
     folder = context.git_dir / STORE_DIR_NAME
     try:
         receive_content(
-            context.store,
+            context.here,
             folder,
             there.packs,
             listing.packs,

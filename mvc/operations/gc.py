@@ -109,7 +109,7 @@ def plan_gc(
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
     started_s = time.time()
     marks = mark(context, grace_s=grace_s, expiry=expiry, releasing=releasing)
-    copies = context.store.copies()
+    copies = context.here.copies()
     needed = find_needed(context, copies, marks)
     unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
     sweep = plan_sweep(copies, Wanted(needed | unnamed))

@@ -239,7 +239,7 @@ class _Draft:
                 manifest = find_manifest(self._context, self._left[commit][path])
                 ids = set() if manifest is None else set(manifest.chunk_ids()) - seen
                 seen |= ids
-                places = map(self._context.store.find, _without(list(ids), needed))
+                places = map(self._context.here.find, _without(list(ids), needed))
                 sizes[commit] += sum(place.stored_size_bytes for place in places if place)
         return sizes
 

@@ -279,7 +279,7 @@ def send(
         if len(wanted):
             folder = context.git_dir / STORE_DIR_NAME
             packs = send_content(
-                context.store,
+                context.here,
                 folder,
                 there.packs,
                 listing.packs,

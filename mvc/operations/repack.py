@@ -137,7 +137,7 @@ def plan_repack(
         git_files = len(loose) + len(packs)
     commits = walk_all(context)
     pairs = _find_new_pairs(context, commits, everything=everything, only=only)
-    copies = context.store.copies()
+    copies = context.here.copies()
     if marks is None:
         needed = unnamed = copies.chosen != NONE
     else:
@@ -198,7 +198,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
                 context, everything=plan.everything, grace_s=plan.grace_s, only=plan.only
             )
         sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)
-        before = _count_deltas(context.store.copies())
+        before = _count_deltas(context.here.copies())
         if plan.sweep.batches and plan.grace_s is not None:
             sweep.remove_objects()
         tally = sweep.run({chunk: pair.dtype for chunk, pair in plan.dtypes.items()}, progress)
@@ -206,7 +206,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
             sweep.gather_objects()
         if plan.tips:
             write_note(context, plan.tips)
-    copies = context.store.copies()
+    copies = context.here.copies()
     return RepackResult(
         freed_bytes=tally.freed_bytes - tally.new_bytes,
         removed_packs=tally.removed,

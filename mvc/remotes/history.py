@@ -14,6 +14,7 @@ from mvc.history.transfer import (
     check_connected,
     join_packs,
     list_missing,
+    list_tree,
     receive_packs,
     write_objects,
 )
@@ -180,6 +181,13 @@ def list_chunks(context: Context, entries: Iterable[Entry]) -> Ids:
         if manifest is not None:
             found += b"".join(manifest.chunk_ids())
     return np.unique(np.frombuffer(bytes(found), "S32"))
+
+
+def list_files(context: Context, commits: Iterable[GitId]) -> list[Entry]:
+    """Return the objects below some commits."""
+    history = context.history
+    trees = {history.read_commit(one).tree for one in commits}
+    return [entry for tree in trees for entry in list_tree(history.objects, tree)]
 
 
 def list_new(context: Context, tips: Iterable[GitId], known: Iterable[GitId]) -> list[Entry]:

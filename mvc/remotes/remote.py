@@ -55,7 +55,7 @@ class Remote:
     @cached_property
     def packs(self) -> RemotePacks:
         """Its packs."""
-        return RemotePacks(self.storage, self.folder / "indexes", self._context.store.storage)
+        return RemotePacks(self.storage, self.folder / "indexes", self._context.here.storage)
 
 
 def open_remote(

@@ -68,17 +68,27 @@ class RemotePacks:
         return [self._indexes[pack] for pack in packs]
 
     def _load(self, pack: PackId, size_bytes: int) -> PackIndex:
+        return _parse_index(self.read_index(pack, size_bytes), pack, size_bytes)
+
+    def read_index(self, pack: PackId, size_bytes: int) -> bytes:
+        """Return the index of a pack of the remote, given its length; it is kept from now on.
+
+        Raises:
+            FormatError: as of ``indexes``.
+        """
         for storage in (self._cache, self._local):
             try:
-                return _parse_index(storage.read(index_key(pack)), pack, size_bytes)
+                data = storage.read(index_key(pack))
+                _parse_index(data, pack, size_bytes)
             except (FileNotFoundError, FormatError):
                 continue
+            return data
         data = self._fetch_index(pack)
-        index = _parse_index(data, pack, size_bytes)
+        _parse_index(data, pack, size_bytes)
         with self._cache.create(PACKS) as file:
             file.write([data])
             file.publish(index_key(pack))
-        return index
+        return data
 
     def _fetch_index(self, pack: PackId) -> bytes:
         try:
@@ -132,21 +142,13 @@ class RemotePacks:
                 target.root / pack_key(index.pack), expected_bytes=size_bytes, read_only=True
             )
         with target.create(PACKS) as copied:
-            copied.write([self._cached(index)])
+            copied.write([self.read_index(index.pack, size_bytes)])
             copied.publish(index_key(index.pack))
 
     def forget(self, pack: PackId) -> None:
         """Forget the index of a pack, which may have been a lie."""
         self._indexes.pop(pack, None)
         self._cache.delete(index_key(pack))
-
-    def _cached(self, index: PackIndex) -> bytes:
-        for storage in (self._cache, self._local):
-            try:
-                return storage.read(index_key(index.pack))
-            except FileNotFoundError:
-                continue
-        return self._fetch_index(index.pack)
 
 
 def read_there(storage: SharedStorage, key: str, offset: int, size_bytes: int) -> memoryview:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.history.config import last_value
+from mvc.history.config import is_true, last_value
 from mvc.history.refspecs import default_fetch, fetch_specs
 from mvc.storage.options import DEFAULT_TIMEOUT_S, StoreOptions
 from mvc.storage.urls import hide_secrets, is_store_url, parse_store_url
@@ -23,7 +23,17 @@ DEFAULT_REMOTE = "origin"
 REMOTES = "refs/remotes/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _LONGEST_TIMEOUT_S = 3600
-_KEYS = ("url", "fetch", "endpoint", "region", "timeout", "content", "checked")
+_KEYS = (
+    "url",
+    "fetch",
+    "endpoint",
+    "region",
+    "timeout",
+    "content",
+    "checked",
+    "promisor",
+    "partial",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class RemoteSettings:
         fetch: what a fetch brings and where it goes.
         options: how its store is reached.
         is_checked: whether the store is known to keep what refs need.
+        is_promisor: whether reads take from it what is not here.
+        is_partial: whether a fetch brings no content.
     """
 
     name: str | None
@@ -43,6 +55,8 @@ class RemoteSettings:
     fetch: tuple[Refspec, ...]
     options: StoreOptions
     is_checked: bool = False
+    is_promisor: bool = False
+    is_partial: bool = False
 
     @property
     def place(self) -> str:
@@ -92,6 +106,10 @@ def check_remote_setting(key: str, value: str) -> None:
         raise UsageError(f"a remote has no setting {last!r}", hint=f"there are {', '.join(_KEYS)}")
     if last == "timeout":
         _check_timeout(key, value)
+    if last in ("promisor", "partial"):
+        from mvc.workspace.settings import check_switch  # noqa: PLC0415  only to set it
+
+        check_switch(key, value)
 
 
 def _check_timeout(key: str, value: str) -> None:
@@ -122,4 +140,6 @@ def _read_settings(context: Context, config: Config, name: str) -> RemoteSetting
             bare_tags=is_checked and tags == "bare",
         ),
         is_checked,
+        is_true(get("promisor")),
+        is_true(get("partial")),
     )

@@ -10,15 +10,23 @@ from mvc import workspace
 from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
     from mvc.history.values import Head, Identity
     from mvc.ids import GitId
+    from mvc.storage.protocol import Storage
+    from mvc.workspace.context import Context
 
     StrPath = str | os.PathLike[str]
     Paths = StrPath | Iterable[StrPath]
     Progress = Callable[[int], None] | None
+
+
+def _open_promised(context: Context) -> Sequence[Storage]:
+    from mvc.remotes.promised import open_promised  # noqa: PLC0415  few repositories need it
+
+    return open_promised(context)
 
 
 class OpenRepo:
@@ -47,6 +55,7 @@ class OpenRepo:
             RepositoryNotFoundError: there is none.
         """
         self._context = workspace.context.discover(Path(path))
+        self._context.open_promised = _open_promised
         self._context.identity = identity
         self._context.threads = threads
         self._context.niceness = niceness

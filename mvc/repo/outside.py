@@ -85,6 +85,7 @@ def clone(
     *,
     branch: str | None = None,
     checkout: bool = True,
+    content: bool = True,
     limit_bytes_s: int | None = None,
     progress: Progress = None,
 ) -> Repo:
@@ -96,6 +97,9 @@ def clone(
         folder: new or empty; by default named as the end of the URL, in the current folder.
         branch: the branch to check out; by default the one that the remote names.
         checkout: write its files.
+        content: bring the content of checkpoints; otherwise the history only, and whatever reads
+            content takes it from the remote. Files without it are not written before they are
+            checked out by name.
         limit_bytes_s: at most so many bytes from the remote in a second.
         progress: called with bytes that came, and then with bytes written.
 
@@ -112,6 +116,7 @@ def clone(
         None if folder is None else Path(folder),
         branch=branch,
         checkout=checkout,
+        content=content,
         limit_bytes_s=limit_bytes_s,
         progress=progress,
     )

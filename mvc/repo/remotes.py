@@ -187,7 +187,8 @@ class Remotes(OpenRepo):
         *,
         prune: bool = False,
         tags: bool | None = None,
-        content: bool = True,
+        content: bool | None = None,
+        content_of: Sequence[str] = (),
         limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> FetchResult:
@@ -198,7 +199,9 @@ class Remotes(OpenRepo):
             refspecs: as in Git; by default those of the remote.
             prune: delete refs here that follow what is gone there.
             tags: bring all new tags too; by default unless there are ``refspecs``.
-            content: bring the content of checkpoints too, not just the history.
+            content: bring the content of checkpoints too, not just the history; by default unless
+                the clone was made without. What does not come is read from the remote when needed.
+            content_of: revisions of which all content is brought, and of nothing else.
             limit_bytes_s: at most so many bytes in a second.
             progress: called with bytes that came.
 
@@ -215,6 +218,7 @@ class Remotes(OpenRepo):
             prune=prune,
             tags=tags,
             content=content,
+            content_of=content_of,
             limit_bytes_s=limit_bytes_s,
             progress=progress,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
+from mvc.storage.protocol import Forgetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,6 +57,12 @@ class JoinedStorage:
 
     def sync(self, prefix: str) -> None:
         """Do nothing."""
+
+    def forget(self, key: str) -> None:
+        """Forget what caches keep of an object, since it is not what it should be."""
+        for storage in self._storages:
+            if isinstance(storage, Forgetting):
+                storage.forget(key)
 
     def delete(self, *keys: str) -> None:
         """Refuse, as ``create`` does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mvc.errors import UsageError
 
@@ -44,11 +44,15 @@ def check_prefix(prefix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A published object: its key, its length in bytes, when it was made (seconds since 1970)."""
+    """A published object: its key, its length in bytes, when it was made (seconds since 1970).
+
+    ``is_far``: reading it takes a request, so what is near is read first.
+    """
 
     key: str
     size_bytes: int
     made_s: float = field(default=0.0, compare=False)
+    is_far: bool = field(default=False, compare=False)
 
 
 class PendingObject(Protocol):
@@ -139,6 +143,15 @@ class Tagged:
 
     data: bytes
     tag: str
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """A storage that keeps what it has read, and can forget it."""
+
+    def forget(self, key: str) -> None:
+        """Read an object again when it is next asked for: it was not what it should be."""
+        ...
 
 
 class SharedStorage(Storage, Protocol):

@@ -181,7 +181,7 @@ class PairSamples:
             with contextlib.suppress(MvcError):
                 pair = self._pairs[self._copies.chunk_id(chunk)]
                 samples.append(
-                    self._context.store.estimate_delta(
+                    self._context.here.estimate_delta(
                         self._copies.chunk_id(chunk), self._copies.chunk_id(base), pair.dtype
                     )
                 )

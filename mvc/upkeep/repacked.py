@@ -59,7 +59,7 @@ def find_tips(commits: Sequence[CommitInfo]) -> list[GitId]:
 
 def is_due(context: Context) -> bool:
     """Return whether there are many small packs, or many commits that were not paired."""
-    sizes = context.store.list_packs().packs.values()
+    sizes = context.here.list_packs().packs.values()
     if sum(size < SMALL_PACK_BYTES for size in sizes) >= AUTO_PACKS:
         return True
     head = context.history.head().commit

@@ -198,17 +198,17 @@ def is_current(context: Context, plan: SweepPlan) -> bool:
 
     Under ``upkeep_lock`` nobody changes that.
     """
-    return context.store.packs().issuperset(pack for batch in plan.batches for pack in batch.remove)
+    return context.here.packs().issuperset(pack for batch in plan.batches for pack in batch.remove)
 
 
 def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
     """Return which stored chunks must stay because something names them.
 
-    Fails if one that a commit needs is not there, or cannot be decoded.
+    Fails if one that a commit needs is not there, or cannot be decoded, and no remote promises it.
     """
     numbers = copies.find(marks.needed)
     is_there = np.append(copies.chosen, NONE)[numbers] != NONE
-    names = marks.needed[~is_there].tobytes()
+    names = find_lost(context, marks.needed[~is_there]).tobytes()
     lost = [names[start : start + ID_BYTES] for start in range(0, len(names), ID_BYTES)]
     damage = find_promised(context, marks, lost)
     if damage is not None:
@@ -221,9 +221,18 @@ def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
     return found
 
 
+def find_lost(context: Context, missing: Ids) -> Ids:
+    """Return those of some chunks that are not here and that no remote promises to give."""
+    if not len(missing) or context.store is context.here:
+        return missing
+    copies = context.store.copies()
+    lost: Ids = missing[np.append(copies.chosen, NONE)[copies.find(missing)] == NONE]
+    return lost
+
+
 def find_unnamed(context: Context, copies: StoredCopies, marks: Marks, after_s: float) -> Mask:
     """Return the chunks of young packs that nothing names: an ``add`` may just have stored them."""
-    made_s = context.store.list_packs().made_s
+    made_s = context.here.list_packs().made_s
     mask = np.zeros(len(copies), np.bool_)
     for number, index in enumerate(copies.indexes):
         if made_s.get(index.pack, 0.0) > after_s:
@@ -299,18 +308,18 @@ class Sweep:
         for batch in self.plan.batches:
             if batch.encode or batch.carry:
                 with context.history.no_sweep():
-                    context.store.refresh()
-                    counts = context.store.write_batch(batch, dtypes, progress)
+                    context.here.refresh()
+                    counts = context.here.write_batch(batch, dtypes, progress)
                 tally.new_bytes += counts.stored_bytes
                 tally.new_packs += counts.packs
             if batch.remove:
                 self._remove_packs(batch)
         with context.history.no_sweep():
-            context.store.mend_indexes()  # of packs that another meant to remove, and that stay
+            context.here.mend_indexes()  # of packs that another meant to remove, and that stay
         return tally
 
     def _remove_packs(self, batch: SweepBatch) -> None:
-        store = self.context.store
+        store = self.context.here
         with self.context.history.sweep_alone():
             recover(self.context)
             needed = np.concatenate([self._look().needed, self.unnamed])

@@ -12,11 +12,12 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, RepositoryNotFoundError
+from mvc.history.config import is_true
 from mvc.history.git import GitHistory
 from mvc.history.values import Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.listing import PackListing
@@ -35,6 +36,7 @@ STORE_DIR_NAME = "chunks"
 JOURNAL_NAME = "transition.json"
 RELEASED_REF = "refs/notes/released"
 _MANIFESTS_KEPT = 8
+_FETCH_THREADS = 4  # at least, where reading is mostly waiting
 _Entry = TypeVar("_Entry")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -74,23 +76,38 @@ class ManifestReader:
 
 @dataclass
 class Context:
-    """An open repository; ``identity`` None means whom Git would name, ``threads`` None all cores."""
+    """An open repository; ``identity`` None means whom Git would name, ``threads`` None all cores.
+
+    ``open_promised`` returns what remotes promise to give, if the config names such remotes.
+    """
 
     worktree: Path
     history: GitHistory
     identity: Identity | None = None
     threads: int | None = None
     niceness: Callable[[], int] | None = None
+    open_promised: Callable[[Context], Sequence[Storage]] | None = None
     _notebooks: dict[str, Notebook[Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @cached_property
-    def store(self) -> ChunkStore:
-        """The chunk store."""
+    def here(self) -> ChunkStore:
+        """The chunks that are here: what is written goes here, and upkeep is of these alone."""
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
 
         return ChunkStore(self._storage(), threads=self.threads, niceness=self.niceness)
+
+    @cached_property
+    def store(self) -> ChunkStore:
+        """The chunks to read: those that are here, and those that a remote promises to give."""
+        if self.open_promised is None or not has_promisor(self.history.read_config()):
+            return self.here
+        from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  as above
+        from mvc.storage.joined import JoinedStorage  # noqa: PLC0415  few repositories need it
+
+        joined = JoinedStorage([self.here.storage, *self.open_promised(self)])
+        return ChunkStore(joined, threads=max(self.here.threads, _FETCH_THREADS))
 
     def _storage(self) -> Storage:
         from mvc.storage.local import LocalStorage  # noqa: PLC0415  log needs none
@@ -99,13 +116,13 @@ class Context:
 
     def stored_sizes(self, chunks: Collection[ChunkId]) -> Mapping[ChunkId, int]:
         """Return chunk → bytes in its pack, without those that no pack has."""
-        if chunks and "store" not in self.__dict__:
+        if chunks and "here" not in self.__dict__:
             from mvc.chunkstore.listing import find_stored_sizes  # noqa: PLC0415  as above
 
             sizes = find_stored_sizes(self._storage(), chunks)
             if sizes is not None:
                 return sizes
-        places = ((chunk, self.store.find(chunk)) for chunk in chunks)
+        places = ((chunk, self.here.find(chunk)) for chunk in chunks)
         return {chunk: place.stored_size_bytes for chunk, place in places if place is not None}
 
     def list_packs(self) -> PackListing:
@@ -122,6 +139,7 @@ class Context:
     def close(self) -> None:
         """Close the files that are kept open for reading; they are opened again when needed."""
         self.__dict__.pop("store", None)
+        self.__dict__.pop("here", None)
         self.history.close()
 
     @cached_property
@@ -174,6 +192,7 @@ class Context:
     def forget_settings(self) -> None:
         """Read settings again when they are next needed."""
         self.__dict__.pop("chunk_bytes", None)
+        self.__dict__.pop("store", None)
 
     def ref_commits(self) -> dict[str, GitId]:
         """Return full name → commit of all refs, tags followed; refs to other objects left out."""
@@ -194,6 +213,14 @@ class Context:
         from mvc.history.object_formats import encode_identity  # noqa: PLC0415  only writers need it
 
         encode_identity(self.stamp().identity)
+
+
+def has_promisor(config: Mapping[str, str]) -> bool:
+    """Return whether a remote promises to give what is not here."""
+    return any(
+        key.startswith("remote.") and key.endswith(".promisor") and is_true(value)
+        for key, value in config.items()
+    )
 
 
 def holds_sweep_lock(

@@ -213,7 +213,7 @@ def find_clone_fault(context: Context) -> tuple[str, str] | None:
         return None
     name = ".".join(remotes[0])
     url = config[f"remote.{name}.url"]
-    if not context.store.packs():
+    if not context.here.packs():
         return (
             f"this is a clone of {url}, and Git clones no chunks",
             f"copy the folder {url}/{STORE_DIR_NAME} to {context.git_dir}",

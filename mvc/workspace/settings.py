@@ -8,10 +8,12 @@ may come from anywhere.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.config import (
+    TRUE,
     check_value,
     encode_config,
     find_user_file,
@@ -20,9 +22,14 @@ from mvc.history.config import (
 )
 from mvc.history.locks import git_lock
 
-TRUE = ("true", "yes", "on", "1")
-"""What switches a setting on, in any case; other words do not."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _SWITCHES = (*TRUE, "false", "no", "off", "0")
+CACHE_SIZE = "cache.size"
+_SIZE = re.compile(r"([1-9][0-9]{0,11})([KMGT]?)", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DEFAULT_CACHE = "10G"
 _MAX_DIGITS = 12
 OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
 """The settings of mvc itself."""
@@ -68,13 +75,36 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
 
 
 def _check_choice(key: str, value: str) -> None:
-    choices = {"mvc.delta": ("never", "auto", "always"), "mvc.autorepack": _SWITCHES}.get(key)
-    if choices and (value if key == "mvc.delta" else value.lower()) not in choices:
-        shown = choices if key == "mvc.delta" else ("true", "false")
+    if key == "mvc.autorepack":
+        check_switch(key, value)
+    elif key == "mvc.delta":
+        _check_among(key, value, ("never", "auto", "always"), shown=("never", "auto", "always"))
+    elif key == CACHE_SIZE:
+        parse_cache_size(value)
+
+
+def check_switch(key: str, value: str) -> None:
+    """Check a setting that is on or off."""
+    _check_among(key, value.lower(), _SWITCHES, shown=("true", "false"))
+
+
+def _check_among(key: str, value: str, choices: Sequence[str], *, shown: Sequence[str]) -> None:
+    if value not in choices:
         raise UsageError(
             f"{key} must be one of {', '.join(shown)}, not {value[:80]!r}",
             hint=f'such as "mvc config {key} {shown[-1]}"',
         )
+
+
+def parse_cache_size(text: str | None) -> int:
+    """Return how many bytes the cache of what is on remotes may take, by ``cache.size`` or default."""
+    match = _SIZE.fullmatch(text or _DEFAULT_CACHE)
+    if match is None:
+        raise UsageError(
+            f"{CACHE_SIZE} is {(text or '')[:80]!r}, not a size such as 500M or 10G",
+            hint=f'set it with "mvc config {CACHE_SIZE} {_DEFAULT_CACHE}"',
+        )
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def parse_chunk_bytes(text: str) -> int:

@@ -46,6 +46,8 @@ class CountedStorage:
                 self.sent_bytes += Path(args[1]).stat().st_size
             if name == "read_ranges":
                 self.read_bytes += sum(map(len, result))
+            if name == "read_into":
+                self.read_bytes += len(args[2])
             return result
 
         return call

@@ -22,6 +22,12 @@ def clone(
     no_checkout: Annotated[
         bool, Option("--no-checkout", help="Fetch everything, write no file.")
     ] = False,
+    no_content: Annotated[
+        bool,
+        Option(
+            "--no-content", help="Fetch the history only; content comes when something reads it."
+        ),
+    ] = False,
     limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -38,7 +44,13 @@ def clone(
     limit = read_rate(limit_rate)
     with byte_progress("fetching", wanted=progress and not quiet) as bar:
         repo = make(
-            url, folder, branch=branch, checkout=not no_checkout, limit_bytes_s=limit, progress=bar
+            url,
+            folder,
+            branch=branch,
+            checkout=not no_checkout,
+            content=not no_content,
+            limit_bytes_s=limit,
+            progress=bar,
         )
     head = repo.head
     if as_json:

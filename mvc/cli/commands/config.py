@@ -31,7 +31,8 @@ def config(
     user.name and user.email say who commits; they default to the user's Git config. mvc.chunkbytes
     is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
     differences: never, auto (if that saves a quarter) or always. mvc.autorepack = true lets commits
-    start a repack in the background. gate.nan, gate.inf, gate.max, gate.norm and gate.norm-growth
+    start a repack in the background. cache.size bounds what is kept of content read from remotes, such
+    as 500M; the default is 10G. gate.nan, gate.inf, gate.max, gate.norm and gate.norm-growth
     are limits on the health of a commit; gate.mode sets whether a commit beyond a limit is refused
     (the default) or marked.
 

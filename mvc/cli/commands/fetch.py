@@ -26,6 +26,10 @@ def fetch(
     no_content: Annotated[
         bool, Option("--no-content", help="Bring the history only, not the content of files.")
     ] = False,
+    content: Annotated[
+        list[str] | None,
+        Option("--content", metavar="REV", help="Bring all content of this revision."),
+    ] = None,
     limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -48,7 +52,8 @@ def fetch(
                 refspecs or [],
                 prune=prune,
                 tags=tags,
-                content=not no_content,
+                content=False if no_content else None,
+                content_of=content or (),
                 limit_bytes_s=limit,
                 progress=bar,
             )

@@ -10,7 +10,7 @@ from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Exit, Option
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, short_id
+from mvc.cli.render.text import count_text, short_id, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def _fsck_fields(report: FsckReport) -> dict[str, object]:
             {key: value for key, value in asdict(problem).items() if value not in (None, ())}
             for problem in report.problems
         ],
-        **pick(report, "commits files chunks data notices repaired released"),
+        **pick(
+            report, "commits files chunks data notices repaired released promised promised_bytes"
+        ),
     }
 
 
@@ -94,6 +96,9 @@ def _write_fsck(out: Output, report: FsckReport, *, quiet: bool) -> None:
     checked = (
         f"{count_text(report.commits, 'commit')}, {files}, {count_text(report.chunks, 'chunk')}"
     )
+    if report.promised:
+        size = size_text(report.promised_bytes)
+        checked += f", {report.promised:,} of them ({size}) on a remote and not here"
     how = "every byte read and hashed" if report.data else "data not read; --data reads it"
     if report.ok:
         out.line(f"{out.style('ok:', 'green', 'bold')} {checked} ({how})")
