@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mvc.cli import COMMANDS, NAMES
-from mvc.cli.parameters import Line, load_command
+from mvc.cli.parameters import Argument, Line, load_command
 from mvc.cli.session import open_repo
 from mvc.workspace.settings import OWN, read_user_settings
 
@@ -72,6 +72,9 @@ def _of_command(words: Sequence[str], word: str) -> Candidates:
     if word.startswith("-"):
         return _options(line, word)
     arguments = list(line.places)[: places + 1][-1:]  # the last one takes all that are left
+    if name == "remote":
+        verbs = [(one, "") for one in load_command(name).__globals__["VERBS"].split()]
+        return verbs if not places else _values(Argument(metavar="REMOTE"), word)
     if not places and name == "bisect":
         from mvc.workspace.bisection import SUBCOMMANDS
 
@@ -106,6 +109,10 @@ def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
     kinds = set(_KIND.findall(shown))
     if kinds & _FILES:
         yield FILES
+    if "REMOTE" in kinds:
+        yield from ((name, str(one.url)) for name, one in open_repo().remotes().items())
+    if "REFSPEC" in kinds:
+        yield from _references(tags=True)
     if "BRANCH" in kinds or "--branch" in declared.names:
         yield from _references(tags=False)
     elif kinds & _REVISIONS:
@@ -126,6 +133,7 @@ def _references(*, tags: bool) -> Iterator[tuple[str, str]]:
     yield from ((ref.name, ref.subject) for ref in repo.branches())
     if tags:
         yield "HEAD", "what is checked out"
+        yield from ((ref.name, ref.subject) for ref in repo.branches(remote=True))
         for ref in repo.tags():
             yield ref.name, ref.subject
             if ref.is_alias:

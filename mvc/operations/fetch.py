@@ -99,7 +99,7 @@ def fetch(
     _remember(context, there, root, targets, asked)
     moves = [_move(context, source, name, root.refs[source]) for source, name in targets]
     if prune:
-        moves += _prune(context, root, specs)
+        moves += prune_refs(context, root, specs)
     if content_of:
         commits = [context.history.resolve_commit(one) for one in content_of]
         listing = there.roots.read_listing(root)
@@ -245,13 +245,24 @@ def _move(context: Context, source: str, name: str | None, new: GitId) -> RefFet
     return RefFetch(source, name, old, new, status)
 
 
-def _prune(context: Context, root: Root, specs: Sequence[Refspec]) -> list[RefFetch]:
-    gone: list[RefFetch] = []
+def find_gone(context: Context, root: Root, specs: Sequence[Refspec]) -> dict[str, str]:
+    """Return ref here → ref there of those that follow what the remote has no more."""
+    gone: dict[str, str] = {}
     for spec in specs:
         back = Refspec(spec.target, spec.source)
-        for name, value in context.history.list_refs().items():
+        for name in context.history.list_refs():
             source = back.map(name) if spec.target else None
             if source is not None and source not in root.refs:
-                context.history.delete_ref(name, expected=value, stamp=context.stamp())
-                gone.append(RefFetch(source, name, value, None, "pruned"))
+                gone[name] = source
     return gone
+
+
+def prune_refs(context: Context, root: Root, specs: Sequence[Refspec]) -> list[RefFetch]:
+    """Delete the refs that follow what the remote has no more."""
+    history, moves = context.history, []
+    for name, source in find_gone(context, root, specs).items():
+        old = history.find_ref(name)
+        if old is not None:
+            history.delete_ref(name, expected=old, stamp=context.stamp())
+            moves.append(RefFetch(source, name, old, None, "pruned"))
+    return moves

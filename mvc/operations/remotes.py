@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
+from mvc.history.refnames import HEADS
+from mvc.operations.fetch import find_gone, prune_refs
 from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import (
@@ -17,11 +19,14 @@ from mvc.remotes.settings import (
     parse_url,
     write_remote,
 )
+from mvc.remotes.tracking import find_upstream
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.remotes.root import Channel
+    from mvc.operations.fetch import RefFetch
+    from mvc.remotes.root import Channel, Root
     from mvc.remotes.settings import RemoteSettings
+    from mvc.remotes.tracking import Upstream
     from mvc.storage.probe import ProbeReport
     from mvc.workspace.context import Context
 
@@ -117,9 +122,63 @@ class RemoteRefs:
 
 def list_refs_there(context: Context, remote: str | None = None) -> RemoteRefs:
     """Return the refs of a remote, as they are there now."""
+    _, root = _look(context, remote)
+    channels = dict(sorted(root.channels.items()))
+    return RemoteRefs(root.head, dict(sorted(root.refs.items())), channels)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteState:
+    """A remote as it is now, beside what is known of it here.
+
+    Attributes:
+        url: where it is.
+        head: the branch that a clone checks out.
+        branches: branch there → ``tracked``, ``new`` (not fetched yet) or ``gone`` (but known here).
+        followers: branch here → what of this remote it follows.
+        channels: name → what is published there, and how often it has moved.
+    """
+
+    url: str
+    head: str
+    branches: dict[str, str]
+    followers: dict[str, Upstream]
+    channels: dict[str, Channel]
+
+
+def show(context: Context, remote: str | None = None) -> RemoteState:
+    """Compare a remote with what is known of it; see ``Repo.show_remote``."""
+    there, root = _look(context, remote)
+    specs, known = there.settings.fetch, context.history.list_refs()
+    branches = {
+        name.removeprefix(HEADS): "tracked"
+        if any(one.map(name) in known for one in specs)
+        else "new"
+        for name in root.refs
+        if name.startswith(HEADS)
+    }
+    gone = find_gone(context, root, specs).values()
+    branches |= {name.removeprefix(HEADS): "gone" for name in gone}
+    heads = (name.removeprefix(HEADS) for name in context.history.list_refs(HEADS))
+    follows = {name: find_upstream(context, name) for name in heads}
+    return RemoteState(
+        str(there.settings.url),
+        root.head.removeprefix(HEADS),
+        dict(sorted(branches.items())),
+        {name: one for name, one in follows.items() if one and one.remote == there.settings.name},
+        dict(sorted(root.channels.items())),
+    )
+
+
+def prune(context: Context, remote: str | None = None) -> list[RefFetch]:
+    """Forget what is gone on a remote; see ``Repo.prune_remote``."""
+    there, root = _look(context, remote)
+    return prune_refs(context, root, there.settings.fetch)
+
+
+def _look(context: Context, remote: str | None) -> tuple[Remote, Root]:
     there = open_remote(context, remote)
     root = there.roots.read()
     if root is None:
         raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
-    channels = dict(sorted(root.channels.items()))
-    return RemoteRefs(root.head, dict(sorted(root.refs.items())), channels)
+    return there, root

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.operations.fetch import FetchResult
+    from mvc.operations.fetch import FetchResult, RefFetch
     from mvc.operations.merge import FastForward
     from mvc.operations.publish import Publication
     from mvc.operations.pull import PullResult
     from mvc.operations.push import PushResult
-    from mvc.operations.remotes import RemoteRefs
+    from mvc.operations.remotes import RemoteRefs, RemoteState
     from mvc.remotes.settings import RemoteSettings
     from mvc.remotes.tracking import Upstream
     from mvc.repo.opening import Progress
@@ -97,6 +97,24 @@ class Remotes(OpenRepo):
             StorageError: it cannot be reached.
         """
         return operations.remotes.list_refs_there(self._context, remote)
+
+    def show_remote(self, remote: str | None = None) -> RemoteState:
+        """Compare a remote as it is now with what is known of it here.
+
+        Raises:
+            NotFoundError: there is no such remote, or nothing was pushed to it.
+            StorageError: it cannot be reached.
+        """
+        return operations.remotes.show(self._context, remote)
+
+    def prune_remote(self, remote: str | None = None) -> list[RefFetch]:
+        """Delete the refs here that follow what is gone on a remote; return them.
+
+        Raises:
+            NotFoundError: there is no such remote, or nothing was pushed to it.
+            StorageError: it cannot be reached.
+        """
+        return operations.remotes.prune(self._context, remote)
 
     def upstream(self, branch: str | None = None) -> Upstream | None:
         """Return what a branch (by default the current one) follows, as last heard of, or None.

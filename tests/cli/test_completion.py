@@ -60,6 +60,18 @@ def test_what_could_stand_next(shell, line, expected):
         assert told(shell, *before, word) == expected
 
 
+def test_remotes_and_what_is_known_of_them(shell):
+    shell.ok("remote", "add", "origin", "../store")
+    shell.ok("push", "-q", "--all")
+    assert told(shell, "push", "") == ["origin"]
+    assert told(shell, "push", "origin", "s") == ["side"]
+    assert told(shell, "fetch", "-p", "o") == ["origin"]
+    assert told(shell, "remote", "sho") == ["show"]
+    assert told(shell, "remote", "show", "") == ["origin"]
+    assert told(shell, "show", "origin/") == [FILES, "origin/main", "origin/side"]
+    assert told(shell, "fsck", "--remote", "") == ["origin"]
+
+
 def test_what_it_is_is_told_too(shell):
     assert "side\tanother config" in shell.ok("completion", "--", "switch", "").lines
     assert {"text": "--oneline"}.items() <= shell.json("completion", "--", "log", "--o")[0].items()

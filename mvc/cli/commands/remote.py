@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.render.remotes import fetched_line, state_fields, write_state
 from mvc.cli.render.text import columns
 from mvc.cli.session import open_repo
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-_VERBS = "add remove rename set-url get-url check"
+VERBS = "add remove rename set-url get-url show prune check"
 
 
 def remote(
@@ -28,7 +29,8 @@ def remote(
     """Name the places to push to and fetch from.
 
     mvc remote lists them; add NAME URL, remove NAME, rename OLD NEW, set-url NAME URL and get-url
-    NAME do what they say. A URL never holds credentials: they come from where the tools of the platform
+    NAME do what they say. show NAME compares a remote with what is known of it here, and prune NAME
+    forgets the branches that are gone there. A URL never holds credentials: they come from where the tools of the platform
     look for them.
 
     check NAME (or a URL) asks a store, with a few dozen requests, what it keeps of its promises, and
@@ -40,8 +42,9 @@ def remote(
         _take(rest, 0, "")
         _list(repo, verbose=verbose, as_json=as_json)
         return
-    if verb == "check":
-        _check(repo, rest, as_json=as_json)
+    looks = {"check": _check, "show": _show, "prune": _prune}
+    if verb in looks:
+        looks[verb](repo, rest, as_json=as_json)
         return
     verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
         "add": _add,
@@ -52,7 +55,7 @@ def remote(
         "get-url": _get_url,
     }
     if verb not in verbs:
-        raise CommandUsageError(f"{verb!r} is not one of {_VERBS.replace(' ', ', ')}")
+        raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
     told = verbs[verb](repo, rest)
     if as_json:
         write_json(told)
@@ -93,6 +96,26 @@ def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
             out.line(f"{out.style('not safe to push to:', 'red', 'bold')} it lacks {lacks}")
     if not report.ok:
         raise Exit(NEGATIVE)
+
+
+def _show(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
+    if len(words) > 1:
+        _take(words, 1, "show [NAME]")
+    found = repo.show_remote(*words)
+    if as_json:
+        write_json(state_fields(found))
+    else:
+        write_state(stdout(), found)
+
+
+def _prune(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
+    if len(words) > 1:
+        _take(words, 1, "prune [NAME]")
+    gone = repo.prune_remote(*words)
+    if as_json:
+        write_json([pick(one, "source name old") for one in gone])
+    else:
+        stdout().lines(fetched_line(stdout(), one) for one in gone)
 
 
 def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:

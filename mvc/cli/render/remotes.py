@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
-from mvc.cli.render.text import pad, short_id, size_text
+from mvc.cli.render.text import columns, pad, short_id, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mvc.cli.output import Output
     from mvc.operations.fetch import FetchResult, RefFetch
     from mvc.operations.push import PushResult, RefPush
+    from mvc.operations.remotes import RemoteState
     from mvc.remotes.tracking import Upstream
 
 _PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/")
@@ -32,6 +36,35 @@ def fetch_fields(done: FetchResult) -> dict[str, object]:
 def upstream_fields(one: Upstream | None) -> dict[str, object] | None:
     """Return what a branch follows for ``--json``."""
     return None if one is None else pick(one, "remote branch commit ahead behind")
+
+
+def state_fields(found: RemoteState) -> dict[str, object]:
+    """Return a remote and what is known of it for ``--json``."""
+    return {
+        **pick(found, "url head branches"),
+        "followers": {name: upstream_fields(one) for name, one in found.followers.items()},
+        "channels": {name: asdict(one) for name, one in found.channels.items()},
+    }
+
+
+def write_state(out: Output, found: RemoteState) -> None:
+    """Write a remote beside what is known of it here."""
+    out.line(f"{printable(found.url)}, default branch {printable(found.head)}")
+    notes = {"new": 'new: "mvc fetch" brings it', "gone": 'gone: "mvc remote prune" forgets it'}
+    _section(out, "Branches there", {k: notes.get(v, v) for k, v in found.branches.items()})
+    follows = {name: upstream_text(one) for name, one in found.followers.items()}
+    _section(out, "Branches here that follow them", follows)
+    numbers = {
+        k: f"{short_id(one.commit)}, number {one.number}" for k, one in found.channels.items()
+    }
+    _section(out, "Channels", numbers)
+
+
+def _section(out: Output, title: str, rows: Mapping[str, str]) -> None:
+    if rows:
+        out.line(f"{title}:")
+        shown = columns([(printable(name), printable(text)) for name, text in rows.items()], "<<")
+        out.lines(f"  {'  '.join(row).rstrip()}" for row in shown)
 
 
 def write_push(out: Output, done: PushResult, *, dry_run: bool) -> None:
@@ -65,12 +98,13 @@ def write_fetch(out: Output, done: FetchResult) -> None:
     if not moved:
         return
     out.line(f"From {printable(done.url)}")
-    out.lines(_fetched(out, one) for one in moved)
+    out.lines(fetched_line(out, one) for one in moved)
     if done.received_bytes:
         out.line(f"{size_text(done.received_bytes)} received")
 
 
-def _fetched(out: Output, one: RefFetch) -> str:
+def fetched_line(out: Output, one: RefFetch) -> str:
+    """Return what became of one ref here."""
     source = short_ref(one.source)
     name = f"{source} -> {short_ref(one.name)}" if one.name is not None else source
     if one.status == "pruned":
