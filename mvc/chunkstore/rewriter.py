@@ -121,17 +121,32 @@ def carry_packs(
     """
     indexes = reader.catalog.sound_indexes()
     inside = [index for index in indexes if index.pack in packs and _is_sound(reader, index)]
-    # Of equal copies one in a pack that stays is chosen: a kill may have left chunks twice.
     outside = [index for index in indexes if index.pack not in packs]
-    copies = StoredCopies([*outside, *inside])
     gone: list[PackId] = []
+    for index, rows in choose_rows(outside, inside):
+        carry_rows(writer, reader.storage, index, rows)
+        gone.append(index.pack)
+    return gone
+
+
+def choose_rows(
+    outside: Sequence[PackIndex], inside: Sequence[PackIndex]
+) -> Iterator[tuple[PackIndex, list[int]]]:
+    """Yield the packs that can be joined, with the rows of each that others do not have.
+
+    A pack that holds what cannot be decoded is left out.
+
+    Args:
+        outside: packs that stay.
+        inside: packs to join, all sound.
+    """
+    # Of equal copies one in a pack that stays is chosen: a kill may have left chunks twice.
+    copies = StoredCopies([*outside, *inside])
     for number, index in enumerate(inside, len(outside)):
         places = np.arange(copies.starts[number], copies.starts[number + 1])
         chosen = copies.chosen[copies.chunks[places]]
         if NONE not in chosen:
-            carry_rows(writer, reader.storage, index, np.flatnonzero(chosen == places).tolist())
-            gone.append(index.pack)
-    return gone
+            yield index, np.flatnonzero(chosen == places).tolist()
 
 
 def _is_sound(reader: ChunkReader, index: PackIndex) -> bool:

@@ -275,10 +275,11 @@ def send(
 
     with _scratch_folder(there.folder) as scratch:
         packs: dict[PackId, int] = {}
+        gone: frozenset[str] = frozenset()
         wanted = list_chunks(context, dict.fromkeys([*entries, *needed]))
         if len(wanted):
             folder = context.git_dir / STORE_DIR_NAME
-            packs = send_content(
+            packs, gone = send_content(
                 context.here,
                 folder,
                 there.packs,
@@ -298,7 +299,7 @@ def send(
         ):
             raise MovedError
         new = update(with_packs(_move_refs(old, moves), packs, history))
-        return there.roots.drop_packs(new, joined) if joined else new
+        return there.roots.drop_packs(new, gone | joined) if gone | joined else new
 
     there.roots.update(move, since_read=True)
     return sum(packs.values()) + sum(history.values())

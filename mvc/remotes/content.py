@@ -1,24 +1,30 @@
 """Chunks on their way to a remote and back.
 
 To send: packs of which everything is wanted go as they are, of others the wanted records go in new
-packs. To receive: the same the other way round, into a folder of its own (``arrival``).
+packs, and with them those of short packs of the remote, once there are many. To receive: packs and records
+the other way round, into a folder of its own (``arrival``).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+from blake3 import blake3
 
 from mvc.chunkstore.chains import ReadSlot, check_header
 from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.parallel import for_each
-from mvc.chunkstore.rewriter import carry_rows, check_pack
+from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
+from mvc.errors import FormatError
 from mvc.progress import announce
 from mvc.remotes.arrival import Arrival
+from mvc.remotes.history import choose_crowd
 from mvc.remotes.remote_packs import read_there
 from mvc.storage.local import LocalStorage
 
@@ -39,6 +45,9 @@ _GROUP_BYTES = 8 * 2**20
 _GAP_BYTES = 2**16  # neighbours this close are read as one
 _FETCH_THREADS = 4
 _READS_AHEAD = 2 * _FETCH_THREADS
+_SHORT_BYTES = 2 * 2**20
+_JOINED_BYTES = 64 * 2**20
+_JOIN_THREADS = 8
 _FETCH_PACKS = 2
 """So many packs come at once, each in parts: one is made durable while the other comes."""
 
@@ -53,8 +62,8 @@ def send_content(
     *,
     accept: Callable[[Sequence[ChunkId]], None],
     progress: ByteProgress = None,
-) -> dict[PackId, int]:
-    """Upload the packs that a remote lacks to have some chunks; return their lengths.
+) -> tuple[dict[PackId, int], frozenset[PackId]]:
+    """Upload the packs that a remote lacks to have some chunks.
 
     Args:
         store: where the chunks are.
@@ -66,29 +75,92 @@ def send_content(
         accept: called first with the chunks that neither side has; raises what they mean.
         progress: called with bytes sent.
 
+    Returns:
+        Their lengths, and which packs of the remote they take the place of.
+
     Raises:
         CorruptionError: a pack here is damaged.
     """
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
-    announce(progress, plan.size_bytes)
-    made = _write_parts(store, plan, scratch)
+    crowd = _choose_crowd(packs) if plan.size_bytes else {}
+    announce(progress, plan.size_bytes + sum(crowd.values()))
+    made, gone = _write_packs(store, plan, remote, packs, crowd, scratch)
     files = [(index, folder / pack_key(index.pack)) for index in plan.whole]
     files += [(index, scratch / pack_key(index.pack)) for index in made]
     remote.send(files, progress)
-    return {index.pack: index.pack_size_bytes for index, _ in files}
+    sent = {index.pack: index.pack_size_bytes for index, _ in files}
+    return sent, frozenset(gone - sent.keys())
 
 
-def _write_parts(store: ChunkStore, plan: TransferPlan, scratch: Path) -> list[PackIndex]:
-    """Write the records that travel alone into new packs; return their indexes."""
-    if not plan.parts:
-        return []
+def _choose_crowd(packs: Mapping[PackId, int]) -> dict[PackId, int]:
+    """Return the packs of a remote to join now, the shortest first, no more than memory has room for."""
+    chosen: dict[PackId, int] = {}
+    left = _JOINED_BYTES
+    for pack in sorted(choose_crowd(packs, _SHORT_BYTES), key=lambda pack: (packs[pack], pack)):
+        left -= packs[pack]
+        if left < 0:
+            break
+        chosen[pack] = packs[pack]
+    return chosen
+
+
+def _write_packs(
+    store: ChunkStore,
+    plan: TransferPlan,
+    remote: RemotePacks,
+    packs: Mapping[PackId, int],
+    crowd: Mapping[PackId, int],
+    scratch: Path,
+) -> tuple[list[PackIndex], set[PackId]]:
+    """Write records that travel alone, and those of a crowd of packs of the remote, into new packs.
+
+    Returns:
+        The indexes of the new packs, and which of the crowd they hold.
+    """
+    if not (plan.parts or crowd):
+        return [], set()
     made = ChunkStore(LocalStorage(scratch), threads=1)
+    gone: set[PackId] = set()
     with made.rewriter() as writer:
         for index, rows in plan.parts:
             check_pack(store.storage, index, ReadSlot(), None)
             carry_rows(writer, store.storage, index, rows)
-    return list(made.copies().indexes)
+        found = _read_sound(store, remote, crowd)
+        inside = [index for index in remote.indexes(crowd) if index.pack in found]
+        outside = [index for index in remote.indexes(packs) if index.pack not in crowd]
+        for index, chosen in choose_rows(outside, inside):
+            records = sorted((index.record(row) for row in chosen), key=lambda one: one.offset)
+            if records:
+                _carry_group(writer, records, found[index.pack][records[0].offset :])
+            gone.add(index.pack)
+    return list(made.copies().indexes), gone
+
+
+def _read_sound(
+    store: ChunkStore, remote: RemotePacks, packs: Mapping[PackId, int]
+) -> dict[PackId, memoryview]:
+    """Return the bytes of short packs of a remote, from here if they are here too.
+
+    One that is damaged, or not what its index says, is left out: it stays alone, for fsck to report.
+    """
+    found: dict[PackId, memoryview] = {}
+
+    def read(index: PackIndex, _: None) -> int:
+        with contextlib.suppress(FormatError):
+            try:
+                data = memoryview(store.storage.read(pack_key(index.pack)))
+            except FileNotFoundError:
+                key = pack_key(index.pack)
+                data = read_there(remote.storage, key, 0, index.pack_size_bytes)
+            for record in map(index.record, range(len(index))):
+                check_header(data[record.offset : record.end], record)
+            if blake3(data).hexdigest() == index.pack:
+                found[index.pack] = data
+        return 0
+
+    for_each(remote.indexes(packs), lambda: None, read, threads=_JOIN_THREADS)
+    return found
 
 
 def receive_content(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
+
+N = TypeVar("N", bound=str)
 
 _TAKEN = "history.json"
 _FETCH_THREADS = 4
@@ -65,13 +67,13 @@ def send_history(
     return {name: path.stat().st_size}, joined
 
 
-def choose_crowd(packs: Mapping[str, int]) -> frozenset[str]:
-    """Return which Git packs of a remote to join, so that there are never many.
+def choose_crowd(packs: Mapping[N, int], short_bytes: int = _SHORT_BYTES) -> frozenset[N]:
+    """Return which short packs of a remote to join, so that there are never many.
 
     Once there are ``CROWD_PACKS`` short ones, those are joined that are not twice as long as all shorter
     ones together: so a byte is written again as often as the length doubles.
     """
-    short = sorted((size, name) for name, size in packs.items() if size < _SHORT_BYTES)
+    short = sorted((size, name) for name, size in packs.items() if size < short_bytes)
     if len(short) < CROWD_PACKS:
         return frozenset()
     count, total_bytes = 0, 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, UsageError, clone
+from mvc.formats.pack_index import encode_pack_index, index_records, parse_pack_index
 from mvc.remotes import history
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
@@ -302,6 +305,72 @@ def test_joined_packs_double(sizes):
         for size in left:
             assert size >= 2 * total
             total += size
+
+
+def names_of_packs(store):
+    return set(RootStore(LocalStorage(store)).read().listed.packs)
+
+
+def test_many_pushes_leave_few_packs_and_clones_ask_little(
+    repo, store, tmp_path, monkeypatch, asked
+):
+    monkeypatch.setattr(history, "CROWD_PACKS", 6)
+    counts, sent = [], []
+    for seed in range(24):
+        commit_model(repo, seed=seed)
+        sent.append(repo.push().sent_bytes)
+        counts.append(len(names_of_packs(store)))
+    assert max(counts) <= 6
+    assert sum(sent) < 4 * len(sent) * sent[0]  # each byte once more per doubling
+    copy = clone(store, tmp_path / "b")
+    assert len(asked[-1].calls) < 4 * counts[-1] + 10
+    for number in range(24):
+        path = "model.safetensors"
+        assert copy.read_file(f"HEAD~{number}", path) == repo.read_file(f"HEAD~{number}", path)
+    assert copy.fsck(data=True).problems == ()
+    assert repo.fsck(remote="origin", data=True).problems == ()
+
+
+def test_a_push_of_what_is_there_joins_nothing(repo, store, monkeypatch):
+    for seed in range(4):
+        commit_model(repo, seed=seed)
+        repo.push()
+    before = names_of_packs(store)
+    monkeypatch.setattr(history, "CROWD_PACKS", 2)
+    repo.create_tag("v1")
+    repo.push(tags=True)
+    assert names_of_packs(store) == before
+
+
+@pytest.mark.parametrize("what", ["pack", "index"])
+def test_a_damaged_pack_is_not_joined(repo, store, monkeypatch, what):
+    monkeypatch.setattr(history, "CROWD_PACKS", 3)
+    commit_model(repo)
+    repo.push()
+    (bad,) = names_of_packs(store)
+    packs = repo._context.store
+    for seed in (1, 2):
+        commit_model(repo, seed=seed)
+        repo.push()
+    packs.gather(packs.packs())  # it is not here under that name, so it is read there
+    path = store / "packs" / f"{bad}.{'pack' if what == 'pack' else 'idx'}"
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if what == "pack" else swap_ids(data))
+    others = names_of_packs(store) - {bad}
+    commit_model(repo, seed=3)
+    repo.push()
+    left = names_of_packs(store)
+    assert bad in left
+    assert not others & left
+
+
+def swap_ids(data):
+    """Return a pack index that says of two chunks that each is where the other is."""
+    index = parse_pack_index(data)
+    one, two, *rest = (index.record(row) for row in range(len(index)))
+    swapped = [replace(one, chunk_id=two.chunk_id), replace(two, chunk_id=one.chunk_id), *rest]
+    return encode_pack_index(index_records(index.pack, index.pack_size_bytes, swapped))
 
 
 def test_packs_that_were_joined_here_send_only_what_is_missing(repo, store, asked):
