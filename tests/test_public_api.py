@@ -87,7 +87,7 @@ plan_add(self, paths, *, force=False, tracked_only=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
 plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
 keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \
-also_diverged=(), now_s=None)
+also_diverged=(), pushed=False, now_s=None)
 plan_repack(self, *, everything=False, grace_s=None)
 plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
 at_step=None)
@@ -175,14 +175,14 @@ RESULTS = {
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
     "operations.gc.GcPlan": "grace_s sweep objects object_bytes leftovers leftover_bytes "
-    "reflog_entries expiry marks unnamed statistics",
+    "reflog_entries expiry marks unnamed statistics releasing",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
     "removed_leftovers kept_packs removed_statistics",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",
     "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
     "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
     "was_released",
-    "operations.prune.PrunePlan": "policy commits releases freed_bytes landmarks",
+    "operations.prune.PrunePlan": "policy commits releases freed_bytes landmarks pushed_to sweep",
     "operations.prune.PruneResult": "plan freed_bytes",
     "workspace.releases.Release": "commit paths policy time_s blobs",
     "workspace.released.ReleasedTwin": "commit step subject paths",

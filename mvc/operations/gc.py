@@ -12,6 +12,7 @@ from mvc.history.reachability import DAY_S, ReflogExpiry, expire_reflogs
 from mvc.upkeep.kept_entries import find_useless
 from mvc.upkeep.sweep import (
     DEFAULT_GRACE_S,
+    NO_IDS,
     Marks,
     Sweep,
     find_needed,
@@ -46,8 +47,9 @@ class GcPlan:
         reflog_entries: how many expired entries of reflogs go.
         expiry: how long reflogs remember.
         marks: what was needed when this was planned.
-        unnamed: chunks of young packs that nothing names.
+        unnamed: chunks of young packs that nothing names, and others that are to stay.
         statistics: how many kept statistics go.
+        releasing: what counts as released.
     """
 
     grace_s: float
@@ -61,6 +63,7 @@ class GcPlan:
     marks: Marks = field(repr=False)
     unnamed: Ids = field(repr=False)
     statistics: int = 0
+    releasing: Sequence[Release] = field(default=(), repr=False)
 
     @property
     def freed_bytes(self) -> int:
@@ -99,11 +102,12 @@ def plan_gc(
     grace_s: float | None = None,
     expiry: ReflogExpiry | None = None,
     releasing: Sequence[Release] = (),
+    keep: Ids = NO_IDS,
 ) -> GcPlan:
     """Return what nothing reaches; changes nothing.
 
     Garbage younger than ``grace_s`` stays, but what was released goes at once; ``releasing`` counts
-    as released already.
+    as released already, but for the chunks to ``keep``.
     """
     expiry = expiry or ReflogExpiry()
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
@@ -111,7 +115,7 @@ def plan_gc(
     marks = mark(context, grace_s=grace_s, expiry=expiry, releasing=releasing)
     copies = context.here.copies()
     needed = find_needed(context, copies, marks)
-    unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
+    unnamed = find_unnamed(context, copies, marks, started_s - grace_s) | copies.mask(keep)
     sweep = plan_sweep(copies, Wanted(needed | unnamed))
     garbage = list_garbage(context.history, marks.objects, older_than_s=grace_s)
     leftovers = list_leftovers(context)
@@ -127,6 +131,7 @@ def plan_gc(
         expiry=expiry,
         marks=marks,
         unnamed=copies.ids[unnamed],
+        releasing=releasing,
     )
 
 
@@ -150,7 +155,13 @@ def run_gc(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcR
 def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
     """Carry out a plan, as ``run_gc`` does; the caller has ``upkeep_lock``."""
     sweep = Sweep(
-        context, plan.sweep, plan.marks, plan.unnamed, grace_s=plan.grace_s, expiry=plan.expiry
+        context,
+        plan.sweep,
+        plan.marks,
+        plan.unnamed,
+        grace_s=plan.grace_s,
+        expiry=plan.expiry,
+        releasing=plan.releasing,
     )
     sweep.remove_objects()
     tally = sweep.run({}, progress)

@@ -8,6 +8,9 @@ content. A file version is released only if no version that stays has the same m
 not touch chunks that anything else needs. A commit that only a reflog still knows protects nothing:
 if it shares a released manifest, that is recorded for it too. If the process ends between records
 and sweep, the next gc or prune frees the rest.
+
+What a remote has need not be recorded as released: it goes here, and reads fetch it back. That it has it
+is looked up when the plan is made and again when it is carried out; what it cannot give stays.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import numpy as np
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
+from mvc.remotes.history import list_chunks
+from mvc.remotes.pushed import look_up
 from mvc.states.document import STATE_FILE
 from mvc.upkeep.retention import (
     DIVERGED,
@@ -41,11 +46,13 @@ from mvc.workspace.releases import Release, add_releases, read_releases
 from mvc.workspace.state_files import find_state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
+    from mvc.operations.gc import GcPlan
+    from mvc.remotes.pushed import Pushed
     from mvc.upkeep.retention import RetentionPolicy
     from mvc.workspace.context import Context
 
@@ -87,6 +94,8 @@ class PrunePlan:
         releases: what would be recorded.
         freed_bytes: bytes on disk that gc would free, including garbage that is old enough.
         landmarks: where the refs stood.
+        pushed_to: the remote that keeps what goes here; None: it goes for good, and is recorded.
+        sweep: how it goes, if a remote keeps it.
     """
 
     policy: RetentionPolicy
@@ -94,6 +103,8 @@ class PrunePlan:
     releases: tuple[Release, ...]
     freed_bytes: int
     landmarks: Landmarks = field(repr=False)
+    pushed_to: str | None = None
+    sweep: GcPlan | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +130,45 @@ def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None =
     return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks)
 
 
+def plan_prune_pushed(
+    context: Context, policy: RetentionPolicy, remote: str | None, *, now_s: int | None = None
+) -> PrunePlan:
+    """Return what a policy keeps here, and what goes because a remote has it; nothing is changed."""
+    policy.check()
+    return _plan_pushed(context, policy, look_up(context, remote), now_s)
+
+
+def _plan_pushed(
+    context: Context, policy: RetentionPolicy, pushed: Pushed, now_s: int | None
+) -> PrunePlan:
+    landmarks = read_landmarks(context)
+    _check_names(policy, landmarks)
+    moment_s = int(time.time()) if now_s is None else now_s
+    draft = _Draft(context, policy, landmarks, moment_s, pushed.commits)
+    releases = draft.releases()
+    blobs = ((blob, "blob") for release in releases for blob in release.blobs)
+    keep = pushed.find_lacking(list_chunks(context, dict.fromkeys(blobs)))
+    swept = plan_gc(context, releasing=releases, keep=keep)
+    commits = draft.commits(draft.measure(np.union1d(swept.marks.needed, keep)))
+    name = pushed.remote.settings.name
+    return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks, name, swept)
+
+
+def _run_pushed(context: Context, plan: PrunePlan) -> PruneResult:
+    """Look the remote up once more, let it promise what it has, and free that here."""
+    with upkeep_lock(context):
+        pushed = look_up(context, plan.pushed_to)
+        now = _plan_pushed(context, plan.policy, pushed, None)
+        if not now.releases or now.sweep is None:
+            return PruneResult(now, 0)
+        pushed.let_promise(context)
+        return PruneResult(now, sweep_garbage(context, now.sweep).freed_bytes)
+
+
 def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
     """Record what a plan releases, durably, and free it."""
+    if plan.pushed_to is not None:
+        return _run_pushed(context, plan)
     if not plan.releases and plan.freed_bytes <= 0:
         return PruneResult(plan, 0)
     with upkeep_lock(context):
@@ -176,7 +224,12 @@ class _Draft:
     """A plan in the making: what no rule keeps, what of it nothing else needs, and its size."""
 
     def __init__(
-        self, context: Context, policy: RetentionPolicy, landmarks: Landmarks, now_s: int
+        self,
+        context: Context,
+        policy: RetentionPolicy,
+        landmarks: Landmarks,
+        now_s: int,
+        pushed: Collection[GitId] | None = None,
     ) -> None:
         self._context = context
         self._policy = policy
@@ -189,6 +242,8 @@ class _Draft:
         self._facts = {info.id: read_annotations(info) for info in self._infos}
         candidates = [self._candidate(info) for info in self._infos]
         self._reasons = choose(candidates, landmarks, policy, now_s)
+        for commit in self._left.keys() - (self._left.keys() if pushed is None else pushed):
+            self._reasons[commit] = (*self._reasons[commit], "not pushed")
         self._released = self._find_released()
 
     def _is_empty(self, info: CommitInfo) -> bool:

@@ -37,6 +37,7 @@ class Upkeep(OpenRepo):
         keep_within_s: int | None = None,
         weights_only: bool = False,
         also_diverged: Iterable[str] = (),
+        pushed: bool | str = False,
         now_s: int | None = None,
     ) -> PrunePlan:
         """Return which commits keep their content and which would release it; nothing is changed.
@@ -55,24 +56,30 @@ class Upkeep(OpenRepo):
             keep_within_s: commits that are at most this many seconds old.
             weights_only: of the other commits, release everything but the model.
             also_diverged: names or wildcards of ``diverged/`` branches to release from as well.
+            pushed: release only what a remote has (the default one, or that of the name given), and
+                only here: reads fetch it back. No other rule is needed then.
             now_s: the present, in seconds since 1970; defaults to the clock's.
 
         Raises:
             UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
-            NotFoundError: a name that matches no ``diverged/`` branch.
+            NotFoundError: a name that matches no ``diverged/`` branch, or no remote.
         """
+        rules = (keep_last, keep_every, keep_best, keep_within_s)
         policy = upkeep.retention.RetentionPolicy(
             keep_last=keep_last,
             keep_every=keep_every,
             keep_best=keep_best,
             metric=metric,
             maximise=maximise,
-            keep_tagged=keep_tagged,
+            keep_tagged=keep_tagged or (bool(pushed) and rules.count(None) == len(rules)),
             keep_branch_tips=keep_branch_tips,
             keep_within_s=keep_within_s,
             weights_only=weights_only,
             also_diverged=tuple(also_diverged),
         )
+        if pushed:
+            name = pushed if isinstance(pushed, str) else None
+            return operations.prune.plan_prune_pushed(self._context, policy, name, now_s=now_s)
         return operations.prune.plan_prune(self._context, policy, now_s=now_s)
 
     def prune(self, plan: PrunePlan) -> PruneResult:

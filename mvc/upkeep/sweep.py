@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 DEFAULT_GRACE_S = 14 * DAY_S
 LOCK_NAME = "upkeep.lock"
 _MERGE_BYTES = 64 * 2**20
-_NO_IDS = np.empty(0, "S32")
+NO_IDS = np.empty(0, "S32")
 _FSCK_HINT = 'run "mvc fsck --data"; nothing is removed from a damaged repository'
 
 
 class IdSet:
     """A growing set of chunk ids, held as arrays: a hundred million take 3 GB, not 15."""
 
-    def __init__(self, ids: Ids = _NO_IDS) -> None:
+    def __init__(self, ids: Ids = NO_IDS) -> None:
         self._fresh = bytearray()
         self._ids = ids
 
@@ -89,8 +89,8 @@ class Marks:
 
     versions: Versions  # remembers which files commits have, for the next look
     objects: Collection[GitId] = frozenset()
-    needed: Ids = field(default_factory=lambda: _NO_IDS)
-    released: Ids = field(default_factory=lambda: _NO_IDS)  # some may be needed all the same
+    needed: Ids = field(default_factory=lambda: NO_IDS)
+    released: Ids = field(default_factory=lambda: NO_IDS)  # some may be needed all the same
     promised: frozenset[GitId] = frozenset()  # a commit names them: all their chunks must be there
     live: frozenset[GitId] = frozenset()  # what ``needed`` was read from
     let_go: frozenset[GitId] = frozenset()  # what ``released`` was read from
@@ -260,7 +260,7 @@ class Sweep:
     """A sweep that is being carried out under ``upkeep_lock``; may be killed at any time.
 
     ``marks`` are what was needed when it was planned, ``unnamed`` the chunks of young packs that
-    nothing names. The plan fits the packs that are there (``is_current``).
+    nothing names, and others that are to stay; what ``releasing`` names may go. The plan fits the packs that are there (``is_current``).
     """
 
     context: Context
@@ -269,6 +269,7 @@ class Sweep:
     unnamed: Ids
     grace_s: float
     expiry: ReflogExpiry | None
+    releasing: Sequence[Release] = ()
     tally: Tally = field(default_factory=Tally)
 
     def remove_objects(self) -> None:
@@ -294,7 +295,13 @@ class Sweep:
             gather_objects(history, loose, packs, needed)
 
     def _look(self) -> Marks:
-        self.marks = mark(self.context, grace_s=self.grace_s, expiry=self.expiry, before=self.marks)
+        self.marks = mark(
+            self.context,
+            grace_s=self.grace_s,
+            expiry=self.expiry,
+            releasing=self.releasing,
+            before=self.marks,
+        )
         return self.marks
 
     def run(self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None) -> Tally:

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import DryRun, Json, Quiet
+from mvc.cli.options import CommandUsageError, DryRun, Json, Quiet
 from mvc.cli.output import Output, pick, printable, stderr, stdout, write_json
-from mvc.cli.parameters import Exit, Option
+from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 
@@ -26,6 +26,7 @@ _WEIGHTS_RULE = (
 
 
 def prune(
+    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
     keep_last: Annotated[
         int | None,
         Option("--keep-last", metavar="N", help="Keep the newest N commits of each branch."),
@@ -65,6 +66,12 @@ def prune(
             "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
         ),
     ] = None,
+    pushed: Annotated[
+        bool,
+        Option(
+            "--pushed", help="Release only what REMOTE has, and only here: reads fetch it back."
+        ),
+    ] = False,
     yes: Annotated[bool, Option("-y", "--yes", help="Do not ask on a terminal.")] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -76,7 +83,12 @@ def prune(
     commits and diverged/ branches that are not named always keep their content. A released commit
     stays in the log with its metrics; its content is gone for good unless a run recreates it. On a
     terminal, prune asks first.
+
+    With --pushed nothing is gone for good: REMOTE (by default the one that is pushed to) is looked
+    at, and what it has whole goes here; no other rule is needed.
     """
+    if remote is not None and not pushed:
+        raise CommandUsageError("REMOTE goes with --pushed")
     from mvc.upkeep.durations import parse_duration
 
     within_s = None if keep_within is None else parse_duration(keep_within)
@@ -92,10 +104,11 @@ def prune(
         keep_within_s=within_s,
         weights_only=weights_only,
         also_diverged=also_diverged or (),
+        pushed=(remote or True) if pushed else False,
     )
     if not as_json and not quiet:
         _write_prune_plan(stdout(), plan)  # before the release, which takes a while
-    if plan.releases and not (dry_run or yes):
+    if plan.releases and not (dry_run or yes or pushed):
         _ask(plan)
     freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
     if as_json:
@@ -126,6 +139,7 @@ def _what(plan: PrunePlan) -> str:
 def _prune_fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]:
     return {
         "policy": plan.policy.text(),
+        "pushed_to": plan.pushed_to,
         "dry_run": freed_bytes is None,
         "commits": [
             {
@@ -180,6 +194,9 @@ def _why(one: CommitPlan) -> str:
 
 
 def _write_prune_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> None:
+    if not plan.releases and plan.pushed_to is not None:
+        out.line(f"nothing to release that {printable(plan.pushed_to)} has")
+        return
     if not plan.releases:
         size_bytes = plan.freed_bytes if freed_bytes is None else freed_bytes
         verb = "would free" if freed_bytes is None else "freed"
@@ -190,4 +207,5 @@ def _write_prune_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> N
     if freed_bytes is None:
         out.line(f"would release {what} and free {size_text(plan.freed_bytes)}")
     else:
-        out.line(f"released {what}, {size_text(freed_bytes)} freed")
+        where = f"; {printable(plan.pushed_to)} has it" if plan.pushed_to else ""
+        out.line(f"released {what}, {size_text(freed_bytes)} freed{where}")

@@ -93,9 +93,9 @@ def _pushed(out: Output, one: RefPush) -> str:
 
 
 def write_fetch(out: Output, done: FetchResult) -> None:
-    """Write which refs here moved; nothing if none did."""
+    """Write which refs here moved; nothing if none did and nothing came."""
     moved = [one for one in done.refs if one.status != "unchanged"]
-    if not moved:
+    if not (moved or done.received_bytes):
         return
     out.line(f"From {printable(done.url)}")
     out.lines(fetched_line(out, one) for one in moved)
