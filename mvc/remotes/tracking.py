@@ -38,9 +38,11 @@ class Upstream:
 
 
 def set_upstream(context: Context, branch: str, remote: str, target: str) -> None:
-    """Let a branch follow one of a remote, given its full name there."""
+    """Let a branch follow one of a remote."""
+    from mvc.history.refspecs import full_target  # noqa: PLC0415  status does without
+
     context.history.set_config(f"branch.{branch}.remote", remote)
-    context.history.set_config(f"branch.{branch}.merge", target)
+    context.history.set_config(f"branch.{branch}.merge", full_target(target))
 
 
 def find_remote(context: Context, *, to_push: bool = False) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc import operations, remotes
-from mvc.history.refspecs import full_target
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
@@ -145,8 +144,7 @@ class Remotes(OpenRepo):
         if target is None and remotes.tracking.follow(self._context, branch, remote):
             return
         remotes.remote.open_remote(self._context, remote)
-        name = full_target(target or branch)
-        remotes.tracking.set_upstream(self._context, branch, remote, name)
+        remotes.tracking.set_upstream(self._context, branch, remote, target or branch)
 
     def push(
         self,

@@ -115,6 +115,8 @@ def test_the_page_of_all_three_layers(runs, browser):
     close = {**answer.json, **sides, "system": system}
     write_found("verify", close, html=str(runs.folder / "page.html"), png=None, quiet=True)
     browser.open(runs.folder / "page.html")
+    drawn = "document.querySelector('.chart text') !== null"
+    assert browser.ask_until(drawn)
     texts = browser.ask("[...document.querySelectorAll('.chart text')].map(e => e.textContent)")
     numbers = [text for text in texts if text.startswith("0.5")]
     assert len(numbers) == len({*numbers}) > 2

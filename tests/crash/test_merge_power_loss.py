@@ -179,7 +179,7 @@ def test_every_step(verb, tmp_path, monkeypatch):
         first = _state(half)
         rest = (Repo.open(half).resolve("side"),)
         allowed += [(*first[:2], ("cherry-pick", (), rest), *first[3:])]
-    stride = bounded(2 if verb in LONG else 1, 1)
+    stride = bounded(5 if verb in LONG else 2, 1)
     for step in range(VERBS.index(verb) % stride, total_steps, stride):
         work, pessimist = tmp_path / "work", tmp_path / "pessimist"
         shutil.copytree(origin, work)
