@@ -181,9 +181,12 @@ class StoredCopies:
         users = np.flatnonzero(self.chosen != NONE)
         bases = self.bases[self.chosen[users]]
         for _ in range(MAX_DEPTH):
+            before = heights.copy()
             for place in range(MAX_BASES):
                 used = bases[:, place] >= 0
                 np.maximum.at(heights, bases[used, place], heights[users[used]] + 1)
+            if (heights == before).all():
+                break
         return heights
 
     def _find_bases(self) -> Numbers:
@@ -227,6 +230,8 @@ class StoredCopies:
         for depth in range(MAX_DEPTH + 1):
             reach = self._depths_of(np.arange(len(self.chunks)), depths)
             fresh = np.flatnonzero((reach == depth) & (depths[self.chunks] == _UNREACHABLE))
+            if not fresh.size:
+                break  # nothing is built upon nothing
             nearest[self.chunks[fresh][::-1]] = fresh[::-1]  # of several copies the first stays
             depths[self.chunks[fresh]] = depth
         return nearest, depths
@@ -235,7 +240,10 @@ class StoredCopies:
         """Return how long the chain of each chunk is if every chunk lives on its chosen copy."""
         depths = np.full(len(self), _UNREACHABLE)
         for _ in range(MAX_DEPTH + 1):
+            before = depths
             depths = np.where(chosen == NONE, _UNREACHABLE, self._depths_of(chosen, depths))
+            if (depths == before).all():
+                break
         return depths
 
     def _depths_of(self, copies: Numbers, depths: Numbers) -> Numbers:

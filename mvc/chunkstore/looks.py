@@ -7,17 +7,21 @@ and where no look saw a change, all other groups of the same type do, if they ar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from mvc.formats.deltas import MIN_DELTA_BYTES
+from mvc.formats.pack import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.chunkstore.values import ChunkSpan
     from mvc.dtypes import DType
+    from mvc.ids import ChunkId
 
 PROMISING = 0.75
 """By default chunks are stored as differences if a sample takes at most this share of the bytes.
@@ -28,6 +32,16 @@ as long on a fast disk, and less time on a slow one.
 """
 _WORTH_A_LINK = 0.03
 """A base that is a difference itself is taken only if that saves this share of the chunk."""
+LIGHT = 1 / 64
+"""Differences up to this share of the chunk cost a reader so little that many may stand in a row."""
+_WORTH_A_LIGHT_LINK = 0.2
+"""Of such a difference: what it must save to be one more in the row."""
+STEP_SHARE = 0.014
+"""What light differences may take of the chunks, together with those that fold."""
+FOLDED_SHARE = 0.7
+"""Measured: what one difference takes of the bytes of the eight or more that it replaces, at most."""
+_FOLD_LINKS = 8
+"""Fewer in a row are not worth folding."""
 _CHUNKS_PER_LOOK = 20
 _LOOKS_PER_GROUP = 3
 
@@ -47,11 +61,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The share that chunks take whole; whether differences gain enough, and those to the last base."""
+    """What to do with chunks.
+
+    ``whole`` is the share that they take whole; ``gains`` whether differences gain enough, and
+    ``to_last`` whether those to the last base do. ``light`` is the share that differences to the
+    nearest take, if that is little.
+    """
 
     whole: float
     gains: bool
     to_last: bool
+    light: float | None = None
 
 
 def choose_looks(spans: Sequence[ChunkSpan]) -> list[ChunkSpan]:
@@ -92,8 +112,37 @@ def judge(looks: Sequence[Look]) -> Verdict:
     """Return what to do with chunks that change as those of one or more looks did."""
     whole = fmean(look.whole for look in looks)
     near, last = fmean(look.near for look in looks), fmean(look.last for look in looks)
-    to_last = last - near < _WORTH_A_LINK * whole
-    return Verdict(whole, (last if to_last else near) <= PROMISING * whole, to_last)
+    light = near if near <= LIGHT else None
+    to_last = last - near < (_WORTH_A_LINK * whole if light is None else _WORTH_A_LIGHT_LINK * near)
+    return Verdict(whole, (last if to_last else near) <= PROMISING * whole, to_last, light)
+
+
+def may_grow(chain: Mapping[ChunkId, int], size_bytes: int) -> bool:
+    """Return whether one more light difference may be taken to the first of a chain.
+
+    The chain is chunk → bytes as a difference; the last one is whole, unless that is below zero.
+    """
+    links = list(chain.values())
+    return len(links) <= MAX_DEPTH and links[-1:] == [0] and sum(links) <= size_bytes
+
+
+def plan_folds(
+    chains: Iterable[Mapping[ChunkId, int]], spare_bytes: float
+) -> dict[ChunkId, ChunkId]:
+    """Return the first chunk of some chains → one as far down as the bytes to spare allow.
+
+    The longest chains come first. A difference that takes the place of several is not longer than
+    they are together.
+    """
+    folds: dict[ChunkId, ChunkId] = {}
+    for chain in sorted(chains, key=len, reverse=True):
+        below = list(chain)
+        costs = list(accumulate(chain.values()))
+        links = bisect_right(costs, spare_bytes, hi=max(0, len(below) - 1))
+        if links >= _FOLD_LINKS and below[0] not in folds:
+            folds[below[0]] = below[links]
+            spare_bytes -= costs[links - 1]
+    return folds
 
 
 def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:

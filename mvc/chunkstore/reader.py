@@ -128,7 +128,9 @@ class ChunkReader:
         error: MvcError | None = None
         for _ in range(_MAX_LOOKS):
             seen = self.catalog.generation  # before the search: other threads refresh as well
-            for location in self.catalog.find_all(chunk_id):
+            for location in sorted(
+                self.catalog.find_all(chunk_id), key=lambda one: bool(one.bases)
+            ):
                 if not descent.may_try():
                     break
                 error = self._try_copy(location, plain, slot, context, descent)
@@ -251,14 +253,15 @@ class ChunkReader:
         slot: ReadSlot,
         descent: Descent,
     ) -> None:
-        try:
-            self.chains.decode(record, body, plain, slot, None, descent)
-            check_hash(plain, record.chunk_id)
-        except (FormatError, FileNotFoundError, StorageError):
-            if not record.bases:
-                raise
-        else:
-            return
+        if not (record.bases and descent.depth):
+            try:
+                self.chains.decode(record, body, plain, slot, None, descent)
+                check_hash(plain, record.chunk_id)
+            except (FormatError, FileNotFoundError, StorageError):
+                if not record.bases:
+                    raise
+            else:
+                return
         # Something below is damaged: read each base with its own hash, to use another copy of it
         # or to name it.
         below = descent.below(record.encoding)

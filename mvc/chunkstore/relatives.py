@@ -15,6 +15,11 @@ compare with the last chunk of a chain as well, and a difference is taken to tha
 up is much nearer. And nothing is stored as the rounding of what is, or rests on, a rounding itself:
 that would have no end.
 
+*Light* differences, of the few words that a step of reinforcement learning changes, cost a reader
+little, and taken to an older version they would add up. So a chain of them may be long: until its
+differences together are as long as the chunk. Whatever else a session may spend goes into
+*folding* the longest chains: those chunks become differences to one far down.
+
 How a chunk is encoded depends on what was added in which order, never on how far the threads are: a
 chunk that this session stores counts from the next ``add`` on, and is read only from where it is at
 hand, since its pack may not be published yet.
@@ -30,7 +35,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.chains import Buffers, ReadSlot
-from mvc.chunkstore.looks import Look, Verdict, choose_looks, judge, judge_groups
+from mvc.chunkstore.looks import (
+    FOLDED_SHARE,
+    LIGHT,
+    STEP_SHARE,
+    Look,
+    Verdict,
+    choose_looks,
+    judge,
+    judge_groups,
+    may_grow,
+    plan_folds,
+)
 from mvc.errors import MvcError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
@@ -50,7 +66,7 @@ if TYPE_CHECKING:
     from mvc.sources import ByteSource
 
 MAX_CHAIN = 2
-"""Differences between a chunk and whole bytes, as writers make them; readers allow more."""
+"""Differences between a chunk and whole bytes, as writers make them unless they are light."""
 
 
 class DeltaMode(enum.Enum):
@@ -105,6 +121,8 @@ class RelativeEncoder:
         self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
         self._memory = _Memory()
         self._verdicts: dict[int, Verdict] = {}
+        self._folds: dict[ChunkId, ChunkId] = {}
+        self._chains: dict[tuple[ChunkId, int], dict[ChunkId, int]] = {}
 
     def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
         """Return a chunk as it is stored best; valid until the next use of the slot."""
@@ -130,10 +148,22 @@ class RelativeEncoder:
         if not bases or not (gains or insists):
             return None, None
         is_last = verdict is None or verdict.to_last
+        if verdict is None or verdict.light is None:
+            bases = bases[-MAX_CHAIN:]
+        elif bases[0] in self._folds:
+            bases, is_last = [self._folds[bases[0]]], True
         return bases[-1 if is_last else 0], verdict.whole if verdict and gains else None
 
     def _compare(self, span: ChunkSpan, plain: memoryview, bases: Sequence[ChunkId]) -> Look | None:
         """Look at a span by sample; None if no base can be read."""
+        look = self._compare_with(span, plain, bases)
+        if look is None or look.near <= LIGHT or len(bases) <= MAX_CHAIN:
+            return look
+        return self._compare_with(span, plain, bases[-MAX_CHAIN:])
+
+    def _compare_with(
+        self, span: ChunkSpan, plain: memoryview, bases: Sequence[ChunkId]
+    ) -> Look | None:
         whole, shares = 0, []
         sample_bytes = min(span.size_bytes, ESTIMATE_BYTES)
         for base in dict.fromkeys((bases[0], bases[-1])):
@@ -152,6 +182,7 @@ class RelativeEncoder:
     def forget(self) -> None:
         """Give back the memory of this thread, at the end; what others took goes with them."""
         self._memory.__dict__.clear()
+        self._chains.clear()
 
     def _find_bases(self, span: ChunkSpan) -> list[ChunkId]:
         """Return what a span may be a difference to, each the base of the one before it."""
@@ -159,21 +190,32 @@ class RelativeEncoder:
             return []
         if self._exact:
             return [span.base]
-        return self._find_chain(span.base, span.size_bytes)[-MAX_CHAIN:]
+        chain = self._find_chain(span.base, span.size_bytes)
+        return list(chain)[0 if may_grow(chain, span.size_bytes) else -MAX_CHAIN :]
 
-    def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId]:
-        """Return a chunk, its base, and so on; nothing if something is missing or does not fit."""
-        chain: list[ChunkId] = []
+    def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> dict[ChunkId, int]:
+        """Return a chunk, its base, and so on; nothing if something is missing or does not fit.
+
+        With the bytes that each takes as a difference: 0 if it is whole, and -1 if it is a rounding.
+        """
         if wanted is None or self._is_written(wanted) is not None:
-            return []
+            return {}
+        key = wanted, size_bytes
+        chain = self._chains.get(key, {})
+        if chain:
+            return chain
         while wanted is not None and wanted not in chain:
             copies = [c for c in self._catalog.find_all(wanted) if c.plain_size_bytes == size_bytes]
-            if not copies or not self._catalog.contains_each([wanted])[0]:
-                return []
-            chain.append(wanted)
+            if not copies:
+                return {}
             is_delta = all(copy.encoding == Encoding.DELTA for copy in copies)
+            is_whole = any(not copy.bases for copy in copies)
+            chain[wanted] = copies[0].stored_size_bytes if is_delta else 0 if is_whole else -1
             wanted = copies[0].bases[0] if is_delta else None
-        return chain
+        if self._catalog.contains_each(chain).all():
+            self._chains[key] = chain
+            return chain
+        return {}
 
     def _read_base(self, chunk_id: ChunkId, size_bytes: int) -> memoryview | None:
         """Return a chunk, hashed, in memory that the next call uses again; None if there is none."""
@@ -261,6 +303,17 @@ class RelativeEncoder:
         self._verdicts = judge_groups(
             spans, [one for one in looks if one and one.near and one.last]
         )
+        self._folds = self._plan_folds(spans)
+
+    def _plan_folds(self, spans: Sequence[ChunkSpan]) -> dict[ChunkId, ChunkId]:
+        """Return base → the one to take in its place, for chains that are to get shorter."""
+        spare_bytes, chains = 0.0, []
+        for span in spans:
+            verdict = self._verdicts.get(span.group)
+            if span.base is not None and verdict is not None and verdict.light is not None:
+                spare_bytes += (STEP_SHARE - verdict.light) * span.size_bytes / FOLDED_SHARE
+                chains.append(self._find_chain(span.base, span.size_bytes))
+        return plan_folds(chains, spare_bytes)
 
     def _look_at(self, source: ByteSource, span: ChunkSpan) -> Look | None:
         bases = self._find_bases(span)

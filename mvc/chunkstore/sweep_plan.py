@@ -171,8 +171,10 @@ def _weigh(copies: StoredCopies, closed: Mask, held: Mask) -> NDArray[np.float64
     weights = own / np.maximum(users, 1)
     padded = np.where(bases >= 0, bases, len(copies))
     for _ in range(MAX_DEPTH):  # weights flow up one link a round
-        below = np.append(weights, 0.0)[padded].sum(axis=1)
+        before, below = weights, np.append(weights, 0.0)[padded].sum(axis=1)
         weights = np.where(held, (own + below) / np.maximum(users, 1), 0.0)
+        if (weights == before).all():
+            break
     return weights
 
 

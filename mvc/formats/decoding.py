@@ -121,6 +121,8 @@ def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: Decod
     if layout.word_bytes != width or layout.rotated:
         raise FormatError("planes of a delta are not those of its words")
     words, stored = target.size // width, payload[start:]
+    if width == 2 and _apply_lists(stored, entries, target, scratch):  # noqa: PLR2004  two bytes
+        return
     top = None
     if entries[0].kind == PLANE_SCATTERED:
         # What the top plane adds depends on no other, so it needs no pass over all words.
@@ -134,6 +136,24 @@ def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: Decod
         positions, values = top
         highest = target[width - 1 :: width]
         highest[positions] += values
+
+
+def _apply_lists(
+    stored: memoryview, entries: tuple[StoredPlane, ...], target: Bytes, scratch: DecodeScratch
+) -> bool:
+    """Add what changes few words of two bytes, without a pass over all; False if it is not that."""
+    lists: list[tuple[int, memoryview]] = []
+    for weight, entry in zip((256, 1), entries, strict=True):
+        part, stored = stored[: entry.size_bytes], stored[entry.size_bytes :]
+        if entry.kind == PLANE_SCATTERED:
+            lists.append((weight, part))
+        elif entry.kind != PLANE_CONSTANT or part[0]:
+            return False
+    words = target.view(np.uint16)
+    found = [(weight, *_decode_list(part, words.size, scratch)) for weight, part in lists]
+    for weight, positions, values in found:
+        words[positions] += values.view(np.int8).astype(np.uint16) * np.uint16(weight)
+    return True
 
 
 def parse_cast(body: memoryview) -> References:

@@ -10,7 +10,7 @@ and swept by code that cannot decode what is in it.
 
 A base is named by its content, never by its place: it may move to another pack or be encoded
 again. So the length of a chain of references is not written down; a reader follows at most
-``MAX_DEPTH`` of them, and writers stay far below.
+``MAX_DEPTH`` of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_STORED_SLACK_BYTES = 1024
 FIRST_REFERRING = 4
 """Tags of encodings from here on have a body that begins with a reference block."""
 MAX_BASES = 2
-MAX_DEPTH = 8
+MAX_DEPTH = 100
 """References between a chunk and bytes that need none, at most."""
 
 _REFERENCES = struct.Struct("<BBBBI")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.errors import MvcError
-    from mvc.ids import GitId, PackId
+    from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Channel, Root
@@ -184,14 +184,11 @@ class Follower:
         with upkeep_lock(context):
             copies = context.here.copies()
             needed = list_chunks(context, list_files(context, commits))
-            used = {index.pack for index in copies.indexes if np.isin(index.ids, needed).any()}
-            gone: set[PackId] = set()
-            for index in copies.indexes:
-                if index.pack not in used and not context.here.find_unsafe(
-                    {*gone, index.pack}, needed
-                ):
-                    gone.add(index.pack)
-            context.here.remove_packs(gone)
+            kept = copies.chosen[copies.close(copies.mask(needed))]
+            used = {copies.indexes[number].pack for number in np.unique(copies.packs[kept])}
+            gone = {index.pack for index in copies.indexes} - used
+            if not context.here.find_unsafe(gone, needed):
+                context.here.remove_packs(gone)
 
     def names(self, version: Version) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of all tensors of the version before, and of the version."""

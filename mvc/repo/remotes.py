@@ -37,20 +37,18 @@ class Remotes(OpenRepo):
         """
         return remotes.settings.list_remotes(self._context)
 
-    def add_remote(self, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
+    def add_remote(self, name: str, url: str) -> RemoteSettings:
         """Add a remote; nothing is asked of it yet.
 
         Args:
             name: such as ``origin``.
             url: as of ``mvc.clone``; credentials are never part of it.
-            content_url: if ``url`` is a repository on a Git host: the store that has the content of
-                checkpoints. Without one, only history without checkpoints can be pushed there.
 
         Raises:
             ConflictError: there is one of that name.
-            UsageError: not a valid name or URL.
+            UsageError: not a valid name, or not the URL of a store.
         """
-        return operations.remotes.add(self._context, name, url, content_url)
+        return operations.remotes.add(self._context, name, url)
 
     def rename_remote(self, old: str, new: str) -> RemoteSettings:
         """Rename a remote, with all that follows it.
@@ -69,14 +67,14 @@ class Remotes(OpenRepo):
         """
         operations.remotes.remove(self._context, name)
 
-    def set_remote_url(self, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
-        """Let a remote be elsewhere; from one Git host to another, the store of its content stays.
+    def set_remote_url(self, name: str, url: str) -> RemoteSettings:
+        """Let a remote be elsewhere.
 
         Raises:
             NotFoundError: there is none of that name.
-            UsageError: not a valid URL.
+            UsageError: not the URL of a store.
         """
-        return operations.remotes.set_url(self._context, name, url, content_url)
+        return operations.remotes.set_url(self._context, name, url)
 
     def check_remote(self, remote: str | None = None) -> ProbeReport:
         """Ask the store of a remote what it keeps of its promises, and remember if it is enough.

@@ -212,6 +212,7 @@ class Owners:
 
     def _flow_down(self) -> None:
         for _ in range(MAX_DEPTH):
+            before = self._least.copy(), self._greatest.copy()
             needed = self._needs.referring[self._greatest[self._needs.referring] >= 0]
             for place in range(MAX_BASES):
                 bases = self._needs.bases[needed, place]
@@ -219,6 +220,8 @@ class Owners:
                 bases = bases[bases >= 0]
                 np.minimum.at(self._least, bases, self._least[above])
                 np.maximum.at(self._greatest, bases, self._greatest[above])
+            if all(map(np.array_equal, before, (self._least, self._greatest))):
+                break
 
 
 class Totals:

@@ -102,7 +102,7 @@ def test_memory_is_kept_though_every_body_is_a_little_longer():
 
 
 @pytest.mark.parametrize("spread", [False, True], ids=["one pack", "a pack each"])
-@pytest.mark.parametrize("length", range(1, MAX_DEPTH + 1))
+@pytest.mark.parametrize("length", [*range(1, 10), 60, MAX_DEPTH])
 def test_chains_up_to_the_limit(length, spread):
     chunks = make_chain(length)
     records = chain_records(chunks)
@@ -118,7 +118,7 @@ def test_chains_up_to_the_limit(length, spread):
     assert list(store.check(data=True)) == []
 
 
-@pytest.mark.parametrize("length", [MAX_DEPTH + 1, 12, 40])
+@pytest.mark.parametrize("length", [MAX_DEPTH + 1, MAX_DEPTH + 20])
 def test_a_longer_chain_is_refused(length):
     chunks = make_chain(length)
     storage = MemoryStorage()
@@ -130,7 +130,7 @@ def test_a_longer_chain_is_refused(length):
         error = read(store, chunk)
         assert (error is None) == (number <= MAX_DEPTH)
         if error is not None:
-            assert "readers follow at most 8 references in a row" in error.message
+            assert "readers follow at most 100 references in a row" in error.message
             assert error.message.count("based on") == 1
     problems = list(store.check(data=True))
     assert [problem.kind for problem in problems] == ["lost-base"] * (length - MAX_DEPTH)
@@ -471,7 +471,7 @@ def test_a_circle(length):
     storage = MemoryStorage()
     put_pack(storage, [delta(*pair) for pair in pairs])
     messages = refuse(storage, *chunks)
-    assert all("at most 8 references in a row" in message for message in messages)
+    assert all("at most 100 references in a row" in message for message in messages)
     assert len(find_missing(ChunkStore(storage), map(hash_chunk, chunks))) == length
     put_pack(storage, [whole(chunks[0])])
     store = ChunkStore(storage, threads=1)

@@ -2,10 +2,19 @@
 
 import pytest
 
-from mvc.chunkstore.looks import Look, Verdict, choose_looks, judge, judge_groups
+from mvc.chunkstore.looks import (
+    Look,
+    Verdict,
+    choose_looks,
+    judge,
+    judge_groups,
+    may_grow,
+    plan_folds,
+)
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.formats.deltas import MIN_DELTA_BYTES
+from mvc.formats.pack import MAX_DEPTH
 from mvc.ids import ChunkId
 
 BF16, F32 = get_dtype("BF16"), get_dtype("F32")
@@ -68,3 +77,44 @@ def test_a_group_is_judged_by_all_of_its_looks(share, gains):
 )
 def test_the_last_base_is_taken_unless_another_is_nearer(near, last, to_last):
     assert judge([look(0, near=near, last=last)]).to_last == to_last
+
+
+@pytest.mark.parametrize(
+    ("near", "last", "light", "to_last"),
+    [(0.007, 0.0082, 0.007, True), (0.007, 0.012, 0.007, False), (0.016, 0.02, None, True)],
+)
+def test_a_light_difference_is_to_the_nearest(near, last, light, to_last):
+    verdict = judge([look(0, near=near, last=last)])
+    assert (verdict.light, verdict.to_last, verdict.gains) == (light, to_last, True)
+
+
+def chain(*sizes):
+    return {ChunkId(bytes([number]) * 32): size for number, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows"),
+    [
+        ([], False),
+        ([0], True),
+        ([50, 50, 0], True),
+        ([50, 51, 0], False),
+        ([50, -1], False),
+        ([*[1] * (MAX_DEPTH - 1), 0], True),
+        ([*[1] * MAX_DEPTH, 0], False),
+    ],
+)
+def test_a_row_grows_until_it_is_as_long_as_the_chunk(sizes, grows):
+    assert may_grow(chain(*sizes), 100) == grows
+
+
+def test_the_longest_rows_are_folded_as_far_as_bytes_are_left():
+    long = chain(*[1] * 12, 0)
+    longer = {ChunkId(key[:31] + b"x"): size for key, size in chain(*[1] * 20, 0).items()}
+    names, others = list(long), list(longer)
+    assert plan_folds([long], 7.9) == {}
+    assert plan_folds([long], 8.5) == {names[0]: names[8]}
+    assert plan_folds([long, long], 100) == {names[0]: names[12]}
+    assert plan_folds([long, longer], 30) == {others[0]: others[20], names[0]: names[10]}
+    assert plan_folds([chain(*[1] * 7, 0)], 100) == {}
+    assert plan_folds([chain(), chain(0)], 100) == {}

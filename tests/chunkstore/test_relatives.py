@@ -1,7 +1,7 @@
 """Writing with bases and masters: never wrong, never slow for nothing, the same for any threads."""
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from mvc.chunkstore.relatives import MAX_CHAIN, DeltaMode
 from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
+from mvc.chunkstore.transfer_plan import plan_transfer
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.errors import StorageError
@@ -20,6 +22,7 @@ from mvc.formats.encoding import EncodeScratch
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
+from support.bounds import bounded
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -328,6 +331,109 @@ def test_chains_stay_short(storage):
     check(store, storage, chunks)
 
 
+LIGHT_BYTES = 2**16
+
+
+def train(chunks, random, places=None):
+    """One percent of the BF16 words move by little, as in a step of reinforcement learning."""
+    news = []
+    for number, chunk in enumerate(chunks):
+        words = np.frombuffer(chunk, "<u2").copy()
+        spots = random.choice(words.size, words.size // 100, replace=False)
+        spots = spots if places is None else places.setdefault(number, spots)
+        words[spots] += random.choice(np.array([1, 2, 0xFFFE, 0xFFFF], "<u2"), spots.size)
+        news.append(words.tobytes())
+    return news
+
+
+def series(storage, count, steps, places=None):
+    """Return versions of some chunks, and what share of them each took."""
+    random = np.random.default_rng(0)
+    words = random.normal(0, 0.02, (count, LIGHT_BYTES // 2)).astype("<f4").view("<u2")[:, 1::2]
+    versions, shares = [[row.tobytes() for row in words]], []
+    store = ChunkStore(storage, threads=1)
+    add(store, versions[0], AUTO, dtype=BF16)
+    for _ in range(steps):
+        old, before = versions[-1], storage_bytes(storage)
+        versions.append(train(old, random, places))
+        add(store, versions[-1], AUTO, dtype=BF16, base=ids_of(old))
+        shares.append((storage_bytes(storage) - before) / (count * LIGHT_BYTES))
+    return versions, shares
+
+
+def storage_bytes(storage):
+    return sum(info.size_bytes for info in storage.list("") if info.key.endswith(".pack"))
+
+
+def as_ids(chunks):
+    return np.unique(np.frombuffer(b"".join(ids_of(chunks)), "S32"))
+
+
+def test_each_step_of_a_series_takes_what_it_changed(storage):
+    """And who has the third version and goes to the last needs little of what lies between."""
+    steps = bounded(40, 300)
+    versions, shares = series(storage, 16, steps)
+    assert max(shares) <= 0.015
+    source = ChunkStore(storage).copies()
+    assert 8 < source.depths().max() <= 40
+    has = MemoryStorage()
+    for old, new in pairwise([[None] * 16, *versions[:4]]):
+        add(ChunkStore(has), new, AUTO, dtype=BF16, base=[one and hash_chunk(one) for one in old])
+    plan = plan_transfer(source, ChunkStore(has).copies(), as_ids(versions[-1]))
+    records = sum(map(len, plan.whole)) + sum(len(rows) for _, rows in plan.parts)
+    assert 16 < records <= 16 * 20
+    assert plan.size_bytes < 0.4 * 16 * LIGHT_BYTES
+    sweep = plan_sweep(source, Wanted(source.mask(as_ids(versions[-1]))))
+    assert {(one.chunk_id, one.base) for batch in sweep.batches for one in batch.encode} == {
+        (chunk_id, None) for chunk_id in ids_of(versions[-1])
+    }, "gc ends the rows of which only the last versions are needed"
+    check(ChunkStore(storage), storage, [*versions[3], *versions[-2], *versions[-1]])
+
+
+def test_what_changes_again_at_the_same_places_stays_near_the_beginning(storage):
+    versions, shares = series(storage, 16, 30, places={})
+    assert max(shares) <= 0.015
+    assert ChunkStore(storage).copies().depths().max() <= 15
+    check(ChunkStore(storage), storage, versions[-1])
+
+
+def test_a_row_that_is_full_begins_anew(storage):
+    """A series of a hundred steps has room even if there is nothing to fold."""
+    versions, shares = series(storage, 1, MAX_DEPTH + 3)
+    assert [number for number, share in enumerate(shares, 1) if share > 0.015] == [MAX_DEPTH + 1]
+    assert ChunkStore(storage).copies().depths().max() == MAX_DEPTH
+    check(ChunkStore(storage), storage, versions[-1])
+
+
+def test_a_large_change_ends_a_row(storage):
+    versions, _ = series(storage, 16, 12)
+    store = ChunkStore(storage, threads=1)
+    random = np.random.default_rng(5)
+    far = []
+    for chunk in versions[-1]:
+        words = np.frombuffer(chunk, "<u2").copy()
+        words[::3] += random.integers(1, 9, words[::3].size).astype("<u2")
+        far.append(words.tobytes())
+    assert set(add(store, far, AUTO, dtype=BF16, base=ids_of(versions[-1]))) == {Encoding.DELTA}
+    copies = store.copies()
+    assert copies.depths()[copies.find(as_ids(far))].max() <= MAX_CHAIN
+    check(store, storage, far)
+
+
+def test_no_row_stands_on_a_rounding(storage):
+    store = ChunkStore(storage, threads=1)
+    master = weights(1, 2 * LIGHT_BYTES)
+    add(store, [master])
+    chunks, random = [rounded(master)], np.random.default_rng(0)
+    masters = [((hash_chunk(master), 2 * LIGHT_BYTES),)]
+    assert add(store, chunks, AUTO, dtype=BF16, masters=masters, cast=[1]) == [Encoding.CAST]
+    for _ in range(6):
+        chunks += train(chunks[-1:], random)
+        add(store, chunks[-1:], AUTO, dtype=BF16, base=ids_of(chunks[-2:-1]))
+    assert store.copies().depths().max() == 1 + MAX_CHAIN
+    check(store, storage, chunks)
+
+
 @pytest.mark.parametrize("mode", [AUTO, ALWAYS])
 @pytest.mark.parametrize("count", [1, 24])
 def test_a_difference_is_to_what_it_resembles_most(store, storage, mode, count):
@@ -362,7 +468,7 @@ def test_unchanged_chunks_cost_no_look():
 
 def test_a_base_that_is_broken_or_too_deep_is_not_taken(storage):
     chunks = [weights(1)]
-    for number in range(10):
+    for number in range(MAX_DEPTH + 2):
         chunks.append(step(chunks[-1], number))
     put_pack(storage, [delta(*pair) for pair in zip(chunks[1:], chunks, strict=False)])
     store = ChunkStore(storage, threads=1)
@@ -371,9 +477,9 @@ def test_a_base_that_is_broken_or_too_deep_is_not_taken(storage):
     put_pack(storage, [whole(chunks[0])])
     after = step(new)
     add(store, [after], base=ids_of(chunks[5:6]))
-    assert store.copies().depths().max() > MAX_DEPTH, "chunks 9 and 10 are out of reach"
-    check_one = ids_of([new, after, *chunks[:9]])
-    assert read_back(store, check_one, [new, after, *chunks[:9]]) == [new, after, *chunks[:9]]
+    assert store.copies().depths().max() > MAX_DEPTH, "the last two are out of reach"
+    near = [new, after, *chunks[: MAX_DEPTH + 1]]
+    assert read_back(store, ids_of(near), near) == near
 
 
 DTYPES = ["F64", "F32", "BF16", "F16", "I64", "I32", "I16", "U8", "I8", "F8_E4M3", None]
@@ -419,7 +525,7 @@ def test_any_history_comes_back_bit_by_bit(history, threads, target):
         add(store, version, mode, dtype=dtype, base=bases, group=[0, 1, 0])
         assert read_back(store, ids_of(version), version) == version
     check(ChunkStore(storage, threads=1), storage, [chunk for v in versions for chunk in v])
-    assert ChunkStore(storage).copies().depths().max() <= MAX_CHAIN
+    assert ChunkStore(storage).copies().depths().max() <= len(versions)
 
 
 @pytest.mark.parametrize("target", [1, 200_000, 2**26])
