@@ -17,7 +17,7 @@ from mvc import Repo
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
-add_remote(self, name, url)
+add_remote(self, name, url, content_url=None)
 best(self, metric, *revisions, maximise=False)
 bisect_log(self)
 bisect_mark(self, term, *revisions, progress=None)
@@ -117,7 +117,7 @@ revert(self, *revisions, strategy=None, rules=(), arithmetic=False, mainline=Non
 no_gate=False, progress=None)
 rollback(self, plan, *, reason='', force=False, progress=None)
 set_config(self, key, value)
-set_remote_url(self, name, url)
+set_remote_url(self, name, url, content_url=None)
 set_upstream(self, branch, remote, target=None)
 show(self, revision='HEAD')
 show_remote(self, remote=None)

@@ -22,6 +22,10 @@ ShowProgress = Annotated[
 DryRun = Annotated[
     bool, Option("-n", "--dry-run", help="Print what would be done without doing it.")
 ]
+Content = Annotated[
+    str | None,
+    Option("--content", metavar="URL", help="The store of what is in checkpoints, of a Git host."),
+]
 LimitRate = Annotated[
     str | None,
     Option(

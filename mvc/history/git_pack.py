@@ -30,7 +30,8 @@ FAR_OFFSET = 1 << 31
 """From here on, an index keeps offsets in a table of their own."""
 KEEP_TEXT = b"mvc\n"
 """In the ``.keep`` of a pack whose writer is at work, or died there."""
-_NUMBERS = {kind: number for number, kind in KINDS.items()}
+NUMBERS = {kind: number for number, kind in KINDS.items()}
+"""Kind → number of an object in a pack."""
 PACK_HEADER = struct.Struct(">4sLL")
 _PACK_VERSION = 2
 _WRITE_BYTES = 1 << 20
@@ -106,7 +107,7 @@ def _encode_entries(
 
 def _encode_entry_header(kind: str, size_bytes: int) -> bytes:
     """Return kind and length, seven bits a byte but for four in the first, the lowest first."""
-    byte, rest = _NUMBERS[kind] << 4 | size_bytes & 15, size_bytes >> 4
+    byte, rest = NUMBERS[kind] << 4 | size_bytes & 15, size_bytes >> 4
     header = bytearray()
     while rest:
         header.append(byte | 0x80)

@@ -22,7 +22,7 @@ import warnings
 import weakref
 import zlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from mvc import fs
 from mvc.errors import CorruptionError
@@ -66,12 +66,12 @@ class PackedObjects:
         self._is_listed = False
         self._damage: CorruptionError | None = None
         self._lender: DiskObjectStore | None = None
-        self._open = lru_cache(maxsize=_MAX_OPEN)(_OpenPack)
+        self._open = lru_cache(maxsize=_MAX_OPEN)(OpenPack)
 
     def find(self, object_id: GitId) -> tuple[str, bytes] | None:
         """Return (kind, content) of an object, hashed, or None if no pack has it."""
 
-        def read(pack: _OpenPack, offset: int) -> tuple[str, bytes]:
+        def read(pack: OpenPack, offset: int) -> tuple[str, bytes]:
             kind, data = pack.read(offset)
             return kind, _hashed(object_id, kind, data)
 
@@ -163,7 +163,7 @@ class PackedObjects:
     def _path(self, name: str) -> Path:
         return self._folder / "pack" / f"{name}.pack"
 
-    def _first(self, object_id: GitId, read: Callable[[_OpenPack, int], _Result]) -> _Result | None:
+    def _first(self, object_id: GitId, read: Callable[[OpenPack, int], _Result]) -> _Result | None:
         """Return what reading an object gives, from the first pack that has it whole, or None."""
         damage: CorruptionError | None = None
         for attempt in range(_MAX_LOOKS):
@@ -196,7 +196,7 @@ class PackedObjects:
                 if offset is not None:
                     yield name, index, offset
 
-    def _open_pack(self, name: str, index: PackIndex) -> _OpenPack:
+    def _open_pack(self, name: str, index: PackIndex) -> OpenPack:
         pack = self._open(f"{self._prefix}{name}.pack", index)
         if pack.is_removed:
             raise FileNotFoundError(name)  # what only an open file holds is gone
@@ -249,10 +249,22 @@ class PackedObjects:
         return self._lender
 
 
-class _OpenPack:
-    """A pack that is being read; it is closed once nothing uses it."""
+class Places(Protocol):
+    """Knows where the objects of a pack are."""
 
-    def __init__(self, path: str, index: PackIndex) -> None:
+    def find(self, name: bytes, /) -> int | None:
+        """Return where the object of an id begins, or None if the pack does not have it."""
+
+
+class OpenPack:
+    """A pack that is being read; it is closed once nothing uses it.
+
+    Args:
+        path: of the pack.
+        index: says where the base of a delta is, given its id.
+    """
+
+    def __init__(self, path: str, index: Places) -> None:
         with fs.open_file(path) as file:
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor)

@@ -14,7 +14,7 @@ import math
 import zlib
 from hashlib import sha1
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mvc import fs
 from mvc.errors import FormatError
@@ -40,6 +40,22 @@ _HEADER_BYTES = 64
 
 Entry = tuple["GitId", str]
 """Id and kind of an object."""
+
+
+class PackEntry(NamedTuple):
+    """An entry of a pack.
+
+    Attributes:
+        number: of its kind; beyond ``KINDS`` it is a delta.
+        base: of a delta: how far before it that begins, or its id.
+        data: the content, or the delta.
+        end: where the next entry begins.
+    """
+
+    number: int
+    base: int | bytes | None
+    data: bytes
+    end: int
 
 
 def list_missing(
@@ -219,14 +235,31 @@ def _opened(packs: Mapping[str, Path]) -> Iterator[dict[GitId, tuple[int, int, s
 
 
 def _read_entry(descriptor: int, at: int, kind: str, one: GitId) -> tuple[GitId, str, bytes]:
-    found, data, _ = _inflate_entry(descriptor, at)
-    if found != kind or hash_git_object(kind, data) != one:
+    data = _inflate_entry(descriptor, at).data
+    if hash_git_object(kind, data) != one:
         raise FormatError("a Git pack changed while it was read")
     return one, kind, data
 
 
 def _parse_pack(descriptor: int, name: str) -> Iterator[tuple[int, GitId, str]]:
     """Yield where each object of a pack begins, its id and kind; everything is checked."""
+    for at, entry in parse_entries(descriptor, name):
+        if entry.number not in KINDS:
+            raise FormatError("a Git pack from elsewhere holds deltas")
+        kind = KINDS[entry.number]
+        yield at, hash_git_object(kind, entry.data), kind
+
+
+def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[int, PackEntry]]:
+    """Yield where each entry of a pack begins, and the entry.
+
+    Args:
+        descriptor: of the pack.
+        name: the SHA-1 that it has to end with; whatever it is by default, it is checked.
+
+    Raises:
+        FormatError: it is not a pack.
+    """
     size_bytes = fs.stat_descriptor(descriptor).size_bytes
     buffer = bytearray(PACK_HEADER.size)
     if size_bytes < PACK_HEADER.size + _TRAILER_BYTES:
@@ -235,15 +268,16 @@ def _parse_pack(descriptor: int, name: str) -> Iterator[tuple[int, GitId, str]]:
     magic, version, count = PACK_HEADER.unpack(buffer)
     if magic != b"PACK" or version != 2 or count > _MAX_OBJECTS:  # noqa: PLR2004  the only one
         raise FormatError("a file that should be a Git pack is something else")
-    if _hash_pack(descriptor, size_bytes) != name:
-        raise FormatError(f"Git pack {name[:12]} does not match its name")
+    found = _hash_pack(descriptor, size_bytes)
+    if not found or name not in (None, found):
+        raise FormatError(f"Git pack {(name or 'of the host')[:12]} does not match its name")
     at = PACK_HEADER.size
     for _ in range(count):
-        kind, data, end = _inflate_entry(descriptor, at)
-        yield at, hash_git_object(kind, data), kind
-        at = end
+        entry = _inflate_entry(descriptor, at)
+        yield at, entry
+        at = entry.end
     if at != size_bytes - _TRAILER_BYTES:
-        raise FormatError(f"Git pack {name[:12]} has something behind its objects")
+        raise FormatError(f"Git pack {found[:12]} has something behind its objects")
 
 
 def _hash_pack(descriptor: int, size_bytes: int) -> str:
@@ -259,16 +293,13 @@ def _hash_pack(descriptor: int, size_bytes: int) -> str:
     return digest.hexdigest() if digest.digest() == trailer else ""
 
 
-def _inflate_entry(descriptor: int, at: int) -> tuple[str, bytes, int]:
-    """Return (kind, content, where the next entry begins) of a whole object."""
+def _inflate_entry(descriptor: int, at: int) -> PackEntry:
     buffer = bytearray(_READ_BYTES)
     filled = fs.read_at(descriptor, memoryview(buffer), at)
     try:
-        number, size_bytes, header_bytes, _ = parse_entry_header(bytes(buffer[:_HEADER_BYTES]))
-        if number not in KINDS or size_bytes > MAX_OBJECT_BYTES:
-            raise FormatError(
-                "a Git pack from elsewhere holds deltas, or an object that is too long"
-            )
+        number, size_bytes, header_bytes, base = parse_entry_header(bytes(buffer[:_HEADER_BYTES]))
+        if size_bytes > MAX_OBJECT_BYTES:
+            raise FormatError("a Git pack from elsewhere holds an object that is too long")
         inflater = zlib.decompressobj()
         parts = [inflater.decompress(memoryview(buffer)[header_bytes:filled], size_bytes + 1)]
         done, end = len(parts[0]), at + filled
@@ -286,7 +317,7 @@ def _inflate_entry(descriptor: int, at: int) -> tuple[str, bytes, int]:
         raise FormatError("an object of a Git pack is damaged") from error
     if not inflater.eof or done != size_bytes:
         raise FormatError("an object of a Git pack has another length than it announces")
-    return KINDS[number], b"".join(parts), end - len(inflater.unused_data)
+    return PackEntry(number, base, b"".join(parts), end - len(inflater.unused_data))
 
 
 def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
+from mvc.history.host_urls import GitUrl
 from mvc.history.refnames import HEADS
 from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import fetch
-from mvc.remotes.settings import DEFAULT_REMOTE, REMOTES, list_remotes, write_remote
+from mvc.remotes.settings import (
+    DEFAULT_REMOTE,
+    REMOTES,
+    list_remotes,
+    parse_urls,
+    write_remote,
+)
 from mvc.remotes.tracking import set_upstream
-from mvc.storage.urls import parse_store_url
 from mvc.workspace.checkout_plan import CheckoutPlan, execute
 from mvc.workspace.context import GIT_DIR_NAME, holds_sweep_lock, init
 from mvc.workspace.journal import EntryChange
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult
     from mvc.progress import ByteProgress
-    from mvc.storage.urls import StoreUrl
+    from mvc.remotes.settings import RemoteUrl
     from mvc.workspace.context import Context
 
 
@@ -46,6 +52,7 @@ def clone(
     url: str,
     folder: Path | None,
     *,
+    content_url: str | None = None,
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
@@ -53,7 +60,7 @@ def clone(
     progress: ByteProgress = None,
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
-    parsed = parse_store_url(url)
+    parsed, store = parse_urls(url, content_url)
     folder = folder or Path(_name(parsed))
     is_new = not folder.exists()
     mark = folder / _UNFINISHED
@@ -64,7 +71,7 @@ def clone(
     try:
         context = init(folder)
         if DEFAULT_REMOTE not in list_remotes(context):
-            write_remote(context, DEFAULT_REMOTE, parsed)
+            write_remote(context, DEFAULT_REMOTE, parsed, store)
         if not content:
             for key in ("promisor", "partial"):
                 context.history.set_config(f"remote.{DEFAULT_REMOTE}.{key}", "true")
@@ -103,7 +110,7 @@ def _write_small_files(context: Context, tip: GitId) -> None:
     execute(context, plan, context.history.read_index(), None, source=tip)
 
 
-def _can_begin(folder: Path, mark: Path, url: StoreUrl) -> bool:
+def _can_begin(folder: Path, mark: Path, url: RemoteUrl) -> bool:
     """Return whether a folder is empty, or what is left of a clone of the same that was cut off."""
     if not folder.is_dir():
         return False
@@ -126,9 +133,10 @@ def _has_some(folder: Path) -> bool:
     return any((folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack"))
 
 
-def _name(url: StoreUrl) -> str:
+def _name(url: RemoteUrl) -> str:
     """Return what a clone is called: the end of where it comes from."""
-    name = (url.prefix or url.bucket).rstrip("/").rpartition("/")[2].removesuffix(".mvc")
+    path = url.path if isinstance(url, GitUrl) else url.prefix or url.bucket
+    name = path.rstrip("/").rpartition("/")[2].removesuffix(".mvc").removesuffix(".git")
     if not name:
         raise UsageError("the URL ends with no name", hint="name the folder to clone into")
     return name

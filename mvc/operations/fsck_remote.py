@@ -197,7 +197,7 @@ def _take_back(context: Context, there: Remote, progress: ByteProgress) -> list[
         listing = there.roots.read_listing(root)
         if any(True for _ in check(context.history)):
             forget_taken(there)
-            receive_history(context, there, listing.history)
+            receive_history(context, there, listing.history, root.tips())
         lost = _find_lost(context)
         told = [*_receive(context, there, listing, lost, progress)] if len(lost) else []
     except MvcError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, UsageError
+from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.history.refnames import is_ref_name
 from mvc.history.transfer import list_tree
 from mvc.operations.push import MAX_ROUNDS, MovedError, send
@@ -67,6 +67,11 @@ def publish(
     check_channel(channel)
     commit = context.history.resolve_commit(revision)
     there = open_remote(context, remote)
+    if there.is_hosted:
+        raise UnsupportedError(
+            f"{there.settings.url} is a Git host, which has no channels",
+            hint="publish to a remote that is a store",
+        )
     needed = list_tree(context.history.objects, context.history.read_commit(commit).tree)
     url, sent_bytes = str(there.settings.url), 0
     for _ in range(MAX_ROUNDS):

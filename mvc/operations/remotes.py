@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
+from mvc.history.host_urls import is_git_url
 from mvc.history.refnames import HEADS
 from mvc.operations.fetch import find_gone, prune_refs
 from mvc.remotes.checked import check_store
@@ -16,7 +17,7 @@ from mvc.remotes.settings import (
     REMOTES,
     check_remote_name,
     list_remotes,
-    parse_url,
+    parse_urls,
     write_remote,
 )
 from mvc.remotes.tracking import find_upstream
@@ -31,22 +32,27 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
-def add(context: Context, name: str, url: str) -> RemoteSettings:
-    """Add a remote."""
+def add(context: Context, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
+    """Add a remote; see ``Repo.add_remote``."""
     check_remote_name(name)
     if name in list_remotes(context):
         raise ConflictError(
             f"remote {name!r} already exists", hint='"mvc remote set-url" changes it'
         )
-    return write_remote(context, name, parse_url(context, url))
+    return write_remote(context, name, *parse_urls(url, content_url, context.worktree))
 
 
-def set_url(context: Context, name: str, url: str) -> RemoteSettings:
+def set_url(
+    context: Context, name: str, url: str, content_url: str | None = None
+) -> RemoteSettings:
     """Give a remote another URL; what was known of the old place is forgotten."""
     _require(context, name)
-    parsed = parse_url(context, url)
-    shutil.rmtree(Remote(context, list_remotes(context)[name]).folder, ignore_errors=True)
-    return write_remote(context, name, parsed)
+    old = list_remotes(context)[name]
+    if content_url is None and old.content is not None and is_git_url(url):
+        content_url = str(old.content)  # a host moves, its store stays
+    parsed = parse_urls(url, content_url, context.worktree)
+    shutil.rmtree(Remote(context, old).folder, ignore_errors=True)
+    return write_remote(context, name, *parsed)
 
 
 def remove(context: Context, name: str) -> None:

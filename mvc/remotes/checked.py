@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.errors import UnsupportedError
+from mvc.errors import UnsupportedError, UsageError
 from mvc.storage.opening import open_store
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ def check_store(context: Context, settings: RemoteSettings) -> ProbeReport:
     """Return what the store of a remote keeps of its promises, and remember whether it is enough."""
     from mvc.storage.probe import probe_store  # noqa: PLC0415  rarely needed
 
-    report = probe_store(open_store(settings.url, settings.options))
+    if settings.store is None:
+        raise UsageError(f"{settings.url} is a Git host without a store: there is nothing to check")
+    report = probe_store(open_store(settings.store, settings.options))
     _remember(context, settings, report)
     return report
 
@@ -32,19 +34,20 @@ def require_safe_refs(context: Context, settings: RemoteSettings, *, has_root: b
     Raises:
         UnsupportedError: it does not.
     """
-    if settings.url.scheme in _TRUSTED or settings.is_checked:
+    store = settings.store
+    if store is None or store.scheme in _TRUSTED or settings.is_checked:
         return
     if settings.name is None and has_root:
         return
     from mvc.storage.probe import probe_refs  # noqa: PLC0415  as above
 
-    report = probe_refs(open_store(settings.url, settings.options))
+    report = probe_refs(open_store(store, settings.options))
     _remember(context, settings, report)
     if report.failed:
         first = report.failed[0]
         raise UnsupportedError(
-            f"{settings.url} is not safe for refs: {first.name}: {first.detail}",
-            hint=f'"mvc remote check {settings.name or settings.url}" shows all that it lacks',
+            f"{store} is not safe for refs: {first.name}: {first.detail}",
+            hint=f'"mvc remote check {settings.name or store}" shows all that it lacks',
         )
 
 

@@ -52,7 +52,9 @@ def send_history(
     Returns:
         Name and length of the pack, and the names of those that it takes the place of.
     """
-    if not entries:
+    if remote.is_hosted:
+        remote.hosted.carry(context.history.objects, entries)
+    if remote.is_hosted or not entries:
         return {}, frozenset()
     objects, folder, joined = context.history.objects, scratch / "history", choose_crowd(packs)
     fs.make_dirs(folder)
@@ -105,12 +107,12 @@ def bring_history(
     """
     known = list(known)
     objects = context.history.objects
-    receive_history(context, remote, packs)
+    receive_history(context, remote, packs, tips, known)
     try:
         entries = list_new(context, tips, known)
     except MvcError:
         forget_taken(remote)  # something that came before was removed since
-        receive_history(context, remote, packs)
+        receive_history(context, remote, packs, tips)
         try:
             entries = list_new(context, tips, known)
         except (FormatError, NotFoundError) as error:
@@ -122,11 +124,23 @@ def bring_history(
     return entries
 
 
-def receive_history(context: Context, remote: Remote, packs: Mapping[str, int]) -> None:
-    """Take over the Git packs of a remote that were not taken over before."""
+def receive_history(
+    context: Context,
+    remote: Remote,
+    packs: Mapping[str, int],
+    tips: Iterable[GitId],
+    known: Iterable[GitId] = (),
+) -> None:
+    """Take over the Git packs of a remote that were not taken over before.
+
+    A Git host is asked for what the tips lead to and what is known does not.
+    """
     folder = remote.folder / "history"
     fs.make_dirs(folder)
     with fs.exclusive_lock(folder / "lock"):
+        if remote.is_hosted:
+            remote.hosted.receive(context.history.objects, tips, known, folder)
+            return
         taken = _read_taken(remote)
         missing = {name: size for name, size in packs.items() if name not in taken}
         new = _fetch_packs(remote, missing, folder)

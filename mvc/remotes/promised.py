@@ -40,13 +40,13 @@ def open_promised(context: Context) -> list[Storage]:
             PromisedPacks(Remote(context, one)), context.git_dir / _CACHE_NAME, limit_bytes
         )
         for one in list_remotes(context).values()
-        if one.is_promisor
+        if one.is_promisor and one.store is not None
     ]
 
 
 def remember_packs(remote: Remote, packs: Mapping[PackId, int]) -> None:
     """Remember which packs a remote has, if it is one that promises what is not here."""
-    if not remote.settings.is_promisor:
+    if not remote.settings.is_promisor or remote.settings.store is None:
         return
     remote.packs.indexes(packs)
     fs.make_dirs(remote.folder)

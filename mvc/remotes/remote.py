@@ -6,17 +6,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
+from mvc.history.host_urls import GitUrl
 from mvc.remotes.remote_packs import RemotePacks
 from mvc.remotes.root_store import RootStore
-from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes
+from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes, parse_urls
 from mvc.storage.limited import RateLimit, limit_storage
 from mvc.storage.opening import open_store
 from mvc.storage.options import StoreOptions
-from mvc.storage.urls import parse_store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mvc.remotes.hosted import HostedRoots
     from mvc.storage.protocol import SharedStorage
     from mvc.workspace.context import Context
 
@@ -41,16 +42,42 @@ class Remote:
 
     @cached_property
     def storage(self) -> SharedStorage:
-        """Its store."""
-        storage = open_store(self.settings.url, self.settings.options)
+        """Its store.
+
+        Raises:
+            UsageError: it is a Git host that has none.
+        """
+        url = self.settings.store
+        if url is None:
+            raise UsageError(
+                f"{self.settings.url} is a Git host: it takes history, but no content of checkpoints",
+                hint='name the store that has it: "mvc clone URL --content STORE", '
+                'or "mvc remote set-url NAME URL --content STORE"',
+            )
+        storage = open_store(url, self.settings.options)
         if self._limit_bytes_s is None:
             return storage
         return limit_storage(storage, RateLimit(self._limit_bytes_s))
 
+    @property
+    def is_hosted(self) -> bool:
+        """Whether its history is on a Git host."""
+        return isinstance(self.settings.url, GitUrl)
+
     @cached_property
-    def roots(self) -> RootStore:
+    def hosted(self) -> HostedRoots:
+        """What a Git host and the store of its content hold together."""
+        from mvc.remotes.hosted import HostedRoots  # noqa: PLC0415  most remotes are stores
+
+        settings = self.settings
+        assert isinstance(settings.url, GitUrl)
+        content = RootStore(self.storage, is_hosted=True) if settings.content else None
+        return HostedRoots(settings.url, content, timeout_s=settings.options.timeout_s)
+
+    @cached_property
+    def roots(self) -> RootStore | HostedRoots:
         """Its root."""
-        return RootStore(self.storage)
+        return self.hosted if self.is_hosted else RootStore(self.storage)
 
     @cached_property
     def packs(self) -> RemotePacks:
@@ -86,5 +113,5 @@ def open_remote(
             f"the repository has no remote {name!r}; {known}",
             hint=f'"mvc remote add {name} URL" adds it',
         )
-    url = parse_store_url(name, base=context.worktree)
+    url, _ = parse_urls(name, None, context.worktree)
     return Remote(context, RemoteSettings(None, url, (), StoreOptions()), limit_bytes_s)

@@ -28,6 +28,7 @@ LIST_ENTRIES = 256
 """So many packs are named in the root itself; then they move to a list."""
 NONCE_BYTES = 16
 _MAX_SIZE = 2**62
+_MAX_HOST_CHARS = 2048
 
 
 def list_key(name: str) -> str:
@@ -80,6 +81,7 @@ class Root:
         channels: name → what is published there.
         listed: packs named here.
         lists: names of the lists that name the others.
+        hosts: repositories on Git hosts whose history needs the packs.
         nonce: who wrote this version, in hex; no two versions have the same.
     """
 
@@ -88,6 +90,7 @@ class Root:
     channels: Mapping[str, Channel] = field(default_factory=dict)
     listed: Listing = field(default_factory=Listing)
     lists: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     nonce: str = ""
 
     def tips(self) -> list[GitId]:
@@ -100,7 +103,7 @@ class _Channel(msgspec.Struct, forbid_unknown_fields=True):
     number: int
 
 
-class _Root(msgspec.Struct, forbid_unknown_fields=True):
+class _Root(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     version: int = msgspec.field(name="mvc-remote")
     nonce: str
     head: str
@@ -109,6 +112,7 @@ class _Root(msgspec.Struct, forbid_unknown_fields=True):
     packs: dict[str, int]
     history: dict[str, int]
     lists: list[str]
+    hosts: list[str] = []
 
 
 class _List(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,6 +138,7 @@ def encode_root(root: Root) -> bytes:
         _by_key(root.listed.packs),
         _by_key(root.listed.history),
         list(root.lists),
+        sorted(root.hosts),
     )
     return msgspec.json.encode(told) + b"\n"
 
@@ -156,6 +161,7 @@ def parse_root(data: bytes) -> Root:
             "a channel",
         )
     _check(all(is_hex_id(name, 2 * ID_BYTES) for name in told.lists), "a list")
+    _check(all(0 < len(name) <= _MAX_HOST_CHARS for name in told.hosts), "a host")
     _check(is_hex_id(told.nonce, 2 * NONCE_BYTES) and is_ref_name(told.head), "its nonce or head")
     return Root(
         {name: GitId(value) for name, value in told.refs.items()},
@@ -163,6 +169,7 @@ def parse_root(data: bytes) -> Root:
         {name: Channel(GitId(one.commit), one.number) for name, one in told.channels.items()},
         _listing(told.packs, told.history),
         tuple(told.lists),
+        tuple(told.hosts),
         told.nonce,
     )
 

@@ -45,10 +45,18 @@ class RootStore:
     Args:
         storage: of the remote.
         patience_s: how long to try while others, or the store, are in the way.
+        is_hosted: whether the history is on a Git host, and the store has the content only.
     """
 
-    def __init__(self, storage: SharedStorage, *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(
+        self,
+        storage: SharedStorage,
+        *,
+        patience_s: float = _PATIENCE_S,
+        is_hosted: bool = False,
+    ) -> None:
         self.storage = storage
+        self._is_hosted = is_hosted
         self._patience_s = patience_s
         self._lists: dict[str, Listing] = {}
         self._seen: tuple[Root | None, str | None] | None = None
@@ -60,7 +68,20 @@ class RootStore:
 
     def _read(self) -> tuple[Root | None, str | None]:
         found = self.storage.read_tagged(ROOT_KEY)
-        return (None, None) if found is None else (parse_root(found.data), found.tag)
+        if found is None:
+            return None, None
+        root = parse_root(found.data)
+        if self._is_hosted and (root.refs or root.channels):
+            raise ConflictError(
+                "the store has a history of its own",
+                hint="name another prefix for the content of the Git host",
+            )
+        if root.hosts and not self._is_hosted:
+            raise ConflictError(
+                f"the store has just the content for a Git host, {', '.join(root.hosts)}",
+                hint='name the Git host, and this store with it: "mvc clone URL --content STORE"',
+            )
+        return root, found.tag
 
     def read_listing(self, root: Root) -> Listing:
         """Return all packs that a root names; lists are read once."""

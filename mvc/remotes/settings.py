@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.history.config import is_true, last_value
+from mvc.history.host_urls import GitUrl, is_git_url, parse_git_url
 from mvc.history.refspecs import default_fetch, fetch_specs
 from mvc.storage.options import DEFAULT_TIMEOUT_S, StoreOptions
-from mvc.storage.urls import hide_secrets, is_store_url, parse_store_url
+from mvc.storage.urls import StoreUrl, hide_secrets, parse_store_url
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mvc.history.config import Config
     from mvc.history.refspecs import Refspec
-    from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
 
+RemoteUrl = StoreUrl | GitUrl
 DEFAULT_REMOTE = "origin"
 REMOTES = "refs/remotes/"
+_STORE = re.compile(r"(s3|gs|az|hf|file|memory):")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _LONGEST_TIMEOUT_S = 3600
 _KEYS = (
@@ -42,26 +46,33 @@ class RemoteSettings:
 
     Attributes:
         name: its name; None for one that is given by its URL alone.
-        url: where it is.
+        url: where it is: a store, or a repository on a Git host.
         fetch: what a fetch brings and where it goes.
         options: how its store is reached.
         is_checked: whether the store is known to keep what refs need.
         is_promisor: whether reads take from it what is not here.
         is_partial: whether a fetch brings no content.
+        content: of a Git host: the store that has the content, if there is one.
     """
 
     name: str | None
-    url: StoreUrl
+    url: RemoteUrl
     fetch: tuple[Refspec, ...]
     options: StoreOptions
     is_checked: bool = False
     is_promisor: bool = False
     is_partial: bool = False
+    content: StoreUrl | None = None
+
+    @property
+    def store(self) -> StoreUrl | None:
+        """Where the content is; None if nowhere."""
+        return self.url if isinstance(self.url, StoreUrl) else self.content
 
     @property
     def place(self) -> str:
         """Where the store is: the URL, and the server if one is named."""
-        return _name_place(self.url, self.options.endpoint)
+        return _name_place(self.store, self.options.endpoint) if self.store else ""
 
 
 def _name_place(url: StoreUrl, endpoint: str | None) -> str:
@@ -83,17 +94,36 @@ def list_remotes(context: Context) -> dict[str, RemoteSettings]:
     return {name: _read_settings(context, config, name) for name in sorted(names)}
 
 
-def parse_url(context: Context, url: str) -> StoreUrl:
-    """Return where a remote is to be, given as a user does."""
-    if not is_store_url(url):
-        raise UsageError(f"{hide_secrets(url)!r} is not the URL of a store")
-    return parse_store_url(url, base=context.worktree)
+def parse_urls(
+    url: str, content: str | None, base: Path | None = None
+) -> tuple[RemoteUrl, StoreUrl | None]:
+    """Return where a remote is to be, and its content if that is elsewhere, given as users do.
+
+    A path is that of a Git repository if its content is elsewhere, and else that of a store.
+
+    Raises:
+        UsageError: one of them is not valid, or a store has its content elsewhere.
+    """
+    is_store = _STORE.match(url) is not None
+    if content is None:
+        is_git = is_git_url(url) and not is_store
+        return (parse_git_url if is_git else parse_store_url)(url, base=base), None
+    if is_store and not url.startswith("file:"):
+        raise UsageError(f"{parse_store_url(url)} is a store: its content is there, too")
+    return parse_git_url(url, base=base), parse_store_url(content, base=base)
 
 
-def write_remote(context: Context, name: str, url: StoreUrl) -> RemoteSettings:
-    """Write a remote to the config, with its URL as it was understood."""
-    context.history.set_config(f"remote.{name}.url", str(url))
-    context.history.set_config(f"remote.{name}.fetch", default_fetch(name))
+def write_remote(
+    context: Context, name: str, url: RemoteUrl, content: StoreUrl | None = None
+) -> RemoteSettings:
+    """Write a remote to the config, with its URLs as they were understood."""
+    history = context.history
+    if content is None and f"remote.{name}.content" in history.read_config():
+        history.unset_config(f"remote.{name}.content")
+    history.set_config(f"remote.{name}.url", str(url))
+    if content is not None:
+        history.set_config(f"remote.{name}.content", str(content))
+    history.set_config(f"remote.{name}.fetch", default_fetch(name))
     return list_remotes(context)[name]
 
 
@@ -124,10 +154,11 @@ def _read_settings(context: Context, config: Config, name: str) -> RemoteSetting
     timeout = get("timeout") or str(DEFAULT_TIMEOUT_S)
     _check_timeout(f"remote.{name}.timeout", timeout)
     spool = context.git_dir / "tmp"
-    url = parse_store_url(get("url") or "", base=context.worktree)
+    url, content = parse_urls(get("url") or "", get("content"), context.worktree)
+    store = url if isinstance(url, StoreUrl) else content
     # What was found out about another place says nothing about this one.
     tags, _, place = (get("checked") or "").partition(" ")
-    is_checked = place == _name_place(url, get("endpoint"))
+    is_checked = store is not None and place == _name_place(store, get("endpoint"))
     return RemoteSettings(
         name,
         url,
@@ -142,4 +173,5 @@ def _read_settings(context: Context, config: Config, name: str) -> RemoteSetting
         is_checked,
         is_true(get("promisor")),
         is_true(get("partial")),
+        content,
     )

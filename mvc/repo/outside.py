@@ -83,6 +83,7 @@ def clone(
     url: StrPath,
     folder: StrPath | None = None,
     *,
+    content_url: StrPath | None = None,
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
@@ -93,7 +94,9 @@ def clone(
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``hf://buckets/namespace/name``,
-            ``file:///folder`` or a path.
+            ``file:///folder`` or a path of a store; or a repository on a Git host: ``https://…``,
+            ``ssh://…``, ``user@host:path``, ``git://…``, ``git+file:///folder``.
+        content_url: of a Git host: the store that has the content of checkpoints.
         folder: new or empty; by default named as the end of the URL, in the current folder.
         branch: the branch to check out; by default the one that the remote names.
         checkout: write its files.
@@ -114,6 +117,7 @@ def clone(
     done: CloneResult = operations.clone.clone(
         str(url),
         None if folder is None else Path(folder),
+        content_url=None if content_url is None else str(content_url),
         branch=branch,
         checkout=checkout,
         content=content,

@@ -37,18 +37,20 @@ class Remotes(OpenRepo):
         """
         return remotes.settings.list_remotes(self._context)
 
-    def add_remote(self, name: str, url: str) -> RemoteSettings:
+    def add_remote(self, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
         """Add a remote; nothing is asked of it yet.
 
         Args:
             name: such as ``origin``.
             url: as of ``mvc.clone``; credentials are never part of it.
+            content_url: if ``url`` is a repository on a Git host: the store that has the content of
+                checkpoints. Without one, only history without checkpoints can be pushed there.
 
         Raises:
             ConflictError: there is one of that name.
-            UsageError: not a valid name, or not the URL of a store.
+            UsageError: not a valid name or URL.
         """
-        return operations.remotes.add(self._context, name, url)
+        return operations.remotes.add(self._context, name, url, content_url)
 
     def rename_remote(self, old: str, new: str) -> RemoteSettings:
         """Rename a remote, with all that follows it.
@@ -67,14 +69,14 @@ class Remotes(OpenRepo):
         """
         operations.remotes.remove(self._context, name)
 
-    def set_remote_url(self, name: str, url: str) -> RemoteSettings:
-        """Let a remote be elsewhere.
+    def set_remote_url(self, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
+        """Let a remote be elsewhere; from one Git host to another, the store of its content stays.
 
         Raises:
             NotFoundError: there is none of that name.
-            UsageError: not the URL of a store.
+            UsageError: not a valid URL.
         """
-        return operations.remotes.set_url(self._context, name, url)
+        return operations.remotes.set_url(self._context, name, url, content_url)
 
     def check_remote(self, remote: str | None = None) -> ProbeReport:
         """Ask the store of a remote what it keeps of its promises, and remember if it is enough.

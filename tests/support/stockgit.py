@@ -14,7 +14,7 @@ from mvc.history.values import Identity, Stamp, TreeEntry
 WHO = Identity("Ann Example", "ann@example.org")
 START_S = 1_700_000_000
 
-_ENV = {
+ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -32,7 +32,7 @@ def run_git(git_dir: Path, *arguments: str, data: bytes | None = None, check: bo
         input=data,
         capture_output=True,
         check=check,
-        env=_ENV,
+        env=ENVIRONMENT,
         cwd=git_dir.parent,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import Content, Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -13,6 +13,7 @@ from mvc.cli.progress import byte_progress
 def clone(
     url: Annotated[str, Argument(metavar="URL")],
     folder: Annotated[str | None, Argument(metavar="[DIR]")] = None,
+    content: Content = None,
     branch: Annotated[
         str | None,
         Option(
@@ -36,7 +37,8 @@ def clone(
     """Make a repository from a remote, with its default branch checked out.
 
     URL is s3://BUCKET/PREFIX, gs://..., az://..., hf://buckets/NAMESPACE/NAME, file:///FOLDER or a
-    path. Every byte is verified before it is used. Credentials come from where the tools of
+    path. If history is on a Git host, URL is that of the repository there (https://, ssh://, USER@HOST:PATH,
+    git://, git+file:///FOLDER), and --content names the store. Every byte is verified before it is used. Credentials come from where the tools of
     the platform look for them; an S3 server of your own is named by AWS_ENDPOINT_URL.
     """
     from mvc.repo import clone as make
@@ -46,6 +48,7 @@ def clone(
         repo = make(
             url,
             folder,
+            content_url=content,
             branch=branch,
             checkout=not no_checkout,
             content=not no_content,

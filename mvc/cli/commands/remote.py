@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import CommandUsageError, Content, Json
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.render.remotes import fetched_line, state_fields, write_state
@@ -16,6 +16,7 @@ from mvc.cli.session import open_repo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mvc.remotes.settings import RemoteSettings
     from mvc.repo import Repo
 
 VERBS = "add remove rename set-url get-url show prune check"
@@ -24,13 +25,16 @@ VERBS = "add remove rename set-url get-url show prune check"
 def remote(
     words: Annotated[list[str] | None, Argument(metavar="[WORD...]")] = None,
     verbose: Annotated[bool, Option("-v", "--verbose", help="List the URLs too.")] = False,
+    content: Content = None,
     as_json: Json = False,
 ) -> None:
     """Name the places to push to and fetch from.
 
     mvc remote lists them; add NAME URL, remove NAME, rename OLD NEW, set-url NAME URL and get-url
     NAME do what they say. show NAME compares a remote with what is known of it here, and prune NAME
-    forgets the branches that are gone there. A URL never holds credentials: they come from where the tools of the platform
+    forgets the branches that are gone there. History can be on any Git host: then URL is that of the
+    repository there, as of mvc clone, and --content names the store of what is in checkpoints. A URL
+    never holds credentials: they come from where the tools of the platform
     look for them.
 
     check NAME (or a URL) asks a store, with a few dozen requests, what it keeps of its promises, and
@@ -38,6 +42,8 @@ def remote(
     """
     repo = open_repo()
     verb, *rest = words or ["list"]
+    if content is not None and verb not in ("add", "set-url"):
+        raise CommandUsageError("--content goes with add and set-url")
     if verb == "list":
         _take(rest, 0, "")
         _list(repo, verbose=verbose, as_json=as_json)
@@ -47,11 +53,11 @@ def remote(
         looks[verb](repo, rest, as_json=as_json)
         return
     verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
-        "add": _add,
+        "add": lambda repo, words: _add(repo, words, content),
         "remove": _remove,
         "rm": _remove,
         "rename": _rename,
-        "set-url": _set_url,
+        "set-url": lambda repo, words: _set_url(repo, words, content),
         "get-url": _get_url,
     }
     if verb not in verbs:
@@ -66,12 +72,17 @@ def remote(
 def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
     found = repo.remotes()
     if as_json:
-        write_json([{"name": name, "url": str(one.url)} for name, one in found.items()])
+        write_json([_fields(one) for one in found.values()])
         return
     for name, one in found.items():
-        stdout().line(
-            f"{printable(name)}\t{printable(str(one.url))}" if verbose else printable(name)
-        )
+        content = f" (content: {one.content})" if one.content else ""
+        url = f"\t{printable(f'{one.url}{content}')}" if verbose else ""
+        stdout().line(printable(name) + url)
+
+
+def _fields(settings: RemoteSettings) -> dict[str, object]:
+    fields: dict[str, object] = {"name": settings.name, "url": str(settings.url)}
+    return fields | ({"content": str(settings.content)} if settings.content else {})
 
 
 def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
@@ -126,9 +137,9 @@ def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:
     return words
 
 
-def _add(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+def _add(repo: Repo, words: Sequence[str], content: str | None) -> dict[str, object]:
     name, url = _take(words, 2, "add NAME URL")
-    return {"name": name, "url": str(repo.add_remote(name, url).url)}
+    return _fields(repo.add_remote(name, url, content))
 
 
 def _remove(repo: Repo, words: Sequence[str]) -> dict[str, object]:
@@ -139,12 +150,12 @@ def _remove(repo: Repo, words: Sequence[str]) -> dict[str, object]:
 
 def _rename(repo: Repo, words: Sequence[str]) -> dict[str, object]:
     old, new = _take(words, 2, "rename OLD NEW")
-    return {"old_name": old, "name": new, "url": str(repo.rename_remote(old, new).url)}
+    return {"old_name": old, **_fields(repo.rename_remote(old, new))}
 
 
-def _set_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
+def _set_url(repo: Repo, words: Sequence[str], content: str | None) -> dict[str, object]:
     name, url = _take(words, 2, "set-url NAME URL")
-    return {"name": name, "url": str(repo.set_remote_url(name, url).url)}
+    return _fields(repo.set_remote_url(name, url, content))
 
 
 def _get_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
@@ -152,4 +163,4 @@ def _get_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
     found = repo.remotes().get(name)
     if found is None:
         raise CommandUsageError(f"the repository has no remote {name!r}")
-    return {"name": name, "url": str(found.url)}
+    return _fields(found)

@@ -1,0 +1,202 @@
+"""Clients of dulwich, each made for one exchange with a Git host, within bounds."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urljoin, urlsplit
+
+from dulwich.client import (
+    GitClient,
+    SSHGitClient,
+    SubprocessGitClient,
+    TCPGitClient,
+    TraditionalGitClient,
+    Urllib3HttpGitClient,
+)
+from dulwich.errors import GitProtocolError
+from dulwich.protocol import TCP_GIT_PORT
+from dulwich.protocol import Protocol as GitProtocol
+
+from mvc.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dulwich.config import StackedConfig
+
+    from mvc.history.host_urls import GitUrl
+
+_MAX_TALK_BYTES = 64 * 2**20
+"""All that a host may say beside packs: as much as the root of a store may have."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Closable(Protocol):
+    """What holds a connection open."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+def make_client(
+    url: GitUrl,
+    config: StackedConfig,
+    meter: Meter,
+    login: tuple[str, str] | None,
+    timeout_s: int,
+) -> tuple[GitClient, str, list[Closable]]:
+    """Return what speaks to a host, the path to name to it, and what to close at the end."""
+    opened: list[Closable] = []
+    common: dict[str, Any] = {"thin_packs": False, "quiet": True}
+    if url.scheme in ("http", "https"):
+        user, password = login or (None, None)
+        web = _HttpClient(
+            str(url), config=config, username=user, password=password, timeout=timeout_s, **common
+        )
+        web.meter = meter
+        manager = _Manager(web.pool_manager)
+        opened.append(manager)
+        web.pool_manager = cast("Any", manager)
+        return web, "", opened
+    common["report_activity"] = meter.take
+    client: _SshClient | _TcpClient | _PipeClient
+    if url.scheme == "ssh":
+        client = _SshClient(
+            url.host, port=url.port, username=url.user, config=config,
+            ssh_command=os.environ.get("GIT_SSH_COMMAND"), **common,
+        )  # fmt: skip
+    elif url.scheme == "git":
+        client = _TcpClient(url.host, port=url.port, **common)
+        client.timeout_s = timeout_s
+    else:
+        client = _PipeClient(**common)
+    client.opened = opened
+    return client, url.path, opened
+
+
+class Meter:
+    """Bounds what a host may say."""
+
+    def __init__(self, url: GitUrl) -> None:
+        self._url = url
+        self.left_bytes = _MAX_TALK_BYTES
+
+    def take(self, size_bytes: int, what: str = "read") -> None:
+        """Count bytes; FormatError once they are too many."""
+        if what == "read":
+            self.left_bytes -= size_bytes
+            if self.left_bytes < 0:
+                raise FormatError(f"{self._url} says more than {_MAX_TALK_BYTES:,} bytes")
+
+
+class _Manager:
+    """Sends requests through another manager, and can close all that they opened."""
+
+    def __init__(self, manager: Any) -> None:
+        self.headers = manager.headers
+        self._manager = manager
+        self._answers: list[Any] = []
+
+    def request(self, *arguments: Any, **options: Any) -> Any:
+        answer = self._manager.request(*arguments, **options)
+        self._answers.append(answer)
+        return answer
+
+    def close(self) -> None:
+        for answer in self._answers:
+            answer.close()
+        self._manager.clear()
+
+
+class _HttpClient(Urllib3HttpGitClient):
+    """Speaks only to the host it was told, only Git's smart protocol, and is metered."""
+
+    meter: Meter
+
+    def _http_request(
+        self,
+        url: str,
+        headers: dict[str, str] | None = None,
+        data: bytes | Iterator[bytes] | None = None,
+        raise_for_status: bool = True,  # noqa: FBT001, FBT002  dulwich's
+    ) -> Any:
+        self._check_origin(url)
+        answer, read = super()._http_request(url, headers, data, raise_for_status)
+        try:
+            self._check_answer(answer, url)
+        except GitProtocolError:
+            answer.close()
+            raise
+
+        def metered(size_bytes: int) -> bytes:
+            found = read(size_bytes)
+            self.meter.take(len(found))
+            return found
+
+        return answer, metered
+
+    def _check_answer(self, answer: Any, url: str) -> None:
+        self._check_origin(urljoin(url, answer.redirect_location))
+        if not (answer.content_type or "").startswith("application/x-git-"):
+            raise GitProtocolError("it answers, but not as a Git server does")
+
+    def _check_origin(self, url: str) -> None:
+        wanted, found = urlsplit(self._base_url), urlsplit(url)
+        is_same = wanted.hostname == found.hostname
+        if not is_same or (wanted.scheme == "https" and found.scheme != "https"):
+            raise GitProtocolError(f"it leads elsewhere, to {found.scheme}://{found.hostname}")
+
+
+class _Tracked(TraditionalGitClient):
+    """Notes the connections that it opens: dulwich leaves them open when something fails."""
+
+    opened: list[Closable]
+
+    def _connect(self, cmd: bytes, path: str | bytes, protocol_version: int | None = None) -> Any:
+        found = super()._connect(cmd, path, protocol_version)
+        self.opened.append(found[0])
+        return found
+
+
+class _SshClient(_Tracked, SSHGitClient):
+    pass
+
+
+class _PipeClient(_Tracked, SubprocessGitClient):
+    pass
+
+
+class _TcpClient(TCPGitClient):
+    """As dulwich's, but it does not wait forever, and writes all of what it is given."""
+
+    opened: list[Closable]
+    timeout_s: int
+
+    def _connect(self, cmd: bytes, path: str | bytes, *_: object) -> Any:
+        link = socket.create_connection((self._host, self._port), timeout=self.timeout_s)
+        reader = link.makefile("rb")
+
+        def close() -> None:
+            reader.close()
+            link.close()
+
+        def end() -> None:
+            with suppress(OSError):
+                link.shutdown(socket.SHUT_WR)
+
+        protocol = GitProtocol(reader.read, link.sendall, close, self._report_activity, end)
+        self.opened.append(protocol)
+        name = path.encode() if isinstance(path, str) else path
+        port = "" if self._port == TCP_GIT_PORT else f":{self._port}"
+        host = f"host={self._host}{port}".encode()
+        version = b"\0\0version=2\0" if cmd == b"upload-pack" else b""
+        protocol.send_cmd(
+            b"git-" + cmd,
+            name.removeprefix(b"/") if name.startswith(b"/~") else name,
+            host + version,
+        )
+        return protocol, lambda: bool(select.select([link], [], [], 0)[0]), None

@@ -1,0 +1,129 @@
+"""What the URL of a repository on a Git host says. Pure.
+
+As those of stores, it never holds a password or token: these come from where Git finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from mvc.errors import UsageError
+
+HostScheme = Literal["https", "http", "ssh", "git", "file"]
+
+_SCHEMES: dict[str, HostScheme] = {
+    "https": "https", "http": "http", "ssh": "ssh", "git": "git",
+    "git+ssh": "ssh", "git+file": "file", "file": "file",
+}  # fmt: skip
+_GIT_ONLY = _SCHEMES.keys() - {"file"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SHORT = re.compile(
+    r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(?!//)(.+)"
+)
+_HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]*\Z")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_HINT = "use https://, ssh://, git://, user@host:path or git+file:///folder"
+_CREDENTIALS_HINT = "Git's credential helpers, ~/.netrc and the ssh agent are asked for credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class GitUrl:
+    """Where a Git repository is, on a host or in a folder.
+
+    Attributes:
+        scheme: how it is reached.
+        host: name or address; empty for a folder.
+        port: if it is not the usual one.
+        user: of ssh; None elsewhere.
+        path: on the host, relative to the home folder if it has no slash at its begin.
+        text: the whole, as it was given.
+    """
+
+    scheme: HostScheme
+    host: str
+    port: int | None
+    user: str | None
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def identity(self) -> str:
+        """Host and path: the same for all ways to reach one repository, as hosts use to have them."""
+        return f"{self.host}/{self.path.strip('/').removesuffix('.git')}".lower()
+
+
+def is_git_url(text: str) -> bool:
+    """Return whether a text is the URL of a Git host, whatever else may be said of it."""
+    scheme = _URL.match(text)
+    return scheme[1].lower() in _GIT_ONLY if scheme else _match_short(text) is not None
+
+
+def _match_short(text: str) -> re.Match[str] | None:
+    """Return the parts of ``user@host:path``, or None; ``https:/host`` is a URL with a slash lost."""
+    found = _SHORT.match(text)
+    return None if found is None or found[2] in _SCHEMES else found
+
+
+def parse_git_url(text: str, *, base: Path | None = None) -> GitUrl:
+    """Return what a URL, ``user@host:path`` or the path of a folder says.
+
+    Raises:
+        UsageError: it is not one, or holds a password.
+    """
+    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
+        raise UsageError("the URL of a Git host is empty or has control characters")
+    scheme = _URL.match(text)
+    if scheme is not None:
+        return _parse_url(text, scheme[1].lower())
+    short = _match_short(text)
+    if short is None:
+        path = str(((base or Path.cwd()) / Path(text).expanduser()).resolve())
+        return _folder(path)
+    user, host, path = short.groups()
+    return _checked(GitUrl("ssh", host.strip("[]"), None, user, path, text))
+
+
+def _parse_url(text: str, scheme: str) -> GitUrl:
+    shown = re.sub(r"(?<=//)\S*@", "", re.sub(r"[?#]\S*", "", text))
+    if scheme not in _SCHEMES:
+        raise UsageError(f"{shown!r} is not the URL of a Git host", hint=_HINT)
+    kind = _SCHEMES[scheme]
+    try:
+        parts = urlsplit(text)
+        host, port, user, password = (
+            parts.hostname or "",
+            parts.port,
+            parts.username,
+            parts.password,
+        )
+    except ValueError as error:
+        raise UsageError(f"{shown!r} is not a valid URL") from error
+    if password is not None or (user is not None and kind != "ssh"):
+        raise UsageError(f"the URL {shown!r} holds credentials", hint=_CREDENTIALS_HINT)
+    if parts.query or parts.fragment:
+        raise UsageError(f"the URL {shown!r} has more than a host and a path")
+    if kind == "file":
+        if host not in ("", "localhost") or port is not None or len(parts.path) < 2:  # noqa: PLR2004
+            raise UsageError(f"{shown!r} does not name a folder of this machine")
+        return _folder(unquote(parts.path))
+    path = unquote(parts.path) if kind in ("ssh", "git") else parts.path
+    return _checked(GitUrl(kind, host, port, user, path, text))
+
+
+def _folder(path: str) -> GitUrl:
+    return GitUrl("file", "", None, None, path, f"git+file://{path}")
+
+
+def _checked(url: GitUrl) -> GitUrl:
+    """Return a URL of which no part can be taken for an option of what it is handed to."""
+    is_named = _HOST.match(url.host) and (url.user is None or _USER.match(url.user))
+    if not is_named or not url.path.strip("/") or url.path.startswith("-"):
+        raise UsageError(f"{url.text!r} does not name a repository on a host", hint=_HINT)
+    return url

@@ -1,0 +1,330 @@
+"""A Git repository elsewhere, reached as Git reaches it: over HTTP, ssh, Git's own protocol or a pipe.
+
+dulwich speaks the protocols. What a host says is untrusted: how much it may say is bounded, what it
+says is checked, and whatever its bytes make a parser raise becomes one error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dulwich.client import HTTPUnauthorized
+from dulwich.config import StackedConfig, apply_instead_of
+from dulwich.errors import GitProtocolError, NotGitRepository, SendPackError
+from dulwich.objects import ZERO_SHA
+from dulwich.pack import UnpackedObject
+
+from mvc import fs
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    MvcError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from mvc.history.git_pack import NUMBERS
+from mvc.history.host_clients import LOOPBACK, Meter, make_client
+from mvc.history.host_urls import parse_git_url
+from mvc.history.logins import find_logins, report_login
+from mvc.history.refnames import HEADS, is_ref_name
+from mvc.ids import GitId, is_git_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mvc.history.host_urls import GitUrl
+    from mvc.history.objects import ObjectStore
+    from mvc.history.transfer import Entry
+
+_Answer = TypeVar("_Answer")
+_HEAD = b"HEAD"
+_PREFIXES = [_HEAD, b"refs/"]
+_PEELED = b"^{}"
+_MAX_PACK_BYTES = 2**34
+_MAX_HAVES = 256  # what Git itself offers before it gives up
+_MAX_DETAIL_CHARS = 300
+_MAIN = HEADS + "main"
+_LOGIN_HINT = (
+    "Git's credential helpers and ~/.netrc were asked; "
+    '"git credential approve" or a helper such as "store" keeps what the host wants'
+)
+
+Move = tuple["GitId | None", "GitId | None"]
+"""What a ref is to be before, and after; None: not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRefs:
+    """The refs of a host: full name → id, and the branch that a clone checks out."""
+
+    refs: dict[str, GitId] = field(default_factory=dict)
+    head: str = _MAIN
+
+
+class GitHost:
+    """A repository on a Git host; every call connects anew.
+
+    Args:
+        url: of the repository.
+        timeout_s: after how many seconds without an answer a host is given up.
+    """
+
+    def __init__(self, url: GitUrl, *, timeout_s: int = 60) -> None:
+        self.url = url
+        self._timeout_s = timeout_s
+        self._login: tuple[str, str] | None = None
+        self._meter = Meter(url)
+        self._is_sent = False
+
+    def read_refs(self) -> HostRefs:
+        """Return the refs as they are now.
+
+        Raises:
+            NotFoundError: no repository is there.
+            FormatError: what came is not a list of refs.
+            StorageError: the host cannot be reached, or refuses.
+        """
+        found = self._ask(lambda client, path: client.get_refs(path, ref_prefix=_PREFIXES))
+        if found.object_format not in (None, "sha1"):
+            raise UnsupportedError(f"{self.url} names objects by {found.object_format}, not SHA-1")
+        return _parse_refs(found.refs, found.symrefs)
+
+    def fetch(self, wants: Iterable[GitId], haves: Haves, path: Path) -> None:
+        """Write a pack with all that some commits lead to and others do not.
+
+        Raises:
+            As of ``read_refs``.
+        """
+        names: list[Any] = [one.encode() for one in wants]
+        with fs.DurableFile(path.parent) as file:
+            left_bytes = _MAX_PACK_BYTES
+
+            def write(data: bytes) -> int:
+                nonlocal left_bytes
+                left_bytes -= len(data)
+                if left_bytes < 0:
+                    raise FormatError(f"{self.url} sends a pack without an end")
+                self._meter.left_bytes += len(data)
+                file.write([data])
+                return len(data)
+
+            self._ask(
+                lambda client, at: client.fetch_pack(at, lambda *_, **__: names, haves, write)
+            )
+            file.publish(path)
+
+    def push(
+        self, moves: Mapping[str, Move], objects: ObjectStore, entries: Sequence[Entry]
+    ) -> None:
+        """Send objects and move refs: all of them or none, where the host can.
+
+        Raises:
+            ConflictError: a ref is not what it should be, or the host refused to move one.
+            StorageError: the host cannot be reached, or refuses; nothing moved.
+        """
+        self._is_sent = False
+        try:
+            self._push(moves, objects, entries, is_atomic=len(moves) > 1)
+        except (StorageError, FormatError):
+            if not self._is_sent:
+                raise
+            now = self.read_refs().refs  # the answer may have got lost behind a push that was done
+            if any(now.get(name) != new for name, (_, new) in moves.items()):
+                raise
+
+    def _push(
+        self,
+        moves: Mapping[str, Move],
+        objects: ObjectStore,
+        entries: Sequence[Entry],
+        *,
+        is_atomic: bool,
+    ) -> None:
+        def move(found: Mapping[bytes, bytes]) -> Any:
+            for name, (old, _) in moves.items():
+                now = found.get(name.encode())
+                if now != (old and old.encode()):
+                    raise ConflictError(
+                        f"{name} moved on the remote meanwhile",
+                        hint='run "mvc fetch", then try again',
+                    )
+            self._is_sent = True
+            return {
+                one.encode(): (new or "").encode() or ZERO_SHA for one, (_, new) in moves.items()
+            }
+
+        def generate(*_: object, **__: object) -> tuple[int, Iterator[UnpackedObject]]:
+            return len(entries), (_unpack(objects, one) for one, _ in entries)
+
+        try:
+            result = self._ask(
+                lambda client, at: client.send_pack(at, move, generate, atomic=is_atomic),
+                to_push=True,
+            )
+        except StorageError as error:
+            if is_atomic and "atomic push" in error.message:
+                self._push(moves, objects, entries, is_atomic=False)
+                return
+            raise
+        refused = {_text(name): why for name, why in (result.ref_status or {}).items() if why}
+        if refused:
+            told = "; ".join(f"{name}: {_clean(why)}" for name, why in refused.items())
+            rest = sorted(moves.keys() - refused.keys())
+            moved = "" if is_atomic or not rest else f"; {', '.join(rest)} moved"
+            raise ConflictError(
+                f"{self.url} refused {told}{moved}", hint='"mvc fetch" shows what is there now'
+            )
+
+    def _ask(self, call: Callable[[Any, str], _Answer], *, to_push: bool = False) -> _Answer:
+        """Return what a call gives, with credentials if the host wants some."""
+        url = self._resolve(to_push=to_push)
+        answer = self._try(url, call, self._login)
+        if not isinstance(answer, HTTPUnauthorized):
+            return answer
+        if url.scheme == "http" and url.host not in LOOPBACK:
+            raise StorageError(
+                f"{self.url} asks for credentials, which are not sent unencrypted",
+                hint="use https",
+            )
+        for login in find_logins(url):
+            answer = self._try(url, call, (login.user, login.password))
+            is_good = not isinstance(answer, HTTPUnauthorized)
+            report_login(url, login, is_good=is_good)
+            if not isinstance(answer, HTTPUnauthorized):
+                self._login = login.user, login.password
+                return answer
+        raise StorageError(f"{self.url} does not let us in", hint=_LOGIN_HINT)
+
+    def _try(
+        self,
+        url: GitUrl,
+        call: Callable[[Any, str], _Answer],
+        login: tuple[str, str] | None,
+    ) -> _Answer | HTTPUnauthorized:
+        self._meter = Meter(url)
+        client, path, opened = make_client(url, self._config, self._meter, login, self._timeout_s)
+        try:
+            return call(client, path)
+        except HTTPUnauthorized as error:
+            return error
+        except MvcError:
+            raise
+        except NotGitRepository:
+            raise NotFoundError(f"{self.url} is not a Git repository") from None
+        except (GitProtocolError, SendPackError, OSError) as error:
+            raise StorageError(f"{self.url}: {_describe(error)}") from None
+        except Exception as error:  # noqa: BLE001  hostile bytes make dulwich raise anything
+            raise FormatError(
+                f"{self.url} does not speak Git's protocol: {_clean(str(error)) or type(error).__name__}"
+            ) from None
+        finally:
+            client.close()
+            for one in opened:
+                with suppress(OSError, GitProtocolError):
+                    one.close()
+
+    @cached_property
+    def _config(self) -> StackedConfig:
+        """What user and machine say about Git: never a repository, whose config may be a stranger's."""
+        try:
+            return StackedConfig(StackedConfig.default_backends())
+        except (OSError, ValueError) as error:
+            raise FormatError(f"the Git config of the user is damaged: {error}") from None
+
+    def _resolve(self, *, to_push: bool) -> GitUrl:
+        """Return the URL with what the user's ``insteadOf`` makes of it."""
+        text = str(self.url)
+        changed = apply_instead_of(self._config, text, push=to_push)
+        return self.url if changed == text else parse_git_url(changed)
+
+
+class Haves:
+    """What is offered to a host as known here: some tips, then what they are built upon.
+
+    Args:
+        objects: of the repository.
+        tips: commits and tags; what is not here is passed over.
+    """
+
+    def __init__(self, objects: ObjectStore, tips: Iterable[GitId]) -> None:
+        self._objects = objects
+        self._pending = deque(one for one in dict.fromkeys(tips) if _is_commit(objects, one))
+        self._seen = set(self._pending)
+        self._tips = len(self._pending)
+        self._left = max(_MAX_HAVES, self._tips)
+
+    def __next__(self) -> bytes | None:
+        """Return the next id, or None at the end."""
+        if not self._pending or not self._left:
+            return None
+        self._left -= 1
+        self._tips -= 1
+        one = self._pending.popleft()
+        for parent in self._objects.read_commit(one).parents:
+            if parent not in self._seen:
+                self._seen.add(parent)
+                self._pending.append(parent)
+        return one.encode()
+
+    def ack(self, _: bytes) -> None:
+        """Offer just the other tips: something in common was found."""
+        self._left = max(0, min(self._left, self._tips))
+
+    def nak(self) -> None:
+        """Go on."""
+
+
+def _is_commit(objects: ObjectStore, one: GitId) -> bool:
+    header = objects.find_header(one)
+    return header is not None and header[0] == "commit"
+
+
+def _parse_refs(refs: Mapping[Any, Any], symrefs: Mapping[Any, Any]) -> HostRefs:
+    """Return what a host says of its refs, checked."""
+    found: dict[str, GitId] = {}
+    for name, value in refs.items():
+        if name == _HEAD or name.endswith(_PEELED) or value is None:
+            continue
+        text, one = _text(name), _text(value)
+        if not (is_ref_name(text) and is_git_id(one)):
+            raise FormatError("a ref of the host is not valid")
+        found[text] = GitId(one)
+    head = _text(symrefs.get(_HEAD, b""))
+    if head not in found:  # it may be unborn, or an old server does not say
+        same = [
+            one
+            for one in found
+            if one.startswith(HEADS) and found[one] == _text(refs.get(_HEAD) or b"")
+        ]
+        heads = sorted(one for one in found if one.startswith(HEADS))
+        head = next((one for one in (_MAIN, *same, *heads) if one in found), _MAIN)
+    return HostRefs(found, head)
+
+
+def _unpack(objects: ObjectStore, one: GitId) -> UnpackedObject:
+    kind, data = objects.read(one)
+    return UnpackedObject(NUMBERS[kind], decomp_chunks=[data], sha=bytes.fromhex(one))
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, SendPackError) and error.args and isinstance(error.args[0], bytes):
+        return _clean(_text(error.args[0]))
+    reason = str(getattr(error.__cause__, "reason", None) or error)
+    return _clean(reason.rpartition("): ")[2]) or type(error).__name__
+
+
+def _clean(text: str) -> str:
+    """Return what a host says as one short line that does nothing to a terminal."""
+    # dulwich puts a question mark for what it takes out, line ends too.
+    return re.sub(r"[^ -~]+", " ", text).strip(" ?")[:_MAX_DETAIL_CHARS]
