@@ -9,6 +9,7 @@ from mvc.errors import UsageError
 HEADS = "refs/heads/"
 TAGS = "refs/tags/"
 NOTES = "refs/notes/"
+REMOTES = "refs/remotes/"
 
 _RULES = (
     "{}",

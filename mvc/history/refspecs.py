@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.history.config import last_value
-from mvc.history.refnames import HEADS, TAGS, is_ref_name
+from mvc.history.refnames import HEADS, REMOTES, TAGS, is_ref_name
 
 if TYPE_CHECKING:
     from mvc.history.config import Config
@@ -65,7 +65,7 @@ def full_target(name: str) -> str:
 
 def default_fetch(remote: str) -> str:
     """Return the refspec that a new remote gets."""
-    return f"+{HEADS}*:refs/remotes/{remote}/*"
+    return f"+{HEADS}*:{REMOTES}{remote}/*"
 
 
 def fetch_specs(config: Config, remote: str) -> tuple[Refspec, ...]:

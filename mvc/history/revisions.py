@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
 from mvc.history.object_formats import parse_tag
-from mvc.history.refnames import HEADS, TAGS, expand_name, is_ref_name
+from mvc.history.refnames import HEADS, REMOTES, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _PARENT = re.compile(r"(.+)\^([0-9]{0,9})", re.DOTALL)
 _FIRST_PARENTS = re.compile(r"(.+)~([0-9]{0,9})", re.DOTALL)
 _STEP = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 _REFLOG = re.compile(r"(.*)@\{([0-9]{1,9})\}", re.DOTALL)
-_SHORTENED = (HEADS, TAGS, "refs/remotes/")
+_SHORTENED = (HEADS, TAGS, REMOTES)
 _ALIAS = re.compile(r"@(?![0-9]+\Z)[^{@].*", re.DOTALL)
 _PREVIOUS = re.compile(r"@\{-([1-9][0-9]{0,8})\}")
 _TRACKED = re.compile(r"(.*)@\{(?:(u|upstream)|push)\}", re.DOTALL | re.IGNORECASE)

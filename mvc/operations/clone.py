@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.host_urls import GitUrl
-from mvc.history.refnames import HEADS
+from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import fetch
 from mvc.remotes.settings import (
     DEFAULT_REMOTE,
-    REMOTES,
     list_remotes,
     parse_urls,
     write_remote,

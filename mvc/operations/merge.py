@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.refnames import HEADS, REMOTES, TAGS
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.told import Told
 from mvc.merging.trees import MergedTree, find_base, write_merge
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _TWO = 2  # ours and theirs
 _MAIN = ("main", "master")
+_KINDS = {HEADS: "branch", TAGS: "tag", REMOTES: "remote-tracking branch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +302,17 @@ def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for one in revisions:
         ref = context.history.resolve_ref_name(one) or ""
-        kind = "branch" if ref.startswith(HEADS) else "tag" if ref.startswith(TAGS) else "commit"
-        groups.setdefault(kind, []).append(f"'{one}'")
-    plural = {"branch": "branches", "tag": "tags", "commit": "commits"}
+        kind = next((kind for prefix, kind in _KINDS.items() if ref.startswith(prefix)), "commit")
+        name = ref.removeprefix(REMOTES) if ref.startswith(REMOTES) else one
+        groups.setdefault(kind, []).append(f"'{name}'")
     parts = []
     for kind, names in groups.items():
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        parts.append(f"{kind if len(names) == 1 else plural[kind]} {listed}")
-    into = "" if head.branch in _MAIN else f" into {head.branch or 'HEAD'}"
-    return f"Merge {'; '.join(parts)}{into}"
+        plural = "es" if kind.endswith("branch") else "s"
+        parts.append(f"{kind}{'' if len(names) == 1 else plural} {listed}")
+    return f"Merge {'; '.join(parts)}{name_target(head)}"
+
+
+def name_target(head: Head) -> str:
+    """Return the end of a merge's message: into what, unless that is the main branch."""
+    return "" if head.branch in _MAIN else f" into {head.branch or 'HEAD'}"

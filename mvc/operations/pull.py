@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.operations.fetch import fetch
-from mvc.operations.merge import merge
+from mvc.operations.merge import merge, name_target
 from mvc.remotes.tracking import find_upstream
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def pull(
     progress: ByteProgress = None,
 ) -> PullResult:
     """Fetch and merge; see ``Repo.pull``."""
-    current = context.history.head().branch
+    head = context.history.head()
+    current = head.branch
     upstream = find_upstream(context, current)
     if branch is None and upstream is None:
         raise UsageError(
@@ -47,11 +48,14 @@ def pull(
         branch = current
     if is_upstream and upstream is not None:
         fetched = fetch(context, upstream.remote, limit_bytes_s=limit_bytes_s, progress=progress)
-        revision = upstream.ref
+        revision, source = upstream.ref, upstream.branch
     else:
         fetched = fetch(
             context, remote, [branch or ""], limit_bytes_s=limit_bytes_s, progress=progress
         )
-        revision = str(fetched.refs[0].new)
-    merged = merge(context, [revision], fast_forward=fast_forward, progress=progress)
+        revision, source = str(fetched.refs[0].new), branch or ""
+    message = f"Merge branch '{source}' of {fetched.url}{name_target(head)}"
+    merged = merge(
+        context, [revision], message=message, fast_forward=fast_forward, progress=progress
+    )
     return PullResult(fetched, merged)

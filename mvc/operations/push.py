@@ -218,7 +218,7 @@ def _plan_one(
         if not history.has_object(old):
             raise ConflictError(
                 f"{target} has commits on the remote that are not here",
-                hint='run "mvc fetch" first',
+                hint='run "mvc pull" first, or "mvc fetch" to look at them',
             )
         if history.is_ancestor(old, new):
             return RefPush(target, old, new, "updated")

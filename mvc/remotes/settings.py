@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RemoteUrl = StoreUrl | GitUrl
 DEFAULT_REMOTE = "origin"
-REMOTES = "refs/remotes/"
 _STORE = re.compile(r"(s3|gs|az|hf|file|memory):")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _LONGEST_TIMEOUT_S = 3600

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
-from mvc.history.refnames import HEADS
+from mvc.history.refnames import HEADS, REMOTES
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
-
-
-_REMOTES = "refs/remotes/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def unset_upstream(context: Context, branch: str) -> None:
 def follow(context: Context, branch: str, start: str) -> bool:
     """Let a branch follow what ``start`` names, if that is a branch of a remote as known here."""
     ref = context.history.resolve_ref_name(start)
-    if ref is None or not ref.startswith(_REMOTES):
+    if ref is None or not ref.startswith(REMOTES):
         return False
     from mvc.history.refspecs import Refspec  # noqa: PLC0415  most branches start from one here
     from mvc.remotes.settings import list_remotes  # noqa: PLC0415  as above
@@ -79,14 +76,14 @@ def follow(context: Context, branch: str, start: str) -> bool:
 
 def find_namesake(context: Context, branch: str) -> str | None:
     """Return the short name of the one ref that remembers a branch of that name of a remote."""
-    known = context.history.list_refs(_REMOTES)
+    known = context.history.list_refs(REMOTES)
     if not known:
         return None
     from mvc.remotes.settings import list_remotes  # noqa: PLC0415  most repositories have none
 
     specs = (spec for settings in list_remotes(context).values() for spec in settings.fetch)
     found = sorted({ref for spec in specs if (ref := spec.map(HEADS + branch)) in known and ref})
-    names = [ref.removeprefix(_REMOTES) for ref in found]
+    names = [ref.removeprefix(REMOTES) for ref in found]
     if len(names) > 1:
         raise ConflictError(
             f"several remotes have a branch {branch!r}: {', '.join(names)}",

@@ -41,3 +41,25 @@ def test_pull_ff_only_refuses_what_diverged(shell, folder, environment):
     assert answer.code == 4
     assert copy.json("status")["commit"] == before
     assert copy.ok("status", "-sb").lines == ["## main...origin/main [ahead 1, behind 1]"]
+
+
+def test_the_merge_of_a_pull_says_what_came_from_where(shell, folder, environment):
+    copy = _clone(shell, folder, environment)
+    for one, name in ((shell, "one"), (copy, "two")):
+        (one.folder / name).write_text("text")
+        one.ok("add", name)
+        one.ok("commit", "-qm", name)
+    shell.ok("push", "-q")
+    refused = copy("push")
+    assert refused.code == 4
+    assert '"mvc pull"' in refused.hint
+    copy.ok("pull", "-q")
+    assert copy.ok("log", "-1", "--format=%s").lines == [
+        f"Merge branch 'main' of {folder / 'store'}"
+    ]
+    copy.ok("push", "-q")
+    copy.ok("reset", "-q", "--hard", "HEAD^1")
+    copy.ok("merge", "-q", "--no-ff", "origin/main")
+    assert copy.ok("log", "-1", "--format=%s").lines == [
+        "Merge remote-tracking branch 'origin/main'"
+    ]
