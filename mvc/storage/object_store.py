@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -40,30 +41,19 @@ _LOST = (failures.PreconditionError, failures.AlreadyExistsError, failures.NotMo
 _REFUSED_HINT = "check the credentials, and what they allow on this bucket"
 
 
-@contextlib.contextmanager
-def _asking(action: str) -> Iterator[None]:
-    """Turn what a store or the way there fails with into the errors of mvc.
+def _reason(error: BaseException, name: str, waited_s: float) -> str:
+    """Return why a store did not do what was asked of it.
 
     Messages of the client name URLs with what is signed into them, so only their beginning is kept.
     """
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (failures.PermissionDeniedError, failures.UnauthenticatedError):
-        raise StorageError(f"cannot {action}: the store refuses", hint=_REFUSED_HINT) from None
-    except (failures.BaseError, OSError) as error:
-        raise StorageError(f"cannot {action}: {_reason(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
     text = str(error).partition("\n")[0]
     if "error sending request" in text:
-        return "the store does not answer"
+        waited = f" (waited {waited_s:.0f} s)" if waited_s >= 1 else ""
+        return f"{name} does not answer{waited}"
     status = re.search(r"status code: (\d{3}[ A-Za-z]*)", text)
     if status:
-        return f"the store answers {status[1].strip()}"
-    return re.sub(r"https?://\S+", "the store", text)[:_REASON_CHARS]
+        return f"{name} answers {status[1].strip()}"
+    return re.sub(r"https?://\S+", name, text)[:_REASON_CHARS]
 
 
 class ObjectStorage:
@@ -72,13 +62,20 @@ class ObjectStorage:
     Args:
         store: as obstore makes it, with the prefix.
         spool: the folder of objects on their way; the system's own by default.
+        name: what errors call it.
         quotes_tags: False: the store is known to want bare tags, which is found out otherwise.
     """
 
     def __init__(
-        self, store: ObjectStore, *, spool: Path | None = None, quotes_tags: bool = True
+        self,
+        store: ObjectStore,
+        *,
+        spool: Path | None = None,
+        name: str = "the store",
+        quotes_tags: bool = True,
     ) -> None:
         self._store = store
+        self._name = name
         self._spool = spool
         self._quotes_tags = quotes_tags
 
@@ -106,7 +103,7 @@ class ObjectStorage:
         """Return the length of an object in bytes, or None if there is none."""
         check_key(key)
         try:
-            with _asking(f"look at {key}"):
+            with self._asking(f"look at {key}"):
                 return obstore.head(self._store, key)["size"]
         except FileNotFoundError:
             return None
@@ -114,7 +111,7 @@ class ObjectStorage:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects below a folder prefix, sorted by key."""
         check_prefix(prefix)
-        with _asking(f"list {prefix or 'the store'}"):
+        with self._asking(f"list {prefix or 'the store'}"):
             found = [
                 ObjectInfo(one["path"], one["size"], one["last_modified"].timestamp())
                 for part in obstore.list(self._store, prefix or None)
@@ -131,7 +128,7 @@ class ObjectStorage:
         """Remove objects; removing one that is not there is not an error."""
         for key in keys:
             check_key(key)
-        with _asking("delete objects"):
+        with self._asking("delete objects"):
             try:
                 obstore.delete(self._store, list(keys))
             except FileNotFoundError:  # some stores say so, and stop there
@@ -143,7 +140,7 @@ class ObjectStorage:
         """Return a small object with its tag, or None if there is none."""
         check_key(key)
         try:
-            with _asking(f"read {key}"):
+            with self._asking(f"read {key}"):
                 answer = obstore.get(self._store, key)
                 return Tagged(bytes(answer.bytes()), _join_tag(answer.meta))
         except FileNotFoundError:
@@ -163,7 +160,7 @@ class ObjectStorage:
     def put_if(self, key: str, data: bytes, tag: str | None, *, quoted: bool) -> bool:
         """Put on condition that a version is there, or none; return whether the store did."""
         mode: Any = "create" if tag is None else _split_tag(tag, quoted=quoted)
-        with _asking(f"write {key}"):
+        with self._asking(f"write {key}"):
             try:
                 obstore.put(self._store, key, data, mode=mode, use_multipart=False)
             except _LOST:
@@ -187,12 +184,27 @@ class ObjectStorage:
         """
         if not isinstance(self._store, S3Store | GCSStore | AzureStore):
             raise StorageError("this kind of store signs no URLs")
-        with _asking(f"sign a URL of {key}"):
+        with self._asking(f"sign a URL of {key}"):
             return obstore.sign(self._store, method, key, timedelta(minutes=1))
+
+    @contextlib.contextmanager
+    def _asking(self, action: str) -> Iterator[None]:
+        """Turn what the store or the way there fails with into the errors of mvc."""
+        start_s = time.monotonic()
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (failures.PermissionDeniedError, failures.UnauthenticatedError):
+            reason = f"cannot {action}: {self._name} refuses"
+            raise StorageError(reason, hint=_REFUSED_HINT) from None
+        except (failures.BaseError, OSError) as error:
+            waited_s = time.monotonic() - start_s
+            raise StorageError(f"cannot {action}: {_reason(error, self._name, waited_s)}") from None
 
     def _is_current(self, key: str, tag: str) -> bool:
         try:
-            with _asking(f"look at {key}"):
+            with self._asking(f"look at {key}"):
                 return _join_tag(obstore.head(self._store, key)) == tag
         except FileNotFoundError:
             return False
@@ -203,7 +215,7 @@ class ObjectStorage:
         starts, lengths = [one[0] for one in ranges], [one[1] for one in ranges]
         found: list[Buffer] = []
         try:
-            with _asking(f"read {key}"):
+            with self._asking(f"read {key}"):
                 answers = obstore.get_ranges(
                     self._store, key, starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES
                 )
@@ -231,7 +243,7 @@ class ObjectStorage:
             self._send(key, file if progress is None else _Counted(file, progress))
 
     def _send(self, key: str, file: Any) -> None:
-        with _asking(f"write {key}"):
+        with self._asking(f"write {key}"):
             obstore.put(
                 self._store, key, file, chunk_size=PART_BYTES, max_concurrency=_PARALLEL_PARTS
             )

@@ -45,7 +45,9 @@ def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStor
         raise
     except Exception as error:  # noqa: BLE001  obstore says ValueError, its own errors, or panics
         raise UsageError(f"cannot open {url}: {str(error).partition(chr(10))[0][:200]}") from None
-    return ObjectStorage(store, spool=options.spool, quotes_tags=not options.bare_tags)
+    return ObjectStorage(
+        store, spool=options.spool, name=str(url), quotes_tags=not options.bare_tags
+    )
 
 
 def _make_s3(url: StoreUrl, options: StoreOptions) -> ObjectStore:

@@ -147,6 +147,7 @@ class Cluster:
         }
         self._config = folder / "ceph.conf"
         self._daemons: dict[str, subprocess.Popen] = {}
+        self._hurt: set[str] = set()
 
     @property
     def endpoint(self) -> str:
@@ -289,9 +290,26 @@ class Cluster:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to a daemon: ``osd.0``, ``mon.a``, ``rgw``."""
         process = self._daemons[name]
+        self._hurt.add(name)
         process.send_signal(number)
         if number == signal.SIGKILL:
             process.wait()
+
+    def heal(self) -> None:
+        """Bring back what was killed or stopped, and wait until it serves."""
+        for name in sorted(self._hurt):
+            kind, _, number = name.partition(".")
+            if self._daemons[name].poll() is None:
+                self._daemons[name].send_signal(signal.SIGCONT)
+            elif kind == "osd":
+                self.start_osd(int(number))
+            elif kind == "mon":
+                self.start_mon(number)
+            else:
+                self.start_gateway()
+        if any(name.startswith("osd.") for name in self._hurt):
+            self.wait(lambda: self.count_up() == len(self.osds), "the OSDs")
+        self._hurt.clear()
 
     def stop(self) -> None:
         """End all daemons and remove the folder."""

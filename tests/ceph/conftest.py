@@ -31,7 +31,8 @@ def cluster():
 
 @pytest.fixture
 def url(cluster, monkeypatch):
-    """Return the URL of a place of its own on the cluster, which the environment leads to."""
+    """Return the URL of a place of its own on the cluster, whole again, which the environment leads to."""
+    cluster.heal()
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", cluster.endpoint)

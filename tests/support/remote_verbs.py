@@ -71,8 +71,8 @@ def push_rounds(root, rounds, branch, number):
     repo = Repo.open(root, identity=WHO)
     accepted, refused = [], 0
     while len(accepted) < rounds:
-        (repo.worktree / f"{number}.txt").write_text(f"{len(accepted)} {refused}")
-        commit = repo.commit(f"{number}: {len(accepted)}", paths=[f"{number}.txt"]).id
+        seed = 10_000 * number + 100 * len(accepted) + refused
+        commit = commit_model(repo, seed=seed, name=f"{number}.safetensors")
         try:
             repo.push("origin", [f"HEAD:refs/heads/{branch}"])
             accepted.append(commit)
