@@ -16,6 +16,7 @@ from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import fetch
 from mvc.remotes.settings import (
     DEFAULT_REMOTE,
+    check_remote_name,
     list_remotes,
     parse_urls,
     write_remote,
@@ -52,6 +53,7 @@ def clone(
     folder: Path | None,
     *,
     content_url: str | None = None,
+    origin: str = DEFAULT_REMOTE,
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
@@ -60,6 +62,7 @@ def clone(
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
     parsed, store = parse_urls(url, content_url)
+    check_remote_name(origin)
     folder = folder or Path(_name(parsed))
     is_new = not folder.exists()
     mark = folder / _UNFINISHED
@@ -69,14 +72,14 @@ def clone(
     fs.write_durable(mark, [str(parsed).encode()])
     try:
         context = init(folder)
-        if DEFAULT_REMOTE not in list_remotes(context):
-            write_remote(context, DEFAULT_REMOTE, parsed, store)
+        if origin not in list_remotes(context):
+            write_remote(context, origin, parsed, store)
         if not content:
             for key in ("promisor", "partial"):
-                context.history.set_config(f"remote.{DEFAULT_REMOTE}.{key}", "true")
-        result = fetch(context, DEFAULT_REMOTE, limit_bytes_s=limit_bytes_s, progress=progress)
+                context.history.set_config(f"remote.{origin}.{key}", "true")
+        result = fetch(context, origin, limit_bytes_s=limit_bytes_s, progress=progress)
         name = branch or result.head.removeprefix(HEADS)
-        _begin(context, name, must_exist=branch is not None)
+        _begin(context, origin, name, must_exist=branch is not None)
         tip = context.history.head().commit
         if checkout and tip is not None:
             if content:
@@ -141,14 +144,14 @@ def _name(url: RemoteUrl) -> str:
     return name
 
 
-def _begin(context: Context, branch: str, *, must_exist: bool) -> None:
+def _begin(context: Context, origin: str, branch: str, *, must_exist: bool) -> None:
     """Let the first branch follow that of the remote."""
     history, stamp = context.history, context.stamp()
-    tip = history.find_ref(f"{REMOTES}{DEFAULT_REMOTE}/{branch}")
+    tip = history.find_ref(f"{REMOTES}{origin}/{branch}")
     if tip is None and must_exist:
         raise NotFoundError(f"the remote has no branch {branch!r}")
     history.set_head_branch(branch, stamp=stamp)
     if tip is not None:
         old = history.find_ref(HEADS + branch)  # of a clone that was cut off
         history.update_ref(HEADS + branch, tip, expected=old, message="clone", stamp=stamp)
-    set_upstream(context, branch, DEFAULT_REMOTE, HEADS + branch)
+    set_upstream(context, branch, origin, HEADS + branch)

@@ -84,6 +84,7 @@ def clone(
     folder: StrPath | None = None,
     *,
     content_url: StrPath | None = None,
+    origin: str = "origin",
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
@@ -97,6 +98,7 @@ def clone(
             ``file:///folder`` or a path of a store; or a repository on a Git host: ``https://…``,
             ``ssh://…``, ``user@host:path``, ``git://…``, ``git+file:///folder``.
         content_url: of a Git host: the store that has the content of checkpoints.
+        origin: what the remote is called in the new repository.
         folder: new or empty; by default named as the end of the URL, in the current folder.
         branch: the branch to check out; by default the one that the remote names.
         checkout: write its files.
@@ -118,6 +120,7 @@ def clone(
         str(url),
         None if folder is None else Path(folder),
         content_url=None if content_url is None else str(content_url),
+        origin=origin,
         branch=branch,
         checkout=checkout,
         content=content,

@@ -104,3 +104,16 @@ def test_what_a_branch_follows_goes_where_it_goes(copy):
     copy.ok("switch", "-q", "new")
     answer = copy("branch", "-d", "trunk")
     assert "not merged into origin/main" in answer.error
+
+
+def test_a_remote_of_a_clone_may_have_another_name(shell, folder, environment):
+    shell.ok("remote", "add", "origin", "../store")
+    shell.ok("push", "-q", "--all")
+    shell.ok("clone", "-q", "-o", "upstream", "../store", "../named")
+    named = Shell(folder / "named", environment)
+    assert named.ok("remote").lines == ["upstream"]
+    assert named.ok("status", "-sb").lines == ["## main...upstream/main"]
+    assert named.ok("fetch").lines == []
+    answer = shell("clone", "-o", "a/b", "../store", "../other")
+    assert answer.code == 2
+    assert not (folder / "other").exists()

@@ -14,6 +14,9 @@ def clone(
     url: Annotated[str, Argument(metavar="URL")],
     folder: Annotated[str | None, Argument(metavar="[DIR]")] = None,
     content: Content = None,
+    origin: Annotated[
+        str, Option("-o", "--origin", metavar="NAME", help="What the remote is called here.")
+    ] = "origin",
     branch: Annotated[
         str | None,
         Option(
@@ -49,6 +52,7 @@ def clone(
             url,
             folder,
             content_url=content,
+            origin=origin,
             branch=branch,
             checkout=not no_checkout,
             content=not no_content,
