@@ -67,6 +67,7 @@ fetch(self, remote=None, refspecs=(), *, prune=False, tags=None, content=None, c
 follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, sources=(), remote=None, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
+gc_remote(self, remote=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
@@ -85,6 +86,7 @@ open_feed(self, branch)
 outline_state(self, revision='HEAD')
 plan_add(self, paths, *, force=False, tracked_only=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
+plan_gc_remote(self, remote=None, *, grace_s=None)
 plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
 keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \
 also_diverged=(), pushed=False, now_s=None)
@@ -176,6 +178,10 @@ RESULTS = {
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
     "operations.gc.GcPlan": "grace_s sweep objects object_bytes leftovers leftover_bytes "
     "reflog_entries expiry marks unnamed statistics releasing",
+    "operations.gc_remote.RemoteGcPlan": "url grace_s sweep history_packs delete_objects delete_bytes "
+    "waiting_objects waiting_bytes",
+    "operations.gc_remote.RemoteGcResult": "plan left_packs new_packs_bytes deleted_objects freed_bytes "
+    "waiting_objects waiting_bytes",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
     "removed_leftovers kept_packs removed_statistics",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",

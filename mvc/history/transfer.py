@@ -222,6 +222,22 @@ def join_packs(
         return write_pack(folder, len(places) + len(own), chain(read, mine))
 
 
+def list_packed(packs: Mapping[str, Path]) -> dict[str, dict[GitId, int]]:
+    """Return the objects of some Git packs, each with the bytes it takes there.
+
+    Raises:
+        FormatError: as of ``receive_packs``.
+    """
+    found: dict[str, dict[GitId, int]] = {}
+    for name, path in packs.items():
+        with fs.open_file(path) as file:
+            end = fs.stat_descriptor(file.fileno()).size_bytes - _TRAILER_BYTES
+            places = [(at, one) for at, one, _ in _parse_pack(file.fileno(), name)]
+        ends = [*(at for at, _ in places[1:]), end]
+        found[name] = {one: stop - at for (at, one), stop in zip(places, ends, strict=True)}
+    return found
+
+
 @contextlib.contextmanager
 def _opened(packs: Mapping[str, Path]) -> Iterator[dict[GitId, tuple[int, int, str]]]:
     """Yield the objects of some packs, each once: descriptor, where it begins, kind."""

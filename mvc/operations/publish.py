@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.history.refnames import is_ref_name
 from mvc.history.transfer import list_tree
-from mvc.operations.push import MAX_ROUNDS, MovedError, send
+from mvc.operations.push import MAX_ROUNDS, send
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Channel, Root
+from mvc.remotes.sweeping import MovedError
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 

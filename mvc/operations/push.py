@@ -18,7 +18,8 @@ from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
-from mvc.remotes.root import Root, with_packs
+from mvc.remotes.root import Listing, Root, with_packs
+from mvc.remotes.sweeping import MovedError, check_base
 from mvc.remotes.tracking import find_remote, find_upstream
 from mvc.remotes.tracking import set_upstream as upstream
 from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
@@ -60,10 +61,6 @@ class PushResult:
     url: str
     refs: tuple[RefPush, ...]
     sent_bytes: int
-
-
-class MovedError(Exception):
-    """What the push built upon is not named any more, or others have told what was released."""
 
 
 @holds_sweep_lock
@@ -291,12 +288,11 @@ def send(
             )
         history, joined = send_history(context, there, entries, listing.history, scratch)
 
+    sent = Listing(packs, history)
+
     def move(old: Root) -> Root:
-        now = there.roots.read_listing(old)
-        is_there = listing.packs.keys() <= now.packs.keys()
-        if not (is_there and listing.history.keys() <= now.history.keys()) or (
-            len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old
-        ):
+        check_base(there.roots, root, old, sent)
+        if len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old:
             raise MovedError
         new = update(with_packs(_move_refs(old, moves), packs, history))
         return there.roots.drop_packs(new, gone | joined) if gone | joined else new

@@ -59,7 +59,7 @@ def send_history(
     objects, folder, joined = context.history.objects, scratch / "history", choose_crowd(packs)
     fs.make_dirs(folder)
     try:
-        found = _fetch_packs(remote, {name: packs[name] for name in joined}, folder)
+        found = fetch_packs(remote, {name: packs[name] for name in joined}, folder)
         path = join_packs(objects, found, entries, folder)
     except FormatError:  # a damaged one is for fsck to report; it stays alone
         joined = frozenset()
@@ -143,7 +143,7 @@ def receive_history(
             return
         taken = _read_taken(remote)
         missing = {name: size for name, size in packs.items() if name not in taken}
-        new = _fetch_packs(remote, missing, folder)
+        new = fetch_packs(remote, missing, folder)
         try:
             receive_packs(context.history.objects, new)
             if new:
@@ -153,7 +153,7 @@ def receive_history(
             fs.remove_file(*folder.glob("*.pack"), *folder.glob(f"*{fs.TEMP_SUFFIX}"))
 
 
-def _fetch_packs(remote: Remote, packs: Mapping[str, int], folder: Path) -> dict[str, Path]:
+def fetch_packs(remote: Remote, packs: Mapping[str, int], folder: Path) -> dict[str, Path]:
     """Download some Git packs into a folder; return where each is."""
     paths = {name: folder / f"{name}.pack" for name in packs}
 

@@ -46,6 +46,14 @@ def find_gaps(
     )
 
 
+def find_lost(
+    context: Context, entries: Iterable[Entry], missing: Sequence[ChunkId]
+) -> frozenset[GitId]:
+    """Return the manifests that name chunks which are missing and were not released."""
+    gaps = find_gaps(context, entries, missing)
+    return gaps - _blobs(_choose(read_releases(context), gaps)) if gaps else gaps
+
+
 def tell_released(
     context: Context, there: Remote, root: Root, listing: Listing, gaps: frozenset[GitId]
 ) -> GitId | None:

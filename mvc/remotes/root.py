@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mvc.chunkstore.listing import pack_key
 from mvc.errors import FormatError, UnsupportedError
 from mvc.history.refnames import is_ref_name
 from mvc.ids import ID_BYTES, GitId, PackId, is_git_id, is_hex_id
@@ -29,6 +30,18 @@ LIST_ENTRIES = 256
 NONCE_BYTES = 16
 _MAX_SIZE = 2**62
 _MAX_HOST_CHARS = 2048
+_HASHED = ("packs", "lists")
+
+
+def object_name(key: str) -> str:
+    """Return the key of an object without what follows its name: a pack goes with its index."""
+    return key.partition(".")[0]
+
+
+def is_object_name(name: str) -> bool:
+    """Return whether a name is one of those that a root may name."""
+    folder, _, stem = name.partition("/")
+    return is_git_id(stem) if folder == "history" else folder in _HASHED and _is_id(stem)
 
 
 def list_key(name: str) -> str:
@@ -53,6 +66,11 @@ class Listing:
 
     def __or__(self, other: Listing) -> Listing:
         return Listing({**self.packs, **other.packs}, {**self.history, **other.history})
+
+    def names(self) -> set[str]:
+        """Return what its objects are called: the folder and the name of each."""
+        packs = (pack_key(pack) for pack in self.packs)
+        return {object_name(key) for key in (*packs, *map(history_key, self.history))}
 
     def without(self, names: Iterable[str]) -> Listing:
         """Return it without some packs of either kind."""
@@ -83,6 +101,10 @@ class Root:
         lists: names of the lists that name the others.
         hosts: repositories on Git hosts whose history needs the packs.
         nonce: who wrote this version, in hex; no two versions have the same.
+        removed: names of objects (``packs/<id>``) that a sweep has taken out → when, in seconds since
+            1970; they are deleted once a grace period has passed since.
+        deleting: names of objects that a sweep deletes → since when.
+        sweeps: how often a sweep has begun to delete.
     """
 
     refs: Mapping[str, GitId] = field(default_factory=dict)
@@ -92,6 +114,9 @@ class Root:
     lists: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     nonce: str = ""
+    removed: Mapping[str, int] = field(default_factory=dict)
+    deleting: Mapping[str, int] = field(default_factory=dict)
+    sweeps: int = 0
 
     def tips(self) -> list[GitId]:
         """Return the commits and tags that refs and channels name: all below them is there."""
@@ -113,6 +138,9 @@ class _Root(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     history: dict[str, int]
     lists: list[str]
     hosts: list[str] = []
+    removed: dict[str, int] = {}
+    deleting: dict[str, int] = {}
+    sweeps: int = 0
 
 
 class _List(msgspec.Struct, forbid_unknown_fields=True):
@@ -139,6 +167,9 @@ def encode_root(root: Root) -> bytes:
         _by_key(root.listed.history),
         list(root.lists),
         sorted(root.hosts),
+        _by_key(root.removed),
+        _by_key(root.deleting),
+        root.sweeps,
     )
     return msgspec.json.encode(told) + b"\n"
 
@@ -160,8 +191,11 @@ def parse_root(data: bytes) -> Root:
             and 0 < channel.number < _MAX_SIZE,
             "a channel",
         )
-    _check(all(is_hex_id(name, 2 * ID_BYTES) for name in told.lists), "a list")
     _check(all(0 < len(name) <= _MAX_HOST_CHARS for name in told.hosts), "a host")
+    _check(all(_is_id(name) for name in told.lists), "a list")
+    leaving = [*told.removed.items(), *told.deleting.items()]
+    _check(all(is_object_name(name) and 0 < at < _MAX_SIZE for name, at in leaving), "what goes")
+    _check(0 <= told.sweeps < _MAX_SIZE, "the number of sweeps")
     _check(is_hex_id(told.nonce, 2 * NONCE_BYTES) and is_ref_name(told.head), "its nonce or head")
     return Root(
         {name: GitId(value) for name, value in told.refs.items()},
@@ -171,6 +205,9 @@ def parse_root(data: bytes) -> Root:
         tuple(told.lists),
         tuple(told.hosts),
         told.nonce,
+        told.removed,
+        told.deleting,
+        told.sweeps,
     )
 
 
@@ -188,7 +225,10 @@ def parse_list(data: bytes) -> Listing:
 
 def with_packs(root: Root, packs: Mapping[PackId, int], history: Mapping[str, int]) -> Root:
     """Return a root that names some packs more."""
-    return replace(root, listed=root.listed | Listing(dict(packs), dict(history)))
+    added = Listing(dict(packs), dict(history))
+    back = added.names()
+    removed = {name: at for name, at in root.removed.items() if name not in back}
+    return replace(root, listed=root.listed | added, removed=removed)
 
 
 def _decode(data: bytes, kind: type[V], what: str) -> V:
@@ -204,11 +244,15 @@ def _decode(data: bytes, kind: type[V], what: str) -> V:
 
 
 def _listing(packs: Mapping[str, int], history: Mapping[str, int]) -> Listing:
-    _check(all(is_hex_id(name, 2 * ID_BYTES) for name in packs), "a pack")
+    _check(all(_is_id(name) for name in packs), "a pack")
     _check(all(is_git_id(name) for name in history), "a Git pack")
     sizes = [*packs.values(), *history.values()]
     _check(all(0 < size < _MAX_SIZE for size in sizes), "the length of a pack")
     return Listing({PackId(name): size for name, size in packs.items()}, dict(history))
+
+
+def _is_id(name: str) -> bool:
+    return is_hex_id(name, 2 * ID_BYTES)
 
 
 def _check(is_right: bool, what: str) -> None:  # noqa: FBT001  reads as an assertion

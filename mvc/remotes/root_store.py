@@ -143,11 +143,14 @@ class RootStore:
             return root
         data = encode_list(root.listed)
         name = hash_chunk(data).hex()
+        if list_key(name) in root.deleting:
+            return root
         with self.storage.create("lists/") as file:
             file.write([data])
             file.publish(list_key(name))
         self._lists[name] = root.listed
-        return replace(root, listed=Listing(), lists=(*root.lists, name))
+        removed = {one: at for one, at in root.removed.items() if one != list_key(name)}
+        return replace(root, listed=Listing(), lists=(*root.lists, name), removed=removed)
 
     def drop_packs(self, root: Root, names: Iterable[str]) -> Root:
         """Return a root that does not name some packs any more, in whichever list they were."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mvc.operations.du import DuReport
     from mvc.operations.fsck import FsckReport
     from mvc.operations.gc import GcPlan, GcResult
+    from mvc.operations.gc_remote import RemoteGcPlan, RemoteGcResult
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.repo.opening import Progress
@@ -122,6 +123,46 @@ class Upkeep(OpenRepo):
             CorruptionError: the repository is damaged; nothing more is removed.
         """
         return operations.gc.run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
+
+    def plan_gc_remote(
+        self, remote: str | None = None, *, grace_s: float | None = None
+    ) -> RemoteGcPlan:
+        """Return what ``gc_remote`` would do; nothing changes there.
+
+        Raises:
+            MvcError: as of ``gc_remote``.
+        """
+        return operations.gc_remote.plan_gc_remote(self._context, remote, grace_s=grace_s)
+
+    def gc_remote(
+        self,
+        remote: str | None = None,
+        *,
+        grace_s: float | None = None,
+        progress: Progress = None,
+    ) -> RemoteGcResult:
+        """Remove from a remote what its refs and channels do not reach.
+
+        That leaves the root of the remote at once, and the store after a grace period. Packs that are
+        mostly garbage are written again, many short ones are joined. Others may push and fetch
+        meanwhile, and it may be killed at any time.
+
+        Args:
+            remote: name or URL; as for ``push`` by default.
+            grace_s: what is not named any more, or was sent and never named, stays for so long; two
+                weeks by default.
+            progress: called with bytes of packs that are written again.
+
+        Raises:
+            NotFoundError: there is no such remote, or nothing was pushed to it.
+            CorruptionError: it lacks what its refs need, or is damaged; nothing was removed.
+            UnsupportedError: its history is on a Git host.
+            ConflictError: it changed again and again.
+            StorageError: it cannot be reached.
+        """
+        return operations.gc_remote.gc_remote(
+            self._context, remote, grace_s=grace_s, progress=progress
+        )
 
     def plan_repack(self, *, everything: bool = False, grace_s: float | None = None) -> RepackPlan:
         """Return how to store the repository in less space; nothing is changed.

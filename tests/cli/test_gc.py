@@ -52,3 +52,24 @@ def test_leftovers_of_killed_processes_are_named(shell):
     assert shell.json("gc", "-n")["leftovers"] == 1
     lines = shell.ok("gc").lines
     assert lines == ["1 leftover of killed processes removed", "freed 1 MiB"]
+
+
+def test_a_remote_is_swept(shell, tmp_path):
+    shell.ok("remote", "add", "origin", str(tmp_path / "store"))
+    shell.ok("push", "origin", "main")
+    shell.ok("push", "origin", "side")
+    shell.ok("push", "origin", ":side")
+    planned = shell.json("gc", "--remote", "-n", "--grace", "now")
+    assert (planned["dry_run"], planned["remove_packs"], planned["objects"]) == (True, 0, 0)
+    lines = shell.ok("gc", "--remote", "origin").lines
+    assert any(line.endswith("a later gc deletes them once the grace has passed") for line in lines)
+    done = shell.json("gc", "--remote", "--grace", "now")
+    assert done["objects"] > 0
+    assert done["waiting_objects"] == 0
+    assert shell.json("fsck", "--remote", "origin", "--data")["ok"] is True
+    assert shell.ok("gc", "--remote").lines[0].startswith("nothing to remove: ")
+
+
+def test_what_does_not_go_with_a_remote(shell):
+    assert "names no repository; --remote looks at a remote" in shell("gc", "origin").error
+    assert "no reflogs" in shell("gc", "--remote", "--expire-reflog", "now").error

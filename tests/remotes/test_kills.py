@@ -9,6 +9,9 @@ import pytest
 
 from mvc import Repo
 from mvc import clone as make_clone
+from mvc.remotes import sweeping
+from mvc.remotes.root_store import RootStore
+from mvc.storage.local import LocalStorage
 from support.bounds import bounded
 from support.remote_repos import commit_model, make_repo
 from support.zygote import Zygote
@@ -83,6 +86,33 @@ def test_a_fetch_that_is_killed_goes_on_without_reading_a_pack_twice(zygote, rep
 def test_a_clone_that_is_killed_goes_on(zygote, repo, store, tmp_path):
     repo.push(all_branches=True)
     _try_fetches(zygote, repo, tmp_path, lambda place: place, "clone", url=str(store))
+
+
+def test_a_sweep_that_is_killed_leaves_the_remote_sound_and_the_next_one_ends_it(
+    zygote, repo, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sweeping, "LEASE_S", 0)
+    base = repo.resolve("HEAD~3")
+    repo.repack(repo.plan_repack())
+    repo.push("origin", ["side"])
+    repo.push("origin", [":side"])
+    goal = None
+    calls, _ = zygote.run("gc_remote", _copy(repo, store, tmp_path / "dry"), at=-1).result
+    for at in points(calls):
+        place = tmp_path / str(at)
+        work = _copy(repo, store, place)
+        assert zygote.run("gc_remote", work, at=at).killed
+        assert check_sound(place / "store", place / "seen").resolve("HEAD") == base
+        Repo.open(work).gc_remote(grace_s=0)
+        left = {path.parent.name for path in place.glob("store/*/*")}
+        root = RootStore(LocalStorage(place / "store")).read()
+        assert (root.removed, root.deleting) == ({}, {})
+        listing = root.listed
+        assert len(list(place.glob("store/packs/*.pack"))) == len(listing.packs)
+        assert len(list(place.glob("store/history/*.pack"))) == len(listing.history)
+        goal = goal or left
+        assert left == goal
+        check_sound(place / "store", place / "again")
 
 
 def _try_fetches(zygote, repo, tmp_path, make, verb, **more):

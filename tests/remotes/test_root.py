@@ -24,6 +24,7 @@ LISTINGS = st.builds(Listing, st.dictionaries(HEX64, SIZE), st.dictionaries(HEX4
 REFS = st.dictionaries(
     st.sampled_from(["refs/heads/main", "refs/heads/a/b", "refs/tags/v1"]), HEX40
 )
+NAMES = HEX64.map("packs/{}".format) | HEX64.map("lists/{}".format) | HEX40.map("history/{}".format)
 ROOTS = st.builds(
     Root,
     refs=REFS,
@@ -35,6 +36,9 @@ ROOTS = st.builds(
     listed=LISTINGS,
     lists=st.lists(HEX64).map(tuple),
     nonce=st.text("0123456789abcdef", min_size=32, max_size=32),
+    removed=st.dictionaries(NAMES, SIZE),
+    deleting=st.dictionaries(NAMES, SIZE),
+    sweeps=st.integers(0, 2**40),
 )
 
 
@@ -58,6 +62,11 @@ GOOD = json.loads(encode_root(Root({"refs/heads/main": "1" * 40}, nonce="0" * 32
     [
         {"refs": {"refs/heads/../x": "1" * 40}},
         {"refs": {"HEAD": "1" * 40}},
+        {"removed": {"packs/../root": 1}},
+        {"removed": {"root": 1}},
+        {"deleting": {"packs/" + "1" * 40: 1}},
+        {"deleting": {"history/" + "1" * 40: 0}},
+        {"sweeps": -1},
         {"refs": {"refs/heads/main": "1" * 39}},
         {"refs": {"refs/heads/main": "G" * 40}},
         {"refs": None},

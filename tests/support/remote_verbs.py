@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -36,6 +38,7 @@ def warm_up():
         copy = make_clone(root / "store", root / "b")
         copy.fetch()
         assert copy.fsck(data=True).problems == ()
+        copy.gc_remote(grace_s=0)
     finally:
         shutil.rmtree(root)
 
@@ -53,6 +56,11 @@ def fetch(root, at):
 def clone(root, at, url):
     """Clone; return how many calls that took, and what was read of the store."""
     return _run(lambda: make_clone(url, root), at)
+
+
+def gc_remote(root, at):
+    """Sweep the remote, nothing kept for a grace; return how many calls that took."""
+    return _run(lambda: Repo.open(root, identity=WHO).gc_remote(grace_s=0), at)
 
 
 def _run(work, at):
@@ -81,3 +89,36 @@ def push_rounds(root, rounds, branch, number):
             repo.fetch()
             repo.reset(f"origin/{branch}", mode="hard")
     return accepted, refused
+
+
+def branch_rounds(root, rounds, number, seed):
+    """Push branches with content of few kinds and delete them again; return which are there: of one kind, in the end."""
+    repo, chance = Repo.open(root, identity=WHO), random.Random(f"{seed} {number}")
+    there = {}
+    for _ in range(rounds):
+        kind = chance.randrange(4)
+        commit, branch = repo.resolve(f"k{kind}"), f"c{number}-{kind}"
+        with contextlib.suppress(ConflictError):  # it is being deleted: later
+            if branch in there:
+                repo.push("origin", [f":refs/heads/{branch}"])
+                del there[branch]
+            else:
+                repo.push("origin", [f"{commit}:refs/heads/{branch}"])
+                there[branch] = commit
+    for branch in [one for one in there if not one.endswith("0")]:
+        while branch in there:
+            with contextlib.suppress(ConflictError):
+                repo.push("origin", [f":refs/heads/{branch}"])
+                del there[branch]
+    return there
+
+
+def sweep_rounds(root, rounds, seed):
+    """Sweep the remote again and again; return how many objects were deleted."""
+    repo, chance, deleted = Repo.open(root, identity=WHO), random.Random(seed), 0
+    for number in range(200 * rounds):
+        if deleted and number >= rounds:
+            break
+        with contextlib.suppress(ConflictError):
+            deleted += repo.gc_remote(grace_s=chance.choice([0, 0, 1])).deleted_objects
+    return deleted

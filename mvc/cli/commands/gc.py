@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
+from mvc.cli.options import CommandUsageError, DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
+    from mvc import Repo
     from mvc.operations.gc import GcPlan, GcResult
+    from mvc.operations.gc_remote import RemoteGcPlan, RemoteGcResult
     from mvc.operations.repack import RepackPlan, RepackResult
 
 
 def gc(
+    name: Annotated[
+        str | None,
+        Argument(metavar="[REMOTE]", help="With --remote: which one.", show_default=False),
+    ] = None,
+    remote: Annotated[
+        bool, Option("--remote", help="Remove from a remote what its refs do not reach.")
+    ] = False,
     grace: Grace = None,
     expire: Annotated[
         str | None,
@@ -37,8 +46,27 @@ def gc(
     days, or after 30 if their ref no longer reaches them; other garbage is kept for two weeks, so
     that it can be brought back. Released content goes at once. It is safe to run gc alongside commits
     and readers, and to kill it.
+
+    With --remote it is a remote that is looked at, the default one or REMOTE: what its refs and
+    channels do not reach is not named there any more, and is deleted once the grace has passed, by a
+    later gc. Pushes that died leave what is deleted after the same time. Others may push and fetch
+    meanwhile.
     """
     repo = open_repo()
+    if remote:
+        _gc_remote(
+            repo,
+            name,
+            grace,
+            expire,
+            dry_run=dry_run,
+            quiet=quiet,
+            progress=progress,
+            as_json=as_json,
+        )
+        return
+    if name is not None:
+        raise CommandUsageError(f"{name!r} names no repository; --remote looks at a remote")
     plan = repo.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
     result = None
     if not dry_run:
@@ -115,3 +143,74 @@ def write_freed(
     if result is not None and result.kept_packs:
         packs = count_text(result.kept_packs, "pack")
         out.line(f"{packs} kept: needed by something newer than the plan; run it again")
+
+
+def _gc_remote(
+    repo: Repo,
+    name: str | None,
+    grace: str | None,
+    expire: str | None,
+    *,
+    dry_run: bool,
+    quiet: bool,
+    progress: bool,
+    as_json: bool,
+) -> None:
+    if expire is not None:
+        raise CommandUsageError(
+            "a remote has no reflogs to expire", hint="leave --expire-reflog out"
+        )
+    result, grace_s = None, age_seconds(grace)
+    if dry_run:
+        plan = repo.plan_gc_remote(name, grace_s=grace_s)
+    else:
+        with byte_progress("sweeping", wanted=progress and not quiet) as bar:
+            result = repo.gc_remote(name, grace_s=grace_s, progress=bar)
+        plan = result.plan
+    if as_json:
+        write_json(_remote_fields(plan, result))
+    elif not quiet:
+        _write_remote(stdout(), plan, result)
+
+
+def _remote_fields(plan: RemoteGcPlan, result: RemoteGcResult | None) -> dict[str, object]:
+    return {
+        "dry_run": result is None,
+        **pick(plan, "url grace_s"),
+        **pick(
+            plan.sweep,
+            "packs pack_bytes remove_packs=removed_packs rewrite_packs=rewritten_packs "
+            "drop_chunks=dropped_chunks held_chunks",
+        ),
+        "join_history": plan.history_packs,
+        "new_packs_bytes": 0 if result is None else result.new_packs_bytes,
+        "objects": plan.delete_objects if result is None else result.deleted_objects,
+        "bytes": plan.delete_bytes if result is None else result.freed_bytes,
+        **pick(plan if result is None else result, "waiting_objects waiting_bytes"),
+    }
+
+
+def _write_remote(out: Output, plan: RemoteGcPlan, result: RemoteGcResult | None) -> None:
+    sweep, later = plan.sweep, plan if result is None else result
+    if plan.is_empty and (result is None or not result.deleted_objects):
+        out.line(f"nothing to remove: {packs_text(sweep.packs, sweep.pack_bytes)}")
+    if not sweep.is_empty:
+        verb = "would be taken" if result is None else "taken"
+        out.line(
+            f"{count_text(sweep.dropped_chunks, 'chunk')} {verb} out of {plan.url}: "
+            f"{count_text(sweep.removed_packs, 'pack')} dropped, "
+            f"{count_text(sweep.rewritten_packs, 'pack')} rewritten"
+        )
+    if plan.history_packs:
+        verb = "would be rewritten" if result is None else "rewritten"
+        out.line(f"{count_text(plan.history_packs, 'Git pack')} {verb}")
+    if result is not None and result.deleted_objects:
+        gone, size = count_text(result.deleted_objects, "object"), size_text(result.freed_bytes)
+        out.line(f"{gone} deleted, {out.style(size, 'bold')} freed")
+    elif result is None and plan.delete_objects:
+        gone, size = count_text(plan.delete_objects, "object"), size_text(plan.delete_bytes)
+        out.line(f"{gone} would be deleted, which frees {out.style(size, 'bold')}")
+    if later.waiting_objects:
+        waiting, size = count_text(later.waiting_objects, "object"), size_text(later.waiting_bytes)
+        text = f"{waiting} ({size}) not named any more: a later gc deletes them once the grace has passed"
+        out.line(out.style(text, "dim"))

@@ -1,0 +1,189 @@
+"""How objects leave a store that others write at the same time, without a lock.
+
+A sweep takes names out of the root, which notes when (``removed``). An object that no root names and none
+has named for a grace period is announced in the root (``deleting``), which counts up ``sweeps``, and is
+deleted only then; last, the announcement goes.
+
+So whoever builds upon a root knows by its own put what was deleted under it: if the newer root has as
+many ``sweeps``, all that was there after the first one was read is there still, unless one of the two
+announces it. No clock and no age of an upload is needed for that, only for how long garbage is kept, and
+for when a sweep may end what another one has announced and, maybe, was killed in.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.listing import PACKS
+from mvc.errors import ConflictError, StorageError
+from mvc.remotes.root import Listing, Root, is_object_name, list_key, object_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mvc.remotes.hosted import HostedRoots
+    from mvc.remotes.root_store import RootStore
+    from mvc.storage.protocol import Storage
+
+_FOLDERS = (PACKS, "history/", "lists/")
+LEASE_S = 3600
+"""After this long a sweep may end what another one announced: its last request is over by then."""
+_SLOW_S = LEASE_S / 2
+_AT_ONCE = 250
+
+
+class MovedError(Exception):
+    """What was built upon is not named any more, or was deleted, or others told what was released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What is on a store and not named by its root.
+
+    Attributes:
+        name: the folder and the name, without what follows it.
+        keys: of its objects.
+        size_bytes: of all of them.
+        since_s: when it was last written or named, as far as is known; None: it may have been just now.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    size_bytes: int
+    since_s: float | None
+
+
+def check_base(
+    roots: RootStore | HostedRoots,
+    base: Root,
+    now: Root,
+    sent: Listing,
+    built_upon: Iterable[str] | None = None,
+) -> None:
+    """Check that what a writer built upon is still there.
+
+    Args:
+        roots: of the remote.
+        base: the root as it was before the writer looked at what the store has.
+        now: the root to be replaced.
+        sent: the packs that the writer adds.
+        built_upon: names of the objects that must be named still; all that the base names by default.
+
+    Raises:
+        MovedError: it is not; a new plan is needed.
+        ConflictError: what was sent is being deleted.
+    """
+    needed = roots.read_listing(base).names() if built_upon is None else set(built_upon)
+    is_named = needed <= roots.read_listing(now).names()
+    going = sent.names().intersection(now.deleting)
+    if going:
+        raise ConflictError(
+            f"the remote is deleting {min(going)[:22]}, which is needed again",
+            hint="try again once the gc there is done; what a killed one left, "
+            "another one ends an hour later",
+        )
+    if not is_named or base.sweeps != now.sweeps or sent.names().intersection(base.deleting):
+        raise MovedError
+
+
+def without_packs(roots: RootStore, root: Root, names: Sequence[str], now_s: int) -> Root:
+    """Return a root that does not name some packs any more, and says since when."""
+    gone = {one.partition("/")[2] for one in names}
+    dropped = roots.drop_packs(root, gone)
+    return replace(dropped, removed={**dropped.removed, **dict.fromkeys(names, now_s)})
+
+
+def list_unnamed(storage: Storage, root: Root, listing: Listing) -> list[Unnamed]:
+    """Return what a store holds and the root does not name, by name."""
+    named = listing.names().union(map(list_key, root.lists))
+    marked = root.removed.keys() | root.deleting.keys()
+    found: dict[str, list[tuple[str, int, float]]] = {name: [] for name in marked - named}
+    for folder in _FOLDERS:
+        for info in storage.list(folder):
+            name = object_name(info.key)
+            if name not in named and is_object_name(name):
+                found.setdefault(name, []).append((info.key, info.size_bytes, info.made_s))
+    return [
+        Unnamed(
+            name,
+            tuple(key for key, _, _ in objects),
+            sum(size_bytes for _, size_bytes, _ in objects),
+            _find_since(name, root, max((made_s for _, _, made_s in objects), default=0.0)),
+        )
+        for name, objects in sorted(found.items())
+    ]
+
+
+def _find_since(name: str, root: Root, made_s: float) -> float | None:
+    """Return since when something is garbage; pushes that join packs take them out without a note."""
+    if name in root.deleting:
+        return 0.0
+    removed_s = root.removed.get(name)
+    return None if removed_s is None else max(made_s, removed_s)
+
+
+def note_unnamed(roots: RootStore, found: Iterable[Unnamed], now_s: int) -> None:
+    """Note in the root since when that is unnamed of which it is not known."""
+    fresh = {one.name for one in found if one.since_s is None}
+
+    def note(old: Root) -> Root:
+        unnamed = sorted(fresh - _list_named(roots, old))
+        return replace(old, removed={**dict.fromkeys(unnamed, now_s), **old.removed})
+
+    if fresh:
+        roots.update(note)
+
+
+def _list_named(roots: RootStore, root: Root) -> set[str]:
+    return roots.read_listing(root).names().union(map(list_key, root.lists))
+
+
+def delete_unnamed(
+    roots: RootStore, found: Sequence[Unnamed], *, before_s: float
+) -> Iterator[Unnamed]:
+    """Delete what has been unnamed since before a moment; yield it, durably gone.
+
+    What is named by now, or was taken out again later, stays. What another sweep has announced stays
+    for an hour.
+
+    Raises:
+        StorageError: the store, or this machine, was too slow; the next sweep goes on.
+    """
+    for start in range(0, len(found), _AT_ONCE):
+        part = {one.name: one for one in found[start : start + _AT_ONCE]}
+        chosen: list[str] = []
+        began_s = time.monotonic()
+
+        def announce(
+            old: Root, part: dict[str, Unnamed] = part, chosen: list[str] = chosen
+        ) -> Root:
+            named, now_s = _list_named(roots, old), time.time()
+            chosen[:] = [
+                name
+                for name in part.keys() - named
+                if (
+                    old.deleting[name] <= now_s - LEASE_S
+                    if name in old.deleting
+                    else old.removed.get(name, 0) <= before_s
+                )
+            ]
+            going = {**old.deleting, **dict.fromkeys(chosen, int(now_s))}
+            return replace(old, deleting=going, sweeps=old.sweeps + 1)
+
+        roots.update(announce)
+        if time.monotonic() - began_s > _SLOW_S:
+            raise StorageError("it took too long to announce what is deleted", hint="run gc again")
+        roots.storage.delete(*(key for name in chosen for key in part[name].keys))
+        gone = frozenset(chosen)
+
+        def forget(old: Root, gone: frozenset[str] = gone) -> Root:
+            return replace(
+                old,
+                removed={name: at for name, at in old.removed.items() if name not in gone},
+                deleting={name: at for name, at in old.deleting.items() if name not in gone},
+            )
+
+        roots.update(forget)
+        yield from (part[name] for name in sorted(gone))
