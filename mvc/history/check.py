@@ -154,7 +154,9 @@ def _links(objects: ObjectStore, object_id: GitId, kind: str) -> Iterator[Root]:
     if kind == "blob":
         return  # leads nowhere: not worth reading
     source = f"{kind} {object_id}"
-    for name, target, wanted in links_of(object_id, kind, objects.read_kind(object_id, kind)):
+    for name, target, wanted in links_of(
+        objects, object_id, kind, objects.read_kind(object_id, kind)
+    ):
         if kind != "tree":
             yield source, target, wanted
             continue

@@ -19,6 +19,7 @@ import re
 import threading
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ _HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
 _FRESH_S = 24 * 3600  # reused objects older than this are touched, so that no pruning takes them
 _MAX_SOUND = 65536
 _MAX_TRIES = 10
+_NOWHERE: frozenset[GitId] = frozenset()
 _FEW = 32  # what a commit of a training run writes stays loose: a pack for each would be many
 _MAX_GATHERED_BYTES = 32 << 20
 _MAX_SMALL_BYTES = 256 << 10
@@ -64,6 +66,7 @@ class ObjectStore:
         self._sound: set[GitId] = set()
         self._failed = False
         self._gathered = _Gathered()
+        self._shallow: frozenset[GitId] | None = None
 
     def write(self, kind: str, data: bytes) -> GitId:
         """Store an object and return its id; durable after ``sync``."""
@@ -275,7 +278,36 @@ class ObjectStore:
 
     def read_commit(self, commit_id: GitId) -> CommitInfo:
         """Return a commit; raises as ``read_kind``."""
-        return parse_commit(commit_id, self.read_kind(commit_id, "commit"))
+        return self.parse_commit(commit_id, self.read_kind(commit_id, "commit"))
+
+    def parse_commit(self, commit_id: GitId, data: bytes) -> CommitInfo:
+        """Return a commit, given its content; without parents where the history is cut."""
+        commit = parse_commit(commit_id, data)
+        return replace(commit, parents=()) if commit_id in self.shallow else commit
+
+    @property
+    def shallow(self) -> frozenset[GitId]:
+        """The commits at which the history ends, although they have parents."""
+        if self._shallow is None:
+            self._shallow = _NOWHERE
+            if fs.find_stat(self.folder.parent / "shallow") is not None:
+                from mvc.history.shallow import read_shallow  # noqa: PLC0415  few are
+
+                self._shallow = read_shallow(self.folder.parent)
+        return self._shallow
+
+    @contextlib.contextmanager
+    def cut_at(self, ends: frozenset[GitId]) -> Iterator[None]:
+        """Let the history end elsewhere, as long as the block lasts."""
+        before, self._shallow = self.shallow, ends
+        try:
+            yield
+        finally:
+            self._shallow = before
+
+    def forget_shallow(self) -> None:
+        """Look again where the history ends."""
+        self._shallow = None
 
     def read_tree_items(self, tree_id: GitId) -> Iterator[tuple[bytes, int, GitId]]:
         """Yield (name, mode, id) of one tree; raises as ``read_kind``."""

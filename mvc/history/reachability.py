@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError
-from mvc.history.object_formats import parse_commit, parse_tag, parse_tree_object
+from mvc.history.object_formats import parse_tag, parse_tree_object
 from mvc.history.paths import decode_path
 from mvc.history.reflogs import find_entry, sound_entries
 from mvc.history.refnames import NOTES
@@ -79,10 +79,10 @@ def _existing(objects: ObjectStore, values: Iterator[GitId | None]) -> Iterator[
     return (value for value in values if value is not None and objects.has(value))
 
 
-def links_of(object_id: GitId, kind: str, data: bytes) -> list[Link]:
+def links_of(objects: ObjectStore, object_id: GitId, kind: str, data: bytes) -> list[Link]:
     """Return what an object points to; nothing for a blob."""
     if kind == "commit":
-        commit = parse_commit(object_id, data)
+        commit = objects.parse_commit(object_id, data)
         return [*((b"", parent, "commit") for parent in commit.parents), (b"", commit.tree, "tree")]
     if kind == "tag":
         target_kind, target = parse_tag(object_id, data)
@@ -120,7 +120,7 @@ def reachable_blobs(
         if kind == "tag":
             pending.append(parse_tag(start, data)[1])
         elif kind == "commit":
-            commit = parse_commit(start, data)
+            commit = history.objects.parse_commit(start, data)
             if commits is not None:
                 commits.add(start)
             blobs = _new_blobs(history.objects, commit.tree, seen)
@@ -135,7 +135,9 @@ def _new_blobs(objects: ObjectStore, root: GitId, seen: set[bytes]) -> Iterator[
         if bytes.fromhex(tree_id) in seen:
             continue
         seen.add(bytes.fromhex(tree_id))
-        for name, target, kind in links_of(tree_id, "tree", objects.read_kind(tree_id, "tree")):
+        for name, target, kind in links_of(
+            objects, tree_id, "tree", objects.read_kind(tree_id, "tree")
+        ):
             path = prefix + decode_path(name)
             if kind == "tree":
                 pending.append((path + "/", target))
@@ -175,7 +177,7 @@ def read_links(objects: ObjectStore, object_id: GitId, wanted: str) -> list[tupl
         raise CorruptionError(
             f"object {object_id} is expected to be a {wanted}; it is a {kind}", hint=FSCK_HINT
         )
-    links = links_of(object_id, kind, data)
+    links = links_of(objects, object_id, kind, data)
     return [(target, expected) for _, target, expected in links if expected != SUBMODULE]
 
 

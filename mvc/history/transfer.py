@@ -66,8 +66,8 @@ def list_missing(
     A commit that is in both is not looked behind; haves that are not here are passed over. Commits
     come first, then trees and blobs. Where clocks are wrong, something may be listed that the other side has.
     """
-    tags, tips = _peel(objects, wants)
-    _, known = _peel(objects, (one for one in haves if objects.has(one)))
+    tags, tips = peel(objects, wants)
+    _, known = peel(objects, (one for one in haves if objects.has(one)))
     commits, borders = _split_commits(objects, tips, known)
     seen: set[GitId] = set()
     for border in borders:
@@ -83,7 +83,7 @@ def count_missing(objects: ObjectStore, tip: GitId, other: GitId) -> int:
     return len(_split_commits(objects, [tip], [other])[0])
 
 
-def _peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], list[GitId]]:
+def peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], list[GitId]]:
     """Return the tags among some objects, and the commits that all of them lead to."""
     tags: dict[GitId, None] = {}
     commits: dict[GitId, None] = {}
@@ -205,6 +205,14 @@ def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId
             read = (_read_entry(*places[one], one) for one in new)
             write_pack(objects.folder / "pack", len(new), read)
         return new
+
+
+def receive_objects(objects: ObjectStore, source: ObjectStore, ids: Iterable[GitId]) -> None:
+    """Take over some objects of another store that the repository lacks, as one pack."""
+    new = [one for one in ids if not objects.has(one)]
+    if new:
+        write_pack(objects.folder / "pack", len(new), ((one, *source.read(one)) for one in new))
+        objects.packs.look_again()
 
 
 def join_packs(
@@ -360,6 +368,6 @@ def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[G
                 raise FormatError(f"object {one} should be a {wanted}; it is a {kind}")
             pending += [
                 (target, what)
-                for _, target, what in links_of(one, kind, data)
+                for _, target, what in links_of(objects, one, kind, data)
                 if what in KINDS.values()
             ]

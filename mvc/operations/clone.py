@@ -13,7 +13,9 @@ from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.host_urls import GitUrl
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.checkout import checkout_revision
-from mvc.operations.fetch import fetch
+from mvc.operations.fetch import check_depth, fetch
+from mvc.remotes.remote import open_remote
+from mvc.remotes.root import Root
 from mvc.remotes.settings import (
     DEFAULT_REMOTE,
     check_remote_name,
@@ -57,12 +59,14 @@ def clone(
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
+    depth: int | None = None,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
     parsed, store = parse_urls(url, content_url)
     check_remote_name(origin)
+    check_depth(depth)
     folder = folder or Path(_name(parsed))
     is_new = not folder.exists()
     mark = folder / _UNFINISHED
@@ -74,18 +78,18 @@ def clone(
         context = init(folder)
         if origin not in list_remotes(context):
             write_remote(context, origin, parsed, store)
-        if not content:
-            for key in ("promisor", "partial"):
-                context.history.set_config(f"remote.{origin}.{key}", "true")
-        result = fetch(context, origin, limit_bytes_s=limit_bytes_s, progress=progress)
+        for key in () if content else ("promisor", "partial"):
+            context.history.set_config(f"remote.{origin}.{key}", "true")
+        if depth is not None:
+            _follow_one(context, origin, branch)
+        result = fetch(context, origin, depth=depth, limit_bytes_s=limit_bytes_s, progress=progress)
         name = branch or result.head.removeprefix(HEADS)
         _begin(context, origin, name, must_exist=branch is not None)
-        tip = context.history.head().commit
-        if checkout and tip is not None:
-            if content:
-                checkout_revision(context, name, force=True, progress=progress)
-            else:
-                _write_small_files(context, tip)
+        tip = context.history.head().commit if checkout else None
+        if tip is not None and content:
+            checkout_revision(context, name, force=True, progress=progress)
+        elif tip is not None:
+            _write_small_files(context, tip)
     except BaseException as error:
         if isinstance(error, StorageError | KeyboardInterrupt) and _has_some(folder):
             if isinstance(error, StorageError):
@@ -96,6 +100,16 @@ def clone(
         raise
     fs.remove_file(mark)
     return CloneResult(context.worktree, result)
+
+
+def _follow_one(context: Context, origin: str, branch: str | None) -> None:
+    """Let a fetch bring one branch only, that to check out by default, as in Git's shallow clones."""
+    root = open_remote(context, origin).roots.read()
+    ref = HEADS + branch if branch else (root or Root()).head
+    if root is not None and ref not in root.refs:
+        raise NotFoundError(f"the remote has no branch {ref.removeprefix(HEADS)!r}")
+    target = f"{REMOTES}{origin}/{ref.removeprefix(HEADS)}"
+    context.history.set_config(f"remote.{origin}.fetch", f"+{ref}:{target}")
 
 
 @holds_sweep_lock

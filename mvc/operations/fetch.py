@@ -6,20 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import ConflictError, NotFoundError
+from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
+from mvc.history.shallow import write_shallow
 from mvc.remotes.content import receive_content
-from mvc.remotes.history import bring_history, list_chunks, list_files
+from mvc.remotes.history import (
+    bring_history,
+    bring_part,
+    list_chunks,
+    list_files,
+)
 from mvc.remotes.promised import remember_packs
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.tracking import find_remote
+from mvc.upkeep.versions import commits_of
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from mvc.history.transfer import Entry
     from mvc.ids import GitId
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
 
 Targets = dict[tuple[str, str | None], bool]
 """(Ref there, ref here that follows it) → whether that may lose commits."""
+
+_WHOLE = 2**62  # deeper than any history
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +81,17 @@ def fetch(
     tags: bool | None = None,
     content: bool | None = None,
     content_of: Sequence[str] = (),
+    depth: int | None = None,
+    unshallow: bool = False,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> FetchResult:
     """Bring what refs of a remote name; see ``Repo.fetch``."""
     recover(context)
+    check_depth(depth)
+    depth = _WHOLE if unshallow else depth
+    if depth and not context.history.objects.shallow and context.history.list_refs():
+        raise UsageError("the repository has its whole history already")
     there = open_remote(context, remote or find_remote(context), limit_bytes_s=limit_bytes_s)
     root = there.roots.read()
     if root is None:
@@ -85,7 +100,10 @@ def fetch(
         )
     asked = [parse_refspec(text) for text in refspecs]
     specs = asked or list(there.settings.fetch)
-    targets = _match(context, root, specs, tags=not refspecs if tags is None else tags)
+    is_shallow = depth is not None or bool(context.history.objects.shallow)
+    only_seen = tags is None and not refspecs and is_shallow
+    tags = not (refspecs or is_shallow) if tags is None else tags
+    targets = _match(context, root, specs, tags=tags)
     _track(targets, asked, there.settings.fetch)
     known = list(context.history.refs.values().values())
     if content is None:
@@ -93,7 +111,12 @@ def fetch(
     if not content and there.settings.name is not None and not there.settings.is_promisor:
         context.history.set_config(f"remote.{there.settings.name}.promisor", "true")
         there = open_remote(context, there.settings.name, limit_bytes_s=limit_bytes_s)
-    received = _receive(context, there, root, targets, known, progress, content=content)
+    if depth is None:
+        received = _receive(context, there, root, targets, known, progress, content=content)
+    else:
+        received = _deepen(context, there, root, targets, depth, progress, content=content)
+    if only_seen:
+        targets |= dict.fromkeys(_list_seen_tags(context, root, targets), False)
     for target, is_forced in targets.items():
         _check(context, target, root, is_forced=is_forced)
     _remember(context, there, root, targets, asked)
@@ -182,6 +205,54 @@ def _remember(
         lines[source] = f"{root.refs[source]}\t{mark}\t{what} of {there.settings.url}\n"
     text = "".join(sorted(lines.values(), key=lambda line: "\tnot-for-merge\t" in line))
     fs.write_durable(context.git_dir / "FETCH_HEAD", [text.encode()])
+
+
+def check_depth(depth: int | None) -> None:
+    """Refuse a depth that is none."""
+    if depth is not None and depth < 1:
+        raise UsageError(f"a depth of {depth} commits is not valid", hint="give 1 or more")
+
+
+def _deepen(
+    context: Context,
+    there: Remote,
+    root: Root,
+    targets: Targets,
+    depth: int,
+    progress: ByteProgress,
+    *,
+    content: bool,
+) -> int:
+    """Bring a history that ends so many commits below the refs; return bytes of content.
+
+    Where it ends is written once everything is here that is in sight.
+    """
+    objects = context.history.objects
+    tips = {root.refs[source] for source, _ in targets}
+    listing = there.roots.read_listing(root)
+    remember_packs(there, listing.packs)
+    tags = [value for name, value in root.refs.items() if name.startswith(TAGS)]
+    entries, ends = bring_part(context, there, listing.history, tips, tags, depth)
+    received = 0
+    if content:
+        with objects.cut_at(ends):
+            received = _receive_content(context, there, root, listing, entries, progress)
+    write_shallow(context.git_dir, ends)
+    objects.forget_shallow()
+    return received
+
+
+def _list_seen_tags(
+    context: Context, root: Root, targets: Targets
+) -> Iterator[tuple[str, str | None]]:
+    """Yield the new tags of what is in sight: a tag of something else would bring all before it."""
+    history, here = context.history, context.history.list_refs(TAGS)
+    tips = commits_of(context, (root.refs[source] for source, _ in targets))
+    seen = {info.id for info in history.walk(tips)}
+    for name, value in root.refs.items():
+        is_new = name.startswith(TAGS) and name not in here and history.has_object(value)
+        if is_new and history.find_commit(value) in seen:
+            yield name, name
 
 
 def _receive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -10,11 +11,15 @@ import numpy as np
 from mvc import fs
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import FormatError, MvcError, NotFoundError
+from mvc.history.objects import ObjectStore
+from mvc.history.shallow import find_ends
 from mvc.history.transfer import (
     check_connected,
     join_packs,
     list_missing,
     list_tree,
+    peel,
+    receive_objects,
     receive_packs,
     write_objects,
 )
@@ -116,10 +121,7 @@ def bring_history(
         try:
             entries = list_new(context, tips, known)
         except (FormatError, NotFoundError) as error:
-            raise FormatError(
-                f"the history of the remote is incomplete: {error.message}",
-                hint='"mvc fsck --remote" tells what is wrong there',
-            ) from error
+            raise _incomplete(error) from error
     check_connected(objects, tips, (one for one, _ in entries))
     return entries
 
@@ -147,10 +149,79 @@ def receive_history(
         try:
             receive_packs(context.history.objects, new)
             if new:
-                told = msgspec.json.encode(sorted(taken.intersection(packs) | new.keys()))
-                fs.write_durable(remote.folder / _TAKEN, [told])
+                _write_taken(remote, taken.intersection(packs) | new.keys())
         finally:
             fs.remove_file(*folder.glob("*.pack"), *folder.glob(f"*{fs.TEMP_SUFFIX}"))
+
+
+def bring_part(
+    context: Context,
+    remote: Remote,
+    packs: Mapping[str, int],
+    tips: Collection[GitId],
+    tags: Collection[GitId],
+    depth: int,
+) -> tuple[list[Entry], frozenset[GitId]]:
+    """Bring as much of a history as some tips show that is so many commits deep, and tags of that.
+
+    All packs are downloaded, for they hold everything; only what is in sight is kept.
+
+    Returns:
+        What is in sight of the tips, and where the history ends then.
+
+    Raises:
+        FormatError: what came is damaged or incomplete.
+    """
+    history, folder = context.history, remote.folder / "history"
+    whole = ObjectStore(folder / "whole")
+
+    def read(commit: GitId) -> bytes:
+        store = history.objects if history.objects.has(commit) else whole
+        return store.read_kind(commit, "commit")
+
+    fs.make_dirs(folder)
+    with fs.exclusive_lock(folder / "lock"):
+        shutil.rmtree(folder / "whole", ignore_errors=True)  # of a kill
+        fs.make_dirs(folder / "whole" / "pack")
+        try:
+            if remote.is_hosted:
+                remote.hosted.receive(whole, [*tips, *tags], (), folder)
+            else:
+                receive_packs(whole, fetch_packs(remote, packs, folder))
+            whole.packs.look_again()
+            seen = history.walk(peel(history.objects, history.refs.values().values())[1])
+            visible = [info.id for info in seen]
+            try:
+                commits = peel(whole, tips)[1]
+                ends = find_ends(read, commits, depth, visible)
+                with whole.cut_at(ends):
+                    entries = list_missing(whole, tips, ())
+                in_sight = {one for one, _ in entries}
+                found = [peel(whole, [one]) for one in tags if whole.has(one)]
+                entries += [
+                    (one, "tag") for chain, at in found if in_sight.issuperset(at) for one in chain
+                ]
+            except MvcError as error:
+                raise _incomplete(error) from error
+            receive_objects(history.objects, whole, [one for one, _ in entries])
+            _write_taken(remote, packs)
+        finally:
+            shutil.rmtree(folder / "whole", ignore_errors=True)
+            fs.remove_file(*folder.glob("*.pack"))
+    with history.objects.cut_at(ends):
+        check_connected(history.objects, tips, (one for one, _ in entries))
+    return entries, ends
+
+
+def _incomplete(error: MvcError) -> FormatError:
+    return FormatError(
+        f"the history of the remote is incomplete: {error.message}",
+        hint='"mvc fsck --remote" tells what is wrong there',
+    )
+
+
+def _write_taken(remote: Remote, packs: Iterable[str]) -> None:
+    fs.write_durable(remote.folder / _TAKEN, [msgspec.json.encode(sorted(packs))])
 
 
 def fetch_packs(remote: Remote, packs: Mapping[str, int], folder: Path) -> dict[str, Path]:

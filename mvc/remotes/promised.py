@@ -48,7 +48,8 @@ def remember_packs(remote: Remote, packs: Mapping[PackId, int]) -> None:
     """Remember which packs a remote has, if it is one that promises what is not here."""
     if not remote.settings.is_promisor or remote.settings.store is None:
         return
-    remote.packs.indexes(packs)
+    if packs:
+        remote.packs.indexes(packs)
     fs.make_dirs(remote.folder)
     fs.write_durable(remote.folder / _FILE_NAME, [msgspec.json.encode(dict(sorted(packs.items())))])
 

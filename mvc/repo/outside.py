@@ -88,6 +88,7 @@ def clone(
     branch: str | None = None,
     checkout: bool = True,
     content: bool = True,
+    depth: int | None = None,
     limit_bytes_s: int | None = None,
     progress: Progress = None,
 ) -> Repo:
@@ -105,6 +106,7 @@ def clone(
         content: bring the content of checkpoints; otherwise the history only, and whatever reads
             content takes it from the remote. Files without it are not written before they are
             checked out by name.
+        depth: bring only so many commits of one branch; ``Repo.fetch`` brings more. By default all.
         limit_bytes_s: at most so many bytes from the remote in a second.
         progress: called with bytes that came, and then with bytes written.
 
@@ -124,6 +126,7 @@ def clone(
         branch=branch,
         checkout=checkout,
         content=content,
+        depth=depth,
         limit_bytes_s=limit_bytes_s,
         progress=progress,
     )

@@ -207,6 +207,8 @@ class Remotes(OpenRepo):
         tags: bool | None = None,
         content: bool | None = None,
         content_of: Sequence[str] = (),
+        depth: int | None = None,
+        unshallow: bool = False,
         limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> FetchResult:
@@ -220,6 +222,8 @@ class Remotes(OpenRepo):
             content: bring the content of checkpoints too, not just the history; by default unless
                 the clone was made without. What does not come is read from the remote when needed.
             content_of: revisions of which all content is brought, and of nothing else.
+            depth: let the history of a shallow clone be so many commits deep, or as deep as it is.
+            unshallow: bring the whole history.
             limit_bytes_s: at most so many bytes in a second.
             progress: called with bytes that came.
 
@@ -237,6 +241,8 @@ class Remotes(OpenRepo):
             tags=tags,
             content=content,
             content_of=content_of,
+            depth=depth,
+            unshallow=unshallow,
             limit_bytes_s=limit_bytes_s,
             progress=progress,
         )

@@ -32,6 +32,10 @@ def clone(
             "--no-content", help="Fetch the history only; content comes when something reads it."
         ),
     ] = False,
+    depth: Annotated[
+        int | None,
+        Option("--depth", metavar="N", help="Bring only the newest N commits, of one branch."),
+    ] = None,
     limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -56,6 +60,7 @@ def clone(
             branch=branch,
             checkout=not no_checkout,
             content=not no_content,
+            depth=depth,
             limit_bytes_s=limit,
             progress=bar,
         )

@@ -30,6 +30,12 @@ def fetch(
         list[str] | None,
         Option("--content", metavar="REV", help="Bring all content of this revision."),
     ] = None,
+    depth: Annotated[
+        int | None, Option("--depth", metavar="N", help="Deepen a shallow clone to N commits.")
+    ] = None,
+    unshallow: Annotated[
+        bool, Option("--unshallow", help="Bring the whole history of a shallow clone.")
+    ] = False,
     limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -54,6 +60,8 @@ def fetch(
                 tags=tags,
                 content=False if no_content else None,
                 content_of=content or (),
+                depth=depth,
+                unshallow=unshallow,
                 limit_bytes_s=limit,
                 progress=bar,
             )
