@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MAX_TALK_BYTES = 64 * 2**20
 """All that a host may say beside packs: as much as the root of a store may have."""
+_MAX_MOVES = 5
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -58,7 +59,7 @@ def make_client(
             str(url), config=config, username=user, password=password, timeout=timeout_s, **common
         )
         web.meter = meter
-        manager = _Manager(web.pool_manager)
+        manager = _Manager(web.pool_manager, str(url))
         opened.append(manager)
         web.pool_manager = cast("Any", manager)
         return web, "", opened
@@ -94,26 +95,44 @@ class Meter:
 
 
 class _Manager:
-    """Sends requests through another manager, and can close all that they opened."""
+    """Sends requests to one host, wherever that leads, and can close all that they opened."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Any, base_url: str) -> None:
         self.headers = manager.headers
         self._manager = manager
+        self._base = urlsplit(base_url)
         self._answers: list[Any] = []
 
-    def request(self, *arguments: Any, **options: Any) -> Any:
-        answer = self._manager.request(*arguments, **options)
-        self._answers.append(answer)
-        return answer
+    def request(self, method: str, url: str, **options: Any) -> Any:
+        """Return the answer; what has moved on the same host is followed, as Git does it."""
+        for _ in range(_MAX_MOVES):
+            self._check(url)
+            answer = self._manager.request(method, url, redirect=False, **options)
+            self._answers.append(answer)
+            target = answer.get_redirect_location() if method == "GET" else None
+            if not target:
+                answer.geturl = lambda url=url: url  # where dulwich goes on
+                return answer
+            before, url = urlsplit(url), urljoin(url, target)
+            if urlsplit(url)[:2] != before[:2]:
+                options["headers"].pop("authorization", None)
+        raise GitProtocolError("it leads from one place to the next")
+
+    def _check(self, url: str) -> None:
+        found = urlsplit(url)
+        is_safe = found.scheme == "https" or (found.scheme == "http" == self._base.scheme)
+        if found.hostname != self._base.hostname or not is_safe:
+            raise GitProtocolError(f"it leads elsewhere, to {found.scheme}://{found.netloc}")
 
     def close(self) -> None:
+        """Close all connections."""
         for answer in self._answers:
             answer.close()
         self._manager.clear()
 
 
 class _HttpClient(Urllib3HttpGitClient):
-    """Speaks only to the host it was told, only Git's smart protocol, and is metered."""
+    """Speaks only Git's smart protocol, and is metered."""
 
     meter: Meter
 
@@ -124,31 +143,17 @@ class _HttpClient(Urllib3HttpGitClient):
         data: bytes | Iterator[bytes] | None = None,
         raise_for_status: bool = True,  # noqa: FBT001, FBT002  dulwich's
     ) -> Any:
-        self._check_origin(url)
         answer, read = super()._http_request(url, headers, data, raise_for_status)
-        try:
-            self._check_answer(answer, url)
-        except GitProtocolError:
-            answer.close()
-            raise
-
-        def metered(size_bytes: int) -> bytes:
-            found = read(size_bytes)
-            self.meter.take(len(found))
-            return found
-
-        return answer, metered
-
-    def _check_answer(self, answer: Any, url: str) -> None:
-        self._check_origin(urljoin(url, answer.redirect_location))
-        if not (answer.content_type or "").startswith("application/x-git-"):
+        found: Any = answer  # dulwich puts attributes on it
+        if not (found.content_type or "").startswith("application/x-git-"):
             raise GitProtocolError("it answers, but not as a Git server does")
 
-    def _check_origin(self, url: str) -> None:
-        wanted, found = urlsplit(self._base_url), urlsplit(url)
-        is_same = wanted.hostname == found.hostname
-        if not is_same or (wanted.scheme == "https" and found.scheme != "https"):
-            raise GitProtocolError(f"it leads elsewhere, to {found.scheme}://{found.hostname}")
+        def metered(size_bytes: int) -> bytes:
+            part = read(size_bytes)
+            self.meter.take(len(part))
+            return part
+
+        return answer, metered
 
 
 class _Tracked(TraditionalGitClient):

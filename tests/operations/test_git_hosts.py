@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -18,7 +19,7 @@ from mvc import (
 )
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from support.git_hosts import make_bare, run_daemon, run_web_host, stock
+from support.git_hosts import make_bare, make_certificate, run_daemon, run_web_host, stock
 from support.remote_repos import commit_model, make_repo
 from support.stockgit import run_git
 
@@ -54,13 +55,20 @@ def web(host):
 
 
 @pytest.fixture
-def repo(tmp_path, web, store):
+def repo(tmp_path, host, store):
+    """A repository with a host that is a folder, which takes the least time."""
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", f"{web.url}/model.git", str(store))
+    repo.add_remote("origin", str(host), str(store))
     return repo
 
 
-@pytest.fixture(params=["http", "git", "ssh", "short", "file"])
+@pytest.fixture
+def web_repo(repo, web):
+    repo.set_remote_url("origin", f"{web.url}/model.git")
+    return repo
+
+
+@pytest.fixture(params=["http", "git", "ssh", "file"])
 def url(request, host, monkeypatch):
     if request.param == "http":
         with run_web_host(host.parent) as found:
@@ -72,9 +80,7 @@ def url(request, host, monkeypatch):
         yield str(host)
     else:
         monkeypatch.setenv("GIT_SSH_COMMAND", _SSH)
-        yield (
-            f"ssh://git@example.org{host}" if request.param == "ssh" else f"git@example.org:{host}"
-        )
+        yield f"ssh://git@example.org{host}"
 
 
 def content_root(store):
@@ -94,7 +100,8 @@ def test_history_goes_to_the_host_and_content_to_the_store(url, host, store, tmp
     assert not root.refs
     assert not root.listed.history
 
-    copy = clone(url, tmp_path / "b", content_url=str(store))
+    short = url.replace("ssh://git@example.org", "git@example.org:")
+    copy = clone(short, tmp_path / "b", content_url=store)
     copy.identity = repo.identity
     assert copy.head.commit == first
     name = "model.safetensors"
@@ -110,7 +117,8 @@ def test_history_goes_to_the_host_and_content_to_the_store(url, host, store, tmp
     assert sorted(repo.list_remote().refs) == ["refs/heads/main", "refs/tags/v1"]
 
 
-def test_stock_git_reads_the_host_and_pushes_to_it(repo, web, tmp_path):
+def test_stock_git_reads_the_host_and_pushes_to_it(web_repo, web, tmp_path):
+    repo = web_repo
     commit_model(repo)
     (repo.worktree / "notes.txt").write_text("line\n" * 200)
     repo.commit("notes", paths=["notes.txt"])
@@ -129,11 +137,11 @@ def test_stock_git_reads_the_host_and_pushes_to_it(repo, web, tmp_path):
     assert repo.fsck(data=True).ok
 
 
-def test_a_ref_that_moved_meanwhile_is_left_and_the_packs_are_no_harm(repo, web, tmp_path):
+def test_a_ref_that_moved_meanwhile_is_left_and_the_packs_are_no_harm(repo, host, tmp_path):
     commit_model(repo)
     repo.push()
     other = clone(
-        f"{web.url}/model.git", tmp_path / "b", content_url=repo.remotes()["origin"].content
+        f"git+file://{host}", tmp_path / "b", content_url=repo.remotes()["origin"].content
     )
     other.identity = repo.identity
     commit_model(other, seed=1)
@@ -167,43 +175,65 @@ def test_what_the_host_refuses_moves_nothing_and_says_why(repo, host):
         repo.push("origin", ["main", "kept"])
 
 
-def test_a_lost_answer_is_looked_up(repo, web, host):
+def test_what_has_moved_on_a_host_is_followed(web_repo, web):
+    commit_model(web_repo)
+    web.login = ("ann", "token")
+
+    def move(path):
+        return (
+            (301, {"Location": path.replace("/model/", "/model.git/")}, b"")
+            if (path.startswith("/model/"))
+            else None
+        )
+
+    web.answer = move
+    netrc = web.root.parent / "home" / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login ann password token\n")
+    netrc.chmod(0o600)
+    web_repo.set_remote_url("origin", f"{web.url}/model")
+    web_repo.push()
+    web_repo.fetch()
+    assert sum(path.startswith("/model/") for _, path, _ in web.requests) > 1
+
+
+def test_a_lost_answer_is_looked_up(web_repo, web, host):
+    repo = web_repo
     commit_model(repo)
     web.loses_answers = True
     repo.push()
     assert stock("rev-parse", "main", cwd=host) == repo.head.commit
 
 
-def test_without_a_store_only_small_files_travel(tmp_path, web):
+def test_without_a_store_only_small_files_travel(tmp_path, host):
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", f"{web.url}/model.git")
+    repo.add_remote("origin", f"git+file://{host}")
     (repo.worktree / "notes.txt").write_text("x")
     repo.commit("notes", paths=["notes.txt"])
     repo.push()
-    assert clone(f"{web.url}/model.git", tmp_path / "b").head.commit == repo.head.commit
+    assert clone(f"git+file://{host}", tmp_path / "b").head.commit == repo.head.commit
     commit_model(repo)
     with pytest.raises(UsageError, match="Git host") as caught:
         repo.push()
     assert "--content" in caught.value.hint
-    repo.set_remote_url("origin", f"{web.url}/model.git", str(tmp_path / "store"))
+    repo.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "store"))
     repo.push()
     with pytest.raises(UsageError, match="Git host"):
-        clone(f"{web.url}/model.git", tmp_path / "c")
+        clone(f"git+file://{host}", tmp_path / "c")
     assert not (tmp_path / "c").exists()
-    bare = clone(f"{web.url}/model.git", tmp_path / "c", content=False)
+    bare = clone(f"git+file://{host}", tmp_path / "c", content=False)
     assert next(iter(bare.log())).id == repo.head.commit
-    bare.set_remote_url("origin", f"{web.url}/model.git", str(tmp_path / "store"))
+    bare.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "store"))
     assert bare.tensor("HEAD", "model.safetensors", "norm").shape
 
 
-def test_a_store_is_one_or_the_other(repo, web, store, tmp_path):
+def test_a_store_is_one_or_the_other(repo, host, store, tmp_path):
     commit_model(repo)
     repo.push()
-    with pytest.raises(ConflictError, match=r"content for a Git host, 127.0.0.1/model"):
+    with pytest.raises(ConflictError, match=r"content for a Git host, /.*/model"):
         clone(str(store), tmp_path / "b")
     repo.add_remote("plain", str(tmp_path / "other"))
     repo.push("plain")
-    repo.set_remote_url("origin", f"{web.url}/model.git", str(tmp_path / "other"))
+    repo.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "other"))
     with pytest.raises(ConflictError, match="history of its own"):
         repo.push("origin", ["main:new"])
     with pytest.raises(UnsupportedError, match="no channels"):
@@ -217,9 +247,10 @@ def test_a_host_that_is_not_there_or_no_git(tmp_path, web):
     web.answer = lambda path: (200, {"Content-Type": "text/html"}, b"<html>")
     with pytest.raises(StorageError, match="not as a Git server"):
         repo.list_remote(f"{web.url}/model.git")
-    web.answer = lambda path: (302, {"Location": "http://localhost:1/x"}, b"")
-    with pytest.raises(StorageError):
-        repo.list_remote(f"{web.url}/model.git")
+    for where, fact in (("http://localhost:1/x", "elsewhere"), ("/x", "one place to the next")):
+        web.answer = lambda path, where=where: (302, {"Location": where}, b"")
+        with pytest.raises(StorageError, match=fact):
+            repo.list_remote(f"{web.url}/model.git")
     with pytest.raises(StorageError, match="refused"):
         repo.list_remote("http://127.0.0.1:1/model.git")
     with pytest.raises(StorageError, match="refused"):
@@ -256,29 +287,31 @@ def test_a_host_that_says_what_is_not_valid(tmp_path, web, said):
     assert caught.value.message.isprintable()
 
 
-@pytest.mark.parametrize("lie", ["one", "another", "no pack"])
-def test_a_host_that_sends_less_or_other_than_it_names(repo, web, store, tmp_path, lie):
+def test_a_host_that_sends_less_or_other_than_it_names(web_repo, web, store, tmp_path):
+    repo = web_repo
     commit_model(repo)
     repo.push()
-    copy = clone(f"{web.url}/model.git", tmp_path / "b", content_url=str(store))
+    copy = clone(f"{web.url}/model.git", tmp_path / "b", content_url=store)
     second = commit_model(repo, seed=1)
     other = commit_model(repo, seed=2)
-    names = {"one": second.encode(), "another": other.encode()}.get(lie, b"")
-    pack = run_git(repo.worktree / ".mvc", "pack-objects", "--stdout", data=names).stdout
-    pack = b"<html>" if lie == "no pack" else pack
     kind = "application/x-git-upload-pack-"
     first = f"{second} refs/heads/main\0side-band-64k\n".encode()
     refs = pkt(b"# service=git-upload-pack\n") + b"0000" + pkt(first) + b"0000"
-    sent = pkt(b"NAK\n") + pkt(b"\1" + pack) + b"0000"
-    web.answer = lambda path: (
-        (200, {"Content-Type": f"{kind}advertisement"}, refs)
-        if "info/refs" in path
-        else (200, {"Content-Type": f"{kind}result"}, sent)
-    )
     before = copy.resolve("origin/main")
-    with pytest.raises(FormatError):
-        copy.fetch()
-    assert copy.resolve("origin/main") == before
+    for name in (second, other, ""):
+        pack = b"<html>"
+        if name:
+            names = name.encode()
+            pack = run_git(repo.worktree / ".mvc", "pack-objects", "--stdout", data=names).stdout
+        sent = pkt(b"NAK\n") + pkt(b"\1" + pack) + b"0000"
+        web.answer = lambda path, sent=sent: (
+            (200, {"Content-Type": f"{kind}advertisement"}, refs)
+            if "info/refs" in path
+            else (200, {"Content-Type": f"{kind}result"}, sent)
+        )
+        with pytest.raises(FormatError):
+            copy.fetch()
+        assert copy.resolve("origin/main") == before
     web.answer = None
     repo.push()
     copy.fetch()
@@ -299,7 +332,8 @@ def test_a_host_that_never_ends_is_stopped(tmp_path, web, monkeypatch):
         make_repo(tmp_path / "a").list_remote(f"{web.url}/model.git")
 
 
-def test_credentials_come_from_netrc_and_helpers_and_are_nowhere_else(repo, web, tmp_path):
+def test_credentials_come_from_netrc_and_helpers_and_are_nowhere_else(web_repo, web, tmp_path):
+    repo = web_repo
     commit_model(repo)
     web.login = ("ann", "s3cret-token")
     with pytest.raises(StorageError, match="does not let us in") as caught:
@@ -326,7 +360,8 @@ def test_credentials_come_from_netrc_and_helpers_and_are_nowhere_else(repo, web,
     assert copy.head.commit == repo.head.commit
 
 
-def test_the_config_of_a_repository_names_no_helper_and_no_command(repo, web, tmp_path):
+def test_the_config_of_a_repository_names_no_helper_and_no_command(web_repo, web, tmp_path):
+    repo = web_repo
     commit_model(repo)
     web.login = ("ann", "token")
     mark = tmp_path / "ran"
@@ -341,11 +376,32 @@ def test_the_config_of_a_repository_names_no_helper_and_no_command(repo, web, tm
     assert not mark.exists()
 
 
-def test_a_push_of_what_was_released_takes_the_records_along(repo, web, store, tmp_path):
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
+    commit_model(repo)
+    key = make_certificate(tmp_path / "key.pem")
+    with (repo.worktree / ".mvc/config").open("a") as file:
+        file.write("[http]\n\tsslVerify = false\n")
+    with run_web_host(host.parent, key) as web:
+        repo.set_remote_url("origin", f"{web.url}/model.git")
+        with pytest.raises(StorageError, match="certificate"):
+            repo.push()
+        user = tmp_path / "home" / ".gitconfig"
+        user.write_text(f"[http]\n\tsslCAInfo = {key}.crt\n")
+        repo.push()
+        with run_web_host(host.parent) as plain:
+            web.answer = lambda path: (302, {"Location": f"{plain.url}{path}"}, b"")
+            with pytest.raises(StorageError, match="leads elsewhere, to http://"):
+                repo.fetch()
+            assert not plain.requests
+    assert stock("rev-parse", "main", cwd=host) == repo.head.commit
+
+
+def test_a_push_of_what_was_released_takes_the_records_along(repo, host, store, tmp_path):
     for seed in range(3):
         commit_model(repo, seed=seed)
     repo.prune(repo.plan_prune(keep_last=1))
     repo.push()
-    copy = clone(f"{web.url}/model.git", tmp_path / "b", content_url=str(store))
+    copy = clone(f"git+file://{host}", tmp_path / "b", content_url=str(store))
     assert copy.fsck(data=True).ok
     assert repo.fsck(remote="origin", data=True).ok

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import pathlib
 import socket
+import ssl
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +30,19 @@ def make_bare(folder):
     stock("init", "-q", "--bare", "-b", "main", folder)
     stock("config", "http.receivepack", "true", cwd=folder)
     return folder
+
+
+def make_certificate(path):
+    """Write a certificate of 127.0.0.1 that nobody vouches for, and its key."""
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    subprocess.run(
+        ["openssl", "req", "-x509", *kind, "-subj", "/CN=mvc", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with path.open("ab") as file:
+        file.write(pathlib.Path(f"{path}.crt").read_bytes())
+    return path
 
 
 class _Backend(BaseHTTPRequestHandler):
@@ -113,18 +128,22 @@ class WebHost:
     Authorization) of all that came.
     """
 
-    def __init__(self, root):
+    def __init__(self, root, certificate):
         self.root, self.login, self.answer, self.requests = root, None, None, []
         self.loses_answers = False
         self.server = _Server(("127.0.0.1", 0), _Backend)
         self.server.host = self
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self.server.server_port}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
 
 
 @contextlib.contextmanager
-def run_web_host(root):
-    """Serve the bare repositories of a folder over HTTP."""
-    host = WebHost(root)
+def run_web_host(root, certificate=None):
+    """Serve the bare repositories of a folder over HTTP, or HTTPS with a certificate and its key."""
+    host = WebHost(root, certificate)
     thread = threading.Thread(target=host.server.serve_forever, args=(0.02,))
     thread.start()
     try:
