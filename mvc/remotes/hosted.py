@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.history.host_packs import receive_host_pack
 from mvc.history.hosts import GitHost, Haves
-from mvc.remotes.root import Listing, Root
+from mvc.remotes.root import Listing, Root, with_packs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -110,8 +110,12 @@ class HostedRoots:
             now = self._content.read_listing(root)
             return wanted.without([*now.packs, *now.history])
 
+        def name(root: Root) -> Root:
+            lost = lacks(root)
+            return with_packs(root, lost.packs, lost.history)
+
         if len(lacks(self._content.read() or Root())):
-            self._content.update(lambda root: replace(root, listed=root.listed | lacks(root)))
+            self._content.update(name)
 
     def receive(
         self, objects: ObjectStore, tips: Iterable[GitId], known: Iterable[GitId], folder: Path
