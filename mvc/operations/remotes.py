@@ -57,6 +57,7 @@ def set_url(
 def remove(context: Context, name: str) -> None:
     """Remove a remote, the refs that follow it, and what branches say of it."""
     _require(context, name)
+    _check_unneeded(context, name)
     folder = open_remote(context, name).folder
     history, stamp = context.history, context.stamp()
     for ref, commit in history.list_refs(f"{REMOTES}{name}/").items():
@@ -102,6 +103,22 @@ def _require(context: Context, name: str) -> None:
     if name not in list_remotes(context):
         raise NotFoundError(
             f"the repository has no remote {name!r}", hint='"mvc remote" lists them'
+        )
+
+
+def _check_unneeded(context: Context, name: str) -> None:
+    """Check that nothing that history needs is on a remote alone, as far as is known here."""
+    if not list_remotes(context)[name].is_promisor:
+        return
+    from mvc.upkeep.sweep import mark  # noqa: PLC0415  brings NumPy, needed rarely
+
+    needed = mark(context, grace_s=0, expiry=None).needed
+    missing = len(needed) - int(context.here.copies().mask(needed).sum())
+    if missing:
+        raise ConflictError(
+            f"{missing:,} chunks that history needs are on {name!r} and not here",
+            hint=f'"mvc fetch {name} --content REV" brings those of a revision; '
+            f'"mvc config --unset remote.{name}.promisor" gives them up',
         )
 
 

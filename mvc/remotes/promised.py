@@ -116,9 +116,12 @@ class PromisedPacks:
     def _known(self) -> dict[PackId, int]:
         if self._packs is None:
             self._packs = self._recall()
-        if self._packs is None or self._is_stale:
+        if self._packs is None:
+            self._ask()
+            self._packs = self._recall() or {}
+        elif self._is_stale:
             self._is_stale = False
-            with contextlib.suppress(StorageError):  # what is here can be read all the same
+            with contextlib.suppress(StorageError):  # whoever reads is told
                 self._ask()
             self._packs = self._recall() or {}
         return self._packs
@@ -133,9 +136,16 @@ class PromisedPacks:
         return {PackId(one): size for one, size in found.items() if is_hex_id(one, 2 * ID_BYTES)}
 
     def _ask(self) -> None:
-        root = self._remote.roots.read()
-        if root is not None:
-            remember_packs(self._remote, self._remote.roots.read_listing(root).packs)
+        try:
+            root = self._remote.roots.read()
+            if root is not None:
+                remember_packs(self._remote, self._remote.roots.read_listing(root).packs)
+        except StorageError as error:
+            raise StorageError(
+                f"remote {self._remote.settings.name!r} promises content, and cannot be asked for it: "
+                f"{error.message}",
+                hint=error.hint,
+            ) from error
 
 
 def _pack_of(key: str) -> PackId:

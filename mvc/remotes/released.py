@@ -70,7 +70,9 @@ def tell_released(
     if gaps - _blobs(records):
         raise NotFoundError(
             "content to be pushed is neither here nor on the remote",
-            hint='"mvc fsck" tells what is missing; fetch it from where it is',
+            hint='"mvc fsck" tells what is missing'
+            if context.store is context.here
+            else '"mvc fetch --content REV" brings the content of a revision from where it is',
         )
     notes = _follow(context, there, root, listing)
     changes: dict[GitId, list[str]] = {}

@@ -207,6 +207,8 @@ def find_clone_fault(context: Context) -> tuple[str, str] | None:
 
     Git clones neither notes, which say what was released, nor anything that is not its own.
     """
+    if (context.git_dir / "remotes").is_dir():
+        return None  # not by stock Git
     config = context.history.read_config()
     remotes = [key.split(".")[1:-1] for key in config if re.fullmatch(r"remote\..+\.url", key)]
     if not remotes:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc import CorruptionError, StorageError, UsageError, clone
+from mvc import ConflictError, CorruptionError, NotFoundError, StorageError, UsageError, clone
 from mvc.chunkstore.store import ChunkStore
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root import with_packs
@@ -188,6 +188,31 @@ def test_a_lie_is_found_out_and_not_kept(repo, partial, store):
         path.write_bytes(data)
     wanted = load_file(repo.worktree / "model.safetensors")["layer.03"]
     assert (np.asarray(partial.tensor("HEAD", "model.safetensors", "layer.03")) == wanted).all()
+
+
+def test_what_only_the_remote_has_is_not_given_up(repo, partial, store, tmp_path):
+    with pytest.raises(ConflictError, match=r"\d+ chunks"):
+        partial.remove_remote("origin")
+    partial.rename_remote("origin", "there")
+    assert list(partial.tensors("HEAD"))
+    partial.add_remote("other", str(tmp_path / "other"))
+    with pytest.raises(NotFoundError) as raised:
+        partial.push("other", ["main"])
+    assert "--content" in raised.value.hint
+    partial.fetch("there", content_of=["HEAD", "HEAD~"])
+    partial.push("other", ["main"])
+    partial.remove_remote("there")
+    assert partial.fsck(data=True).problems == ()
+
+
+def test_a_remote_that_was_never_heard_of_is_named(partial, monkeypatch):
+    partial.set_remote_url("origin", "s3://bucket/nowhere")
+    partial.set_config("remote.origin.endpoint", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mvctestkey")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mvctestsecret")
+    with pytest.raises(StorageError, match="'origin' promises content"):
+        list(partial.tensors("HEAD"))
+    assert partial.status().is_clean
 
 
 def test_the_cache_obeys_the_config(partial, asked):
