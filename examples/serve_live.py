@@ -1,9 +1,9 @@
 """A trainer publishes, a server follows: only what changed is copied into the live model.
 
 Each step changes one percent of one layer, scattered, as reinforcement learning does. The server takes
-the tensors that changed, verified, and never loads a checkpoint again after the first. At the end the
-trainer rolls back, and the server follows that too. In life both are processes on different machines, with
-a bucket between them, and the server's loop never ends.
+the tensors that changed, verified, and never loads a checkpoint again unless tensors came, went or have
+another type. At the end the trainer adds a layer, and then rolls back; the server follows that too. In
+life both are processes on different machines, with a bucket between them, and the server's loop never ends.
 
     python examples/serve_live.py --folder serve
 """
@@ -13,74 +13,99 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import ml_dtypes  # NumPy learns bfloat16
-import numpy as np
-from safetensors.numpy import save_file
+import torch
+from safetensors.torch import load_file, save_file
 
 import mvc
 
-CHANNEL, STEPS, LAYERS = "prod", 3, 4
+CHANNEL, STEPS, LAYERS, WIDTH = "prod", 3, 4, 512
 
 
-def train_step(weights: dict[str, np.ndarray], step: int) -> None:
+def make_model(layers: int) -> torch.nn.Sequential:
+    """Make a model of bf16 layers."""
+    with torch.device("cpu"):
+        made = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)]
+    return torch.nn.Sequential(*made).to(torch.bfloat16)
+
+
+def train_step(model: torch.nn.Sequential, step: int) -> None:
     """Move one percent of one layer by a little."""
-    random = np.random.default_rng(step)
-    layer = weights[f"layers.{step % LAYERS}"].reshape(-1)
-    places = random.choice(layer.size, layer.size // 100, replace=False)
-    layer[places] += np.asarray(random.standard_normal(places.size) * 1e-3, layer.dtype)
+    torch.manual_seed(step)
+    weight = list(model.parameters())[step % len(model)].detach().view(-1)
+    places = torch.randperm(weight.numel())[: weight.numel() // 100]
+    weight[places] += (torch.randn(places.numel()) * 1e-3).to(weight.dtype)
 
 
-def publish(repo: mvc.Repo, weights: dict[str, np.ndarray], step: int) -> int:
-    """Commit the weights and publish them; return the bytes that travelled."""
+def publish(repo: mvc.Repo, model: torch.nn.Sequential, message: str) -> None:
+    """Commit the weights and publish them; tell what travelled."""
+    weights = model.state_dict()
     save_file(weights, repo.worktree / "model.safetensors")
-    repo.commit(f"step {step}", paths=["model.safetensors"])
-    return repo.publish(CHANNEL).sent_bytes
+    repo.commit(message, paths=["model.safetensors"])
+    sent_bytes = repo.publish(CHANNEL).sent_bytes
+    raw_bytes = sum(one.nbytes for one in weights.values())
+    print(f"{message}: {100 * sent_bytes / raw_bytes:.2f} % of the weights travelled")
 
 
-def serve(live: dict[str, np.ndarray], store: Path, folder: Path) -> None:
-    """Bring the live model to what is published now."""
-    for update in mvc.follow(store, CHANNEL, folder, once=True):
-        _, gone = update.names()
-        for name in gone:
-            del live[name]
-        changed = dict(update.tensors())
-        live.update(changed)
-        print(f"version {update.version.number}: {', '.join(changed)}")
+class Server:
+    """A live model that is at what is published."""
+
+    def __init__(self, store: Path, folder: Path) -> None:
+        self.model = make_model(0)
+        self._where = store, folder
+
+    def follow(self) -> None:
+        """Bring the model to what is published now."""
+        store, folder = self._where
+        for update in mvc.follow(store, CHANNEL, folder, once=True):
+            changes = update.changes()
+            if changes:  # values alone do not fit
+                weights = load_file(update.version.folder / "model.safetensors")
+                self.model = make_model(len(weights))
+                self.model.load_state_dict(weights)
+                told = f"{len(changes.added)} tensors added, {len(changes.removed)} removed: loaded"
+            else:
+                live = self.model.state_dict()
+                changed = dict(update.tensors("torch"))
+                for name, value in changed.items():
+                    live[name].copy_(value)
+                told = f"copied {', '.join(changed)}"
+            print(f"version {update.version.number}: {told}")
 
 
-def check(live: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+def check(live: torch.nn.Module, wanted: dict[str, torch.Tensor]) -> None:
     """Check that the live model is what was published, to the bit."""
-    assert live.keys() == wanted.keys()
-    assert all(live[name].tobytes() == wanted[name].tobytes() for name in wanted)
+    found = live.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def copy_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the weights as they are now."""
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def main() -> None:
-    """Train, publish, serve; then roll back."""
+    """Train, publish, serve; add a layer; roll back."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("serve"))
     folder = parser.parse_args().folder.resolve()
-    store, served = folder / "store", folder / "served"
     repo = mvc.Repo.init(folder / "trainer")
-    repo.add_remote("origin", str(store))
-    random = np.random.default_rng(0)
-    weights = {
-        f"layers.{number}": (random.standard_normal((512, 512)) * 0.02).astype(ml_dtypes.bfloat16)
-        for number in range(LAYERS)
-    }
-    live: dict[str, np.ndarray] = {}
-    before = weights
+    repo.add_remote("origin", str(folder / "store"))
+    model, server = make_model(LAYERS), Server(folder / "store", folder / "served")
     for step in range(STEPS + 1):
-        before = {name: one.copy() for name, one in weights.items()}
         if step:
-            train_step(weights, step)
-        sent_bytes = publish(repo, weights, step)
-        raw_bytes = sum(one.nbytes for one in weights.values())
-        print(f"step {step}: {100 * sent_bytes / raw_bytes:.2f} % of the weights travelled")
-        serve(live, store, served)
-        check(live, weights)
+            train_step(model, step)
+        publish(repo, model, f"step {step}")
+        server.follow()
+        check(server.model, model.state_dict())
+    before = copy_of(model)
+    model.append(make_model(1)[0])
+    publish(repo, model, "one layer more")
+    server.follow()
+    check(server.model, model.state_dict())
     repo.publish(CHANNEL, "HEAD~1")
-    serve(live, store, served)
-    check(live, before)
+    server.follow()
+    check(server.model, before)
     print("bit-exact, also after going back")
 
 

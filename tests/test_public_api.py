@@ -99,7 +99,7 @@ prune(self, plan)
 prune_remote(self, remote=None)
 pull(self, remote=None, branch=None, *, fast_forward='allowed', limit_bytes_s=None, \
 progress=None)
-publish(self, channel, revision='HEAD', *, remote=None, progress=None)
+publish(self, channel, revision='HEAD', *, remote=None, limit_bytes_s=None, progress=None)
 push(self, remote=None, refspecs=(), *, force=False, all_branches=False, tags=False, lease=False, \
 set_upstream=False, dry_run=False, limit_bytes_s=None, progress=None)
 read_file(self, revision, path)

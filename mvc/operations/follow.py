@@ -11,6 +11,7 @@ leaves the old version or the new one, and at worst a folder that the next step 
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import time
@@ -20,12 +21,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mvc import fs
-from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+    translate_os_errors,
+)
+from mvc.history.object_gather import find_short_packs, gather_objects
 from mvc.operations.publish import check_channel
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import bring_history, list_chunks, list_files
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
+from mvc.remotes.root_store import RootStore
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
 from mvc.storage.urls import parse_store_url
 from mvc.upkeep.sweep import upkeep_lock
@@ -34,7 +43,7 @@ from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from mvc.errors import MvcError
@@ -45,9 +54,12 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
+    Tensors = Mapping[str, ModelTensor]
+
 CURRENT = "current"
 _VERSION = re.compile(r"weight_v(\d{6,})")
 _COMING, _GOING = ".coming-", ".going-"
+_LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +91,18 @@ class Follower:
         channel: its name there.
         folder: of the versions.
         keep: how many versions before the newest stay.
+        limit_bytes_s: how many bytes of packs may come in a second; any number by default.
     """
 
-    def __init__(self, url: str, channel: str, folder: Path, *, keep: int = 1) -> None:
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        folder: Path,
+        *,
+        keep: int = 1,
+        limit_bytes_s: int | None = None,
+    ) -> None:
         self.folder = folder.resolve()
         self._channel, self._keep = check_channel(channel), keep
         parsed = parse_store_url(url)
@@ -94,6 +115,8 @@ class Follower:
             raise ConflictError(
                 f"{folder} follows {known.url}, not {parsed}", hint="name another folder"
             )
+        self._there = open_remote(self._context, DEFAULT_REMOTE, limit_bytes_s=limit_bytes_s)
+        self._settled: int | None = None
 
     @property
     def _ref(self) -> str:
@@ -112,12 +135,16 @@ class Follower:
             return self._step(progress)
 
     def _step(self, progress: ByteProgress) -> Version | None:
-        there = open_remote(self._context, DEFAULT_REMOTE)
+        there, number = self._there, self.number
+        assert isinstance(there.roots, RootStore)
+        if number is not None and number == self._settled and not there.roots.has_moved():
+            return None
         root = there.roots.read()
         found = None if root is None else root.channels.get(self._channel)
         if root is None or found is None:
             raise NotFoundError(f"nothing is published as {self._channel!r}")
-        if found.number == self.number:
+        self._settled = found.number
+        if found.number == number:
             return None
         previous = self._context.history.find_ref(self._ref)
         received = _bring(self._context, there, root, found.commit, progress)
@@ -148,6 +175,17 @@ class Follower:
             return target  # a kill came between its name and the link
         self._clean()
         coming = self.folder / f"{_COMING}{found.number}"
+        try:
+            with translate_os_errors(f"write version {found.number}"):
+                self._write_files(found, coming, progress)
+                fs.replace_staged(coming, target)
+                fs.fsync_dir(self.folder)
+        except BaseException:
+            self._clean()  # a disk that is full gets its room back
+            raise
+        return target
+
+    def _write_files(self, found: Channel, coming: Path, progress: ByteProgress) -> None:
         fs.make_dirs(coming)
         folders = {coming}
         for path, entry in self._context.history.read_tree(found.commit).items():
@@ -160,9 +198,6 @@ class Follower:
             fs.replace_staged(staged, place)
         for one in sorted(folders, reverse=True):
             fs.fsync_dir(one)
-        fs.replace_staged(coming, target)
-        fs.fsync_dir(self.folder)
-        return target
 
     def _clean(self) -> None:
         for one in self.folder.glob(".*-*"):
@@ -181,7 +216,7 @@ class Follower:
     def _trim(self, commits: set[GitId]) -> None:
         """Remove packs that nothing of some commits needs, so that the folder does not grow."""
         context = self._context
-        with upkeep_lock(context):
+        with context.history.sweep_alone(), upkeep_lock(context):
             copies = context.here.copies()
             needed = list_chunks(context, list_files(context, commits))
             kept = copies.chosen[copies.close(copies.mask(needed))]
@@ -189,14 +224,15 @@ class Follower:
             gone = {index.pack for index in copies.indexes} - used
             if not context.here.find_unsafe(gone, needed):
                 context.here.remove_packs(gone)
+            gather_objects(context.history, [], find_short_packs(context.history.objects))
 
-    def names(self, version: Version) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of all tensors of the version before, and of the version."""
-        names = [frozenset[str]()]
+    def tensors(self, version: Version) -> tuple[Tensors, Tensors]:
+        """Return name → tensor of the version before, and of the version."""
+        found: list[Tensors] = [{}]
         for commit in filter(None, (version.previous, version.commit)):
             with open_model(self._context, commit) as model:
-                names.append(frozenset(one.name for one in model.tensors))
-        return names[-2], names[-1]
+                found.append({one.name: one for one in model.tensors})
+        return found[-2], found[-1]
 
     def changed(self, version: Version) -> Iterator[ModelTensor]:
         """Yield the tensors that are not what they were in the version before."""
@@ -208,6 +244,27 @@ class Follower:
             for one in after.tensors:
                 if known.get((one.path, one.name)) != one.id:
                     yield one
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a version has other tensors than the one before, beside other values.
+
+    Attributes:
+        added: names that are new.
+        removed: names that are gone.
+        renamed: gone name → new name of the same tensor, to the bit.
+        retyped: name → dtype and shape before and now, as in ``BF16 [64, 128]``.
+    """
+
+    added: frozenset[str]
+    removed: frozenset[str]
+    renamed: Mapping[str, str]
+    retyped: Mapping[str, tuple[str, str]]
+
+    def __bool__(self) -> bool:
+        """Whether there is any: then values alone cannot be copied into a live model."""
+        return bool(self.added or self.removed or self.retyped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +288,28 @@ class Update:
 
     def names(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of tensors that are new, and of those that are gone."""
-        before, after = self._follower.names(self.version)
-        return after - before, before - after
+        changes = self.changes()
+        return changes.added, changes.removed
+
+    def changes(self) -> Changes:
+        """Return what came, went, was renamed or has another dtype or shape."""
+        before, after = self._follower.tensors(self.version)
+        added, removed = after.keys() - before.keys(), before.keys() - after.keys()
+        same = {after[name].id: name for name in sorted(added, reverse=True)}
+        renamed: dict[str, str] = {}
+        for name in sorted(removed):
+            new = same.pop(before[name].id, None)
+            if new is not None:
+                renamed[name] = new
+        kinds = {
+            name: (_kind(before[name]), _kind(after[name])) for name in before if name in after
+        }
+        retyped = {name: pair for name, pair in kinds.items() if pair[0] != pair[1]}
+        return Changes(frozenset(added), frozenset(removed), renamed, retyped)
+
+
+def _kind(tensor: ModelTensor) -> str:
+    return f"{tensor.view.dtype} {list(tensor.view.shape)}"
 
 
 def follow(
@@ -242,9 +319,11 @@ def follow(
     once: bool,
     progress: ByteProgress = None,
     waiting: Callable[[MvcError | None], None] = lambda _: None,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Update]:
     """Yield every version that comes; see ``mvc.follow``."""
     failure: MvcError | None = None
+    pause_s = interval_s
     while True:
         try:
             version, now = follower.step(progress), None
@@ -261,7 +340,10 @@ def follow(
             yield Update(version, follower)
         if once:
             return
-        time.sleep(interval_s)
+        # What is away is asked less and less often, and many who follow do not ask at once.
+        patient_s = max(interval_s, min(2 * pause_s, _LONGEST_PAUSE_S))
+        pause_s = interval_s if now is None else patient_s
+        sleep(pause_s * random.uniform(0.9, 1.1))  # noqa: S311  spreads clients
 
 
 @holds_sweep_lock

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
+_PATIENCE = 8
+"""A step sends what it changed, not now and then all steps before it; a push joins them sooner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """What is published under a name.
@@ -61,13 +65,14 @@ def publish(
     revision: str = "HEAD",
     *,
     remote: str | None = None,
+    limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> Publication:
     """Send a commit and let a channel name it; see ``Repo.publish``."""
     recover(context)
     check_channel(channel)
     commit = context.history.resolve_commit(revision)
-    there = open_remote(context, remote)
+    there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
     if there.is_hosted:
         raise UnsupportedError(
             f"{there.settings.url} is a Git host, which has no channels",
@@ -92,7 +97,15 @@ def publish(
 
         try:
             sent_bytes += send(
-                context, there, root, [], progress, tips=[commit], needed=needed, update=move
+                context,
+                there,
+                root,
+                [],
+                progress,
+                tips=[commit],
+                needed=needed,
+                update=move,
+                patience=_PATIENCE,
             )
         except MovedError:
             continue

@@ -236,6 +236,7 @@ def send(
     tips: Iterable[GitId] = (),
     needed: Sequence[Entry] = (),
     update: Callable[[Root], Root] = lambda root: root,
+    patience: int = 1,
 ) -> int:
     """Send what is missing, then move refs; return the bytes that were sent.
 
@@ -248,6 +249,7 @@ def send(
         tips: commits that are to be there too.
         needed: objects whose content must be there, whenever they were sent.
         update: what else changes in the root.
+        patience: with so many times as many short packs as usual; joining them takes bytes.
 
     Raises:
         NotFoundError: content that must be there is on neither side.
@@ -284,9 +286,12 @@ def send(
                 wanted,
                 scratch,
                 accept=accept,
+                patience=patience,
                 progress=progress,
             )
-        history, joined = send_history(context, there, entries, listing.history, scratch)
+        history, joined = send_history(
+            context, there, entries, listing.history, scratch, patience=patience
+        )
 
     sent = Listing(packs, history)
 

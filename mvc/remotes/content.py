@@ -61,6 +61,7 @@ def send_content(
     scratch: Path,
     *,
     accept: Callable[[Sequence[ChunkId]], None],
+    patience: int = 1,
     progress: ByteProgress = None,
 ) -> tuple[dict[PackId, int], frozenset[PackId]]:
     """Upload the packs that a remote lacks to have some chunks.
@@ -73,6 +74,7 @@ def send_content(
         wanted: ids of the chunks, each once.
         scratch: a folder for packs that are made to be sent.
         accept: called first with the chunks that neither side has; raises what they mean.
+        patience: as of ``choose_crowd``.
         progress: called with bytes sent.
 
     Returns:
@@ -83,7 +85,7 @@ def send_content(
     """
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
-    crowd = _choose_crowd(packs) if plan.size_bytes else {}
+    crowd = _choose_crowd(packs, patience) if plan.size_bytes else {}
     announce(progress, plan.size_bytes + sum(crowd.values()))
     made, gone = _write_packs(store, plan, remote, packs, crowd, scratch)
     files = [(index, folder / pack_key(index.pack)) for index in plan.whole]
@@ -93,11 +95,12 @@ def send_content(
     return sent, frozenset(gone - sent.keys())
 
 
-def _choose_crowd(packs: Mapping[PackId, int]) -> dict[PackId, int]:
+def _choose_crowd(packs: Mapping[PackId, int], patience: int) -> dict[PackId, int]:
     """Return the packs of a remote to join now, the shortest first, no more than memory has room for."""
     chosen: dict[PackId, int] = {}
     left = _JOINED_BYTES
-    for pack in sorted(choose_crowd(packs, _SHORT_BYTES), key=lambda pack: (packs[pack], pack)):
+    crowd = choose_crowd(packs, _SHORT_BYTES, patience=patience)
+    for pack in sorted(crowd, key=lambda pack: (packs[pack], pack)):
         left -= packs[pack]
         if left < 0:
             break

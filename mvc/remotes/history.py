@@ -51,8 +51,10 @@ def send_history(
     entries: Sequence[Entry],
     packs: Mapping[str, int],
     scratch: Path,
+    *,
+    patience: int = 1,
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """Upload objects as one Git pack, which may take in others of the remote.
+    """Upload objects as one Git pack, which may take in others of the remote (``choose_crowd``).
 
     Returns:
         Name and length of the pack, and the names of those that it takes the place of.
@@ -61,7 +63,8 @@ def send_history(
         remote.hosted.carry(context.history.objects, entries)
     if remote.is_hosted or not entries:
         return {}, frozenset()
-    objects, folder, joined = context.history.objects, scratch / "history", choose_crowd(packs)
+    objects, folder = context.history.objects, scratch / "history"
+    joined = choose_crowd(packs, patience=patience)
     fs.make_dirs(folder)
     try:
         found = fetch_packs(remote, {name: packs[name] for name in joined}, folder)
@@ -74,14 +77,17 @@ def send_history(
     return {name: path.stat().st_size}, joined
 
 
-def choose_crowd(packs: Mapping[N, int], short_bytes: int = _SHORT_BYTES) -> frozenset[N]:
+def choose_crowd(
+    packs: Mapping[N, int], short_bytes: int = _SHORT_BYTES, *, patience: int = 1
+) -> frozenset[N]:
     """Return which short packs of a remote to join, so that there are never many.
 
     Once there are ``CROWD_PACKS`` short ones, those are joined that are not twice as long as all shorter
-    ones together: so a byte is written again as often as the length doubles.
+    ones together: so a byte is written again as often as the length doubles. With patience there may be
+    so many times as many.
     """
     short = sorted((size, name) for name, size in packs.items() if size < short_bytes)
-    if len(short) < CROWD_PACKS:
+    if len(short) < patience * CROWD_PACKS:
         return frozenset()
     count, total_bytes = 0, 0
     for number, (size_bytes, _) in enumerate(short, 1):

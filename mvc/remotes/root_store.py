@@ -66,6 +66,11 @@ class RootStore:
         self._seen = self._read()
         return self._seen[0]
 
+    def has_moved(self) -> bool:
+        """Return whether the root may be another than ``read`` returned last: one tiny request."""
+        tag = None if self._seen is None else self._seen[1]
+        return tag is None or not self.storage.is_current(ROOT_KEY, tag)
+
     def _read(self) -> tuple[Root | None, str | None]:
         found = self.storage.read_tagged(ROOT_KEY)
         if found is None:

@@ -141,6 +141,7 @@ def follow(
     keep: int = 1,
     interval_s: float = 5.0,
     once: bool = False,
+    limit_bytes_s: int | None = None,
     progress: Progress = None,
     waiting: Callable[[MvcError | None], None] = lambda _: None,
 ) -> Iterator[Update]:
@@ -148,7 +149,7 @@ def follow(
 
         for update in mvc.follow("s3://models/llama", "prod", "/srv/llama"):
             for name, array in update.tensors("torch"):
-                live[name].copy_(array)
+                live[name].copy_(array)  # unless update.changes() says that it does not fit
 
     ``FOLDER/current`` always leads to a whole, verified version, also after a kill.
 
@@ -157,8 +158,10 @@ def follow(
         channel: what ``Repo.publish`` moves there.
         folder: where versions are written, ``weight_v000042`` and so on.
         keep: how many versions before the newest stay.
-        interval_s: how long to wait before asking again.
+        interval_s: how long to wait before asking again; a store that is away is asked less and
+            less often, down to once a minute.
         once: end after the newest version.
+        limit_bytes_s: how many bytes of packs may come in a second; any number by default.
         progress: called with bytes that came, and bytes written.
         waiting: called with what is wrong when the store goes away or sends what is damaged, and with
             None when it is well again; ``current`` stays meanwhile.
@@ -169,7 +172,9 @@ def follow(
         StorageError: with ``once``, the store cannot be reached.
         FormatError: with ``once``, what came is damaged; the version before it stays.
     """
-    follower = operations.follow.Follower(str(url), channel, Path(folder), keep=keep)
+    follower = operations.follow.Follower(
+        str(url), channel, Path(folder), keep=keep, limit_bytes_s=limit_bytes_s
+    )
     return operations.follow.follow(
         follower, interval_s=interval_s, once=once, progress=progress, waiting=waiting
     )

@@ -277,6 +277,7 @@ class Remotes(OpenRepo):
         revision: str = "HEAD",
         *,
         remote: str | None = None,
+        limit_bytes_s: int | None = None,
         progress: Progress = None,
     ) -> Publication:
         """Send a commit to a remote and let a channel name it, for those who follow that.
@@ -285,6 +286,7 @@ class Remotes(OpenRepo):
             channel: its name, such as ``prod``.
             revision: an older one takes the channel back; its number goes on counting.
             remote: where to.
+            limit_bytes_s: how many bytes of packs may travel in a second; any number by default.
             progress: called with bytes sent.
 
         Raises:
@@ -293,5 +295,10 @@ class Remotes(OpenRepo):
             StorageError: the store cannot be reached, or refuses.
         """
         return operations.publish.publish(
-            self._context, channel, revision, remote=remote, progress=progress
+            self._context,
+            channel,
+            revision,
+            remote=remote,
+            limit_bytes_s=limit_bytes_s,
+            progress=progress,
         )

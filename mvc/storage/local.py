@@ -125,6 +125,11 @@ class LocalStorage:
             return None
         return Tagged(data, hash_chunk(data).hex())
 
+    def is_current(self, key: str, tag: str) -> bool:
+        """Return whether the version of an object with a tag is still there."""
+        found = self.read_tagged(key)
+        return found is not None and found.tag == tag
+
     def replace(self, key: str, data: bytes, tag: str | None) -> None:
         """Put an object in the place of the version with a tag, durably, under an advisory lock."""
         check_key(key)

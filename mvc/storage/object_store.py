@@ -151,7 +151,7 @@ class ObjectStorage:
         check_key(key)
         if self.put_if(key, data, tag, quoted=self._quotes_tags):
             return
-        if tag and self._quotes_tags and self._is_current(key, tag):
+        if tag and self._quotes_tags and self.is_current(key, tag):
             self._quotes_tags = False
             if self.put_if(key, data, tag, quoted=self._quotes_tags):
                 return
@@ -202,7 +202,9 @@ class ObjectStorage:
             waited_s = time.monotonic() - start_s
             raise StorageError(f"cannot {action}: {_reason(error, self._name, waited_s)}") from None
 
-    def _is_current(self, key: str, tag: str) -> bool:
+    def is_current(self, key: str, tag: str) -> bool:
+        """Return whether the version of an object with a tag is still there."""
+        check_key(key)
         try:
             with self._asking(f"look at {key}"):
                 return _join_tag(obstore.head(self._store, key)) == tag

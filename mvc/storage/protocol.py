@@ -164,6 +164,10 @@ class SharedStorage(Storage, Protocol):
         """Return a small object with its tag, or None if there is none."""
         ...
 
+    def is_current(self, key: str, tag: str) -> bool:
+        """Return whether the version of an object with a tag is still there; reads no content."""
+        ...
+
     def replace(self, key: str, data: bytes, tag: str | None) -> None:
         """Put an object in the place of the version with a tag; None: if there is none yet.
 

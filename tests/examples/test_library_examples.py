@@ -45,8 +45,11 @@ def test_models_from_revisions(tmp_path):
     assert "exported: config.json, model.safetensors, state.json" in out
 
 
+@pytest.mark.torch
 def test_a_live_model_takes_what_changed(tmp_path):
     out = run("serve_live.py", tmp_path / "run")
-    assert "version 2: layers.1\n" in out
-    assert "version 5: layers.3\n" in out
+    assert "version 1: 4 tensors added, 0 removed: loaded\n" in out
+    assert "version 2: copied 1.weight\n" in out
+    assert "version 5: 1 tensors added, 0 removed: loaded\n" in out
+    assert "version 6: 0 tensors added, 1 removed: loaded\n" in out
     assert "bit-exact, also after going back" in out

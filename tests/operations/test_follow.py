@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -15,13 +16,17 @@ import pytest
 from safetensors.numpy import save_file
 
 import mvc
-from mvc import ConflictError, FormatError, NotFoundError, UsageError
+from mvc import ConflictError, FormatError, NotFoundError, StorageError, UsageError
 from mvc.operations.follow import Follower
+from mvc.operations.follow import follow as run_follow
+from mvc.remotes import history
 from mvc.remotes.root import Channel, Root, encode_root, parse_root
 from mvc.remotes.root_store import RootStore
+from mvc.storage.limited import RateLimit
 from mvc.storage.local import LocalStorage
+from support.bounds import bounded
 from support.models import digests
-from support.remote_repos import commit_model, make_repo
+from support.remote_repos import CountedStorage, commit_model, make_repo
 
 
 @pytest.fixture
@@ -144,6 +149,7 @@ _STEP = """
 import sys
 from pathlib import Path
 from mvc.operations.follow import Follower
+from mvc.operations.follow import follow as run_follow
 follower = Follower(sys.argv[1], "prod", Path(sys.argv[2]))
 print("ready", flush=True)
 follower.step()
@@ -185,25 +191,22 @@ def test_a_kill_anywhere_leaves_a_whole_version(repo, store, tmp_path, follower)
 
 
 def test_one_percent_of_the_weights_travels_as_about_that(tmp_path, store):
-    """As a step of reinforcement learning: 1 % of the bf16 weights changed, scattered."""
+    """As steps of reinforcement learning: 1 % of the bf16 weights change each time, scattered."""
     repo = make_repo(tmp_path / "a", str(store))
-    repo.set_config("mvc.chunkbytes", str(4 * 2**20))
+    repo.set_config("mvc.chunkbytes", str(2**20))
     random = np.random.default_rng(0)
-    weights = (random.standard_normal(4 * 2**20) * 0.02).astype(ml_dtypes.bfloat16)
-    save_file({"w": weights.reshape(2048, 2048)}, repo.worktree / "m.safetensors")
-    repo.commit("base", paths=["m.safetensors"])
-    repo.publish("prod")
-    follower = Follower(str(store), "prod", tmp_path / "serve")
-    follower.step()
-    words = weights.view(np.uint16)
-    places = random.choice(words.size, words.size // 100, replace=False)
-    words[places] += random.choice(np.array([1, 2, 0xFFFF], np.uint16), places.size)
-    save_file({"w": weights.reshape(2048, 2048)}, repo.worktree / "m.safetensors")
-    repo.commit("step", paths=["m.safetensors"])
-    sent = repo.publish("prod").sent_bytes
-    received = follower.step().received_bytes
-    assert max(sent, received) <= 0.015 * weights.nbytes
-    assert digests(follower.folder / "current") == digests(repo.worktree)
+    weights = (random.standard_normal(2 * 2**20) * 0.02).astype(ml_dtypes.bfloat16)
+    follower, words = Follower(str(store), "prod", tmp_path / "serve"), weights.view(np.uint16)
+    for number in range(bounded(6, 100)):
+        if number:
+            places = random.choice(words.size, words.size // 100, replace=False)
+            words[places] += random.choice(np.array([1, 2, 0xFFFF], np.uint16), places.size)
+        save_file({"w": weights.reshape(2048, 1024)}, repo.worktree / "m.safetensors")
+        repo.commit("step", paths=["m.safetensors"])
+        sent = repo.publish("prod").sent_bytes
+        received = follower.step().received_bytes
+        assert not number or max(sent, received) <= 0.015 * weights.nbytes
+        assert digests(follower.folder / "current") == digests(repo.worktree)
 
 
 def test_a_store_that_is_away_is_told_of_once_and_waited_for(repo, store, tmp_path):
@@ -266,6 +269,31 @@ def test_names_that_came_and_went(repo, store, tmp_path):
     assert third.names() == (gone, added)
 
 
+def test_what_is_renamed_or_has_another_type_is_told(repo, store, tmp_path):
+    def publish(**tensors):
+        save_file(tensors, repo.worktree / "m.safetensors")
+        repo.commit("next", paths=["m.safetensors"])
+        repo.publish("prod")
+        (update,) = mvc.follow(store, "prod", tmp_path / "serve", once=True)
+        return update
+
+    one, two, three = (np.full((4, 4), value, np.float32) for value in (1, 2, 3))
+    first = publish(a=one, b=two, c=three, d=three).changes()
+    assert (first.added, first.removed, bool(first)) == (set("abcd"), set(), True)
+    same = publish(a=one, b=two * 2, c=three, d=three)
+    assert not same.changes()
+    assert list(dict(same.tensors())) == ["b"]
+    update = publish(x=one, y=three, b=two.astype(np.float16), c=three.reshape(2, 8))
+    changes = update.changes()
+    assert (changes.added, changes.removed) == ({"x", "y"}, {"a", "d"}) == update.names()
+    assert changes.renamed == {"a": "x", "d": "y"}
+    assert changes.retyped == {
+        "b": ("F32 [4, 4]", "F16 [4, 4]"),
+        "c": ("F32 [4, 4]", "F32 [2, 8]"),
+    }
+    assert {name: array.dtype for name, array in update.tensors()}["b"] == np.float16
+
+
 def test_channels_are_listed(repo):
     commit = commit_model(repo)
     repo.publish("prod")
@@ -273,3 +301,115 @@ def test_channels_are_listed(repo):
     told = Root(channels={"a b": Channel(commit, 1)}, nonce="0" * 32)
     with pytest.raises(FormatError, match="channel"):
         parse_root(encode_root(told))
+
+
+def test_a_poll_that_finds_nothing_new_is_one_tiny_request(repo, store, tmp_path):
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    follower = Follower(str(store), "prod", tmp_path / "serve")
+    counted = CountedStorage(LocalStorage(store))
+    follower._there.roots.storage = counted
+    assert follower.step().number == 1
+    counted.calls.clear()
+    for _ in range(3):
+        assert follower.step() is None
+    assert counted.calls == [("is_current", "root")] * 3
+    repo.push()
+    assert follower.step() is None, "the root moved, the channel did not"
+    counted.calls.clear()
+    assert follower.step() is None
+    assert counted.calls == [("is_current", "root")]
+    commit_model(repo, seed=2)
+    repo.publish("prod")
+    assert follower.step().number == 2
+
+
+def test_a_store_that_stays_away_is_asked_less_and_less(repo, store, follower):
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    root, pauses = (store / "root").read_bytes(), []
+    (store / "root").write_bytes(b"not a root")
+
+    def sleep(pause_s):
+        pauses.append(pause_s)
+        if len(pauses) == 8:
+            (store / "root").write_bytes(root)
+
+    updates = run_follow(follower, interval_s=4, once=False, sleep=sleep)
+    assert next(updates).version.number == 1
+    wanted = [8, 16, 32, 60, 60, 60, 60, 60]
+    assert all(0.9 * one <= got <= 1.1 * one for got, one in zip(pauses, wanted, strict=True))
+    commit_model(repo, seed=2)
+    repo.publish("prod")
+    next(updates)
+    assert 3.6 <= pauses[8] <= 4.4
+
+
+def test_a_full_disk_leaves_the_version_before_and_is_waited_out(repo, store, tmp_path, follower):
+    """A limit on the length of files stands for it: the packs fit, the files do not."""
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    follower.step()
+    before = current(follower)
+    save_file({"w": np.zeros(2**19, np.float32)}, repo.worktree / "model.safetensors")
+    repo.commit("large", paths=["model.safetensors"])
+    repo.publish("prod")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"cannot write .*file too large"):
+                follower.step()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert current(follower) == before
+    assert not list(follower.folder.glob(".coming-*")), "room is given back"
+    version = follower.step()
+    assert (version.number, version.received_bytes) == (2, 0), "what had come is used"
+    assert current(follower) == digests(repo.worktree)
+
+
+def test_rates_are_kept(repo, store, tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(RateLimit, "take", lambda self, size: taken.append((self._bytes_s, size)))
+    commit_model(repo, seed=1)
+    sent = repo.publish("prod", limit_bytes_s=1000).sent_bytes
+    assert sum(size for rate, size in taken if rate == 1000) >= sent
+    (update,) = mvc.follow(store, "prod", tmp_path / "serve", once=True, limit_bytes_s=2000)
+    came = sum(size for rate, size in taken if rate == 2000)
+    assert came >= update.version.received_bytes > 0
+    with pytest.raises(UsageError, match="not a valid rate"):
+        repo.publish("prod", limit_bytes_s=0)
+
+
+def test_the_history_of_a_follower_lies_in_few_files(repo, follower):
+    for seed in range(14):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        follower.step()
+    assert len(list((follower.folder / ".mvc/objects/pack").glob("*.pack"))) <= 10
+    assert current(follower) == digests(repo.worktree)
+
+
+def test_publishing_a_series_sends_no_step_again(repo, store, monkeypatch):
+    """Until it is long; a push joins the short packs of the steps."""
+    monkeypatch.setattr(history, "CROWD_PACKS", 3)
+    counts = []
+
+    def count():
+        counts.append(len(RootStore(LocalStorage(store)).read().listed.packs))
+
+    for seed in range(25):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        count()
+    assert counts[:24] == [*range(1, 25)]
+    assert counts[24] <= 2
+    for seed in range(25, 30):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+    count()
+    commit_model(repo, seed=30)
+    repo.push()
+    count()
+    assert counts[-1] < counts[-2]

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
+from mvc.cli.options import CommandUsageError, Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import pick, printable, stderr, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
@@ -16,6 +16,8 @@ from mvc.cli.render.text import short_id, size_text
 if TYPE_CHECKING:
     from mvc.errors import MvcError
     from mvc.operations.follow import Version
+
+_LONGEST_S = 86_400
 
 
 def follow(
@@ -31,9 +33,14 @@ def follow(
         int, Option("--keep", metavar="N", help="Keep N versions before the newest.")
     ] = 1,
     interval: Annotated[
-        int,
-        Option("--interval", metavar="SECONDS", help="Ask so often whether there is a new one."),
-    ] = 5,
+        str,
+        Option(
+            "--interval",
+            metavar="TIME",
+            help="Ask so often whether there is a new one: 5s, 10m, 1h.",
+        ),
+    ] = "5s",
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -46,9 +53,12 @@ def follow(
     is a line.
     """
     from mvc.repo import follow as watch
+    from mvc.upkeep.durations import parse_duration
 
-    if keep < 0 or interval < 1:
-        raise CommandUsageError("--keep takes 0 or more, --interval 1 second or more")
+    interval_s = int(interval) if interval.isdecimal() else parse_duration(interval)
+    if keep < 0 or not 1 <= interval_s <= _LONGEST_S:
+        raise CommandUsageError("--keep takes 0 or more, --interval one second to one day")
+    limit = read_rate(limit_rate)
     failed = False
     with byte_progress("following", wanted=progress and not quiet and once) as bar:
         for update in watch(
@@ -56,7 +66,8 @@ def follow(
             channel,
             folder,
             keep=keep,
-            interval_s=interval,
+            interval_s=interval_s,
+            limit_bytes_s=limit,
             once=once,
             progress=bar,
             waiting=_tell,

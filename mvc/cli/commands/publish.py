@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -18,6 +18,7 @@ def publish(
     to: Annotated[
         str, Option("--to", metavar="REV", help="Publish this revision (HEAD), also an older one.")
     ] = "HEAD",
+    limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -27,8 +28,9 @@ def publish(
     Only what is missing there travels. Each move of a channel has a number, so taking it back with
     --to is a new version of old content.
     """
+    limit = read_rate(limit_rate)
     with byte_progress("publishing", wanted=progress and not quiet) as bar:
-        done = open_repo().publish(channel, to, remote=remote, progress=bar)
+        done = open_repo().publish(channel, to, remote=remote, limit_bytes_s=limit, progress=bar)
     if as_json:
         write_json(pick(done, "url channel commit number previous new=is_new sent_bytes"))
     elif not quiet:

@@ -234,7 +234,10 @@ class SharedStorageContract(StorageContract):
             storage.replace("refs", b"two", None)
         tag = tag_of(storage)
         assert storage.read("refs") == b"one"
+        assert storage.is_current("refs", tag)
         storage.replace("refs", b"two", tag)
+        assert not storage.is_current("refs", tag)
+        assert storage.is_current("refs", tag_of(storage))
         with pytest.raises(ConflictError):
             storage.replace("refs", b"three", tag)
         assert storage.read("refs") == b"two"
@@ -246,6 +249,7 @@ class SharedStorageContract(StorageContract):
         with pytest.raises(ConflictError):
             storage.replace("refs", b"two", tag)
         assert storage.read_tagged("refs") is None
+        assert not storage.is_current("refs", tag)
 
     def test_of_many_who_replace_one_version_one_wins(self, storage: SharedStorage) -> None:
         storage.replace("refs", b"start", None)

@@ -23,7 +23,7 @@ lost. ``twice``: it was done, the answer got lost, and the client asked again by
 read ended early. ``slow``: it takes a while. ``unordered``: a listing has no order.
 """
 _SLOW_S = 0.002
-_READS = ("read_into", "read", "read_ranges", "read_tagged", "find_size", "list")
+_READS = ("read_into", "read", "read_ranges", "read_tagged", "is_current", "find_size", "list")
 
 
 class FaultyStorage:
