@@ -49,7 +49,7 @@ def remember_packs(remote: Remote, packs: Mapping[PackId, int]) -> None:
     if not remote.settings.is_promisor or remote.settings.store is None:
         return
     if packs:
-        remote.packs.indexes(packs)
+        remote.packs.keep_indexes(packs)
     fs.make_dirs(remote.folder)
     fs.write_durable(remote.folder / _FILE_NAME, [msgspec.json.encode(dict(sorted(packs.items())))])
 

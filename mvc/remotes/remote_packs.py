@@ -85,10 +85,24 @@ class RemotePacks:
             return data
         data = self._fetch_index(pack)
         _parse_index(data, pack, size_bytes)
+        self._keep_index(pack, data)
+        return data
+
+    def _keep_index(self, pack: PackId, data: bytes) -> None:
         with self._cache.create(PACKS) as file:
             file.write([data])
             file.publish(index_key(pack))
-        return data
+
+    def keep_indexes(self, packs: Mapping[PackId, int]) -> None:
+        """Have the indexes of some packs, given their lengths, whatever happens to packs here.
+
+        Raises:
+            FormatError: as of ``indexes``.
+        """
+        self.indexes(packs)
+        for pack, size_bytes in packs.items():
+            if self._cache.find_size(index_key(pack)) is None:
+                self._keep_index(pack, self.read_index(pack, size_bytes))
 
     def _fetch_index(self, pack: PackId) -> bytes:
         try:

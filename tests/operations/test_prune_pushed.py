@@ -3,7 +3,7 @@
 import pytest
 from safetensors.numpy import load_file
 
-from mvc import NotFoundError, Repo, UsageError
+from mvc import NotFoundError, Repo, StorageError, UsageError
 from mvc.storage.local import LocalStorage
 from support.remote_repos import commit_model, make_repo
 
@@ -116,6 +116,19 @@ def test_it_is_promised_before_it_goes(repo, monkeypatch, last):
     repo.gc()
     assert repo.fsck(data=True).ok
     assert files_of(repo) == before
+
+
+def test_what_is_here_needs_no_remote(repo, store):
+    repo.prune(repo.plan_prune(pushed=True))
+    repo.gc(grace_s=0)
+    known = (repo.git_dir / "remotes/origin/indexes/packs").glob("*.idx")
+    assert {one.name for one in known} == {one.name for one in (store / "packs").glob("*.idx")}
+    store.rename(store.with_name("away"))
+    repo = Repo(repo.worktree)
+    assert load(repo, "HEAD")
+    assert repo.fsck(data=True).ok
+    with pytest.raises(StorageError, match="origin"):
+        load(repo, "HEAD~")
 
 
 def test_rules_say_what_else_stays(repo):
