@@ -40,9 +40,9 @@ def repo(tmp_path, store):
     return repo
 
 
-def points(calls):
+def points(calls, usual=12):
     """Return some numbers of calls at which to kill."""
-    count = bounded(12, calls)
+    count = bounded(usual, calls)
     return sorted(random.Random(calls).sample(range(calls), min(calls, count)))
 
 
@@ -113,6 +113,54 @@ def test_a_sweep_that_is_killed_leaves_the_remote_sound_and_the_next_one_ends_it
         goal = goal or left
         assert left == goal
         check_sound(place / "store", place / "again")
+
+
+def test_a_prune_of_what_is_pushed_that_is_killed_loses_nothing(zygote, repo, store, tmp_path):
+    repo.push(all_branches=True)
+    wanted = _read_all(repo)
+    calls, _ = zygote.run("prune_pushed", _copy(repo, store, tmp_path / "dry"), at=-1).result
+    left = len(list((tmp_path / "dry/work/.mvc/chunks/packs").iterdir()))
+    for at in points(calls, 4):
+        work = _copy(repo, store, tmp_path / str(at))
+        assert zygote.run("prune_pushed", work, at=at).killed
+        killed = Repo.open(work)
+        assert {one.kind for one in killed.fsck(data=True).problems} <= {"missing-index"}
+        assert _read_all(killed) == wanted
+        done = zygote.run("prune_pushed", work, at=-1)
+        assert done.error is None, done.error
+        assert len(list((work / ".mvc/chunks/packs").iterdir())) <= left
+        assert Repo.open(work).fsck(data=True).problems == ()
+        assert _read_all(Repo.open(work)) == wanted
+
+
+def test_shallow_clones_that_are_killed_go_on_and_get_whole(zygote, repo, store, tmp_path):
+    repo.push(all_branches=True)
+    old = tmp_path / "old"
+    shallow = {"url": str(store), "depth": 2}
+    calls, _ = zygote.run("clone", old, at=-1, **shallow).result
+    for at in points(calls, 4):
+        place = tmp_path / f"clone-{at}"
+        zygote.run("clone", place, at=at, **shallow)
+        done = zygote.run("clone", place, at=-1, **shallow)
+        assert done.error is None or "already exists" in done.error, done.error
+        assert len(list(Repo.open(place).log())) == 2
+        assert Repo.open(place).fsck(data=True).problems == ()
+    calls, _ = zygote.run("unshallow", _copy_tree(old, tmp_path / "dry"), at=-1).result
+    for at in points(calls, 5):
+        place = _copy_tree(old, tmp_path / f"whole-{at}")
+        assert zygote.run("unshallow", place, at=at).killed
+        seen = len(list(Repo.open(place).log()))
+        assert seen in (2, 4)
+        assert Repo.open(place).fsck(data=True).problems == ()
+        done = zygote.run("unshallow", place, at=-1)
+        assert seen == 4 or done.error is None, done.error
+        assert len(list(Repo.open(place).log())) == 4
+        assert Repo.open(place).fsck(data=True).problems == ()
+
+
+def _read_all(repo):
+    commits = [one.id for one in repo.log()]
+    return [(name, value.tobytes()) for one in commits for name, value in repo.tensors(one)]
 
 
 def _try_fetches(zygote, repo, tmp_path, make, verb, **more):

@@ -39,6 +39,8 @@ def warm_up():
         copy.fetch()
         assert copy.fsck(data=True).problems == ()
         copy.gc_remote(grace_s=0)
+        make_clone(root / "store", root / "c", depth=1)
+        repo.prune(repo.plan_prune(pushed=True))
     finally:
         shutil.rmtree(root)
 
@@ -53,9 +55,20 @@ def fetch(root, at):
     return _run(Repo.open(root, identity=WHO).fetch, at)
 
 
-def clone(root, at, url):
+def clone(root, at, url, **options):
     """Clone; return how many calls that took, and what was read of the store."""
-    return _run(lambda: make_clone(url, root), at)
+    return _run(lambda: make_clone(url, root, **options), at)
+
+
+def unshallow(root, at):
+    """Bring the whole history; return how many calls that took, and what was read of the store."""
+    return _run(lambda: Repo.open(root, identity=WHO).fetch(unshallow=True), at)
+
+
+def prune_pushed(root, at):
+    """Release what was pushed; return how many calls that took, and what was read of the store."""
+    repo = Repo.open(root, identity=WHO)
+    return _run(lambda: repo.prune(repo.plan_prune(pushed=True)), at)
 
 
 def gc_remote(root, at):
