@@ -68,7 +68,7 @@ def make_client(
     if url.scheme == "ssh":
         client = _SshClient(
             url.host, port=url.port, username=url.user, config=config,
-            ssh_command=os.environ.get("GIT_SSH_COMMAND"), **common,
+            ssh_command=_choose_ssh(config, timeout_s), **common,
         )  # fmt: skip
     elif url.scheme == "git":
         client = _TcpClient(url.host, port=url.port, **common)
@@ -94,6 +94,15 @@ class Meter:
                 raise FormatError(f"{self._url} says more than {_MAX_TALK_BYTES:,} bytes")
 
 
+def _choose_ssh(config: StackedConfig, timeout_s: int) -> str | None:
+    """Return what to run for ssh, or None if the config says it; ssh itself would wait forever."""
+    with suppress(KeyError):
+        config.get((b"core",), b"sshCommand")
+        return os.environ.get("GIT_SSH_COMMAND")
+    patience = f"-o ConnectTimeout={timeout_s} -o ServerAliveInterval={timeout_s}"
+    return os.environ.get("GIT_SSH_COMMAND") or f"ssh {patience} -o ServerAliveCountMax=1"
+
+
 class _Manager:
     """Sends requests to one host, wherever that leads, and can close all that they opened."""
 
@@ -105,9 +114,12 @@ class _Manager:
 
     def request(self, method: str, url: str, **options: Any) -> Any:
         """Return the answer; what has moved on the same host is followed, as Git does it."""
+        from urllib3 import Retry  # noqa: PLC0415  dulwich loads it for this, too
+
+        options |= {"redirect": False, "retries": Retry(connect=1, read=0)}
         for _ in range(_MAX_MOVES):
             self._check(url)
-            answer = self._manager.request(method, url, redirect=False, **options)
+            answer = self._manager.request(method, url, **options)
             self._answers.append(answer)
             target = answer.get_redirect_location() if method == "GET" else None
             if not target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import socket
 import sys
 
 import pytest
@@ -257,6 +258,20 @@ def test_a_host_that_is_not_there_or_no_git(tmp_path, web):
         repo.list_remote("git://127.0.0.1:1/model.git")
     with pytest.raises(StorageError):
         repo.list_remote(f"git+file://{tmp_path}/nothing")
+
+
+@pytest.mark.parametrize("scheme", ["http", "git"])
+def test_a_host_that_is_silent_is_given_up(tmp_path, scheme):
+    repo = make_repo(tmp_path / "a")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        repo.add_remote("origin", f"{scheme}://127.0.0.1:{server.getsockname()[1]}/x")
+        repo.set_config("remote.origin.timeout", "1")
+        with pytest.raises(StorageError, match="timed out"):
+            repo.fetch()
+        server.settimeout(0.0)
+        server.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            server.accept()  # it asked once
 
 
 def pkt(text):

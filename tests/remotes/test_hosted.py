@@ -8,6 +8,7 @@ import pytest
 
 from mvc import ConflictError, Repo, clone
 from mvc.history.hosts import GitHost
+from mvc.remotes import hosted
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from support.bounds import bounded
@@ -64,6 +65,28 @@ def test_content_is_named_before_refs_move_and_again_if_a_sweep_was_between(repo
     assert roots.read().listed.packs == named[0]
     assert roots.read().hosts == (f"{repo.remotes()['origin'].url.identity}",)
     assert repo.fsck(remote="origin", data=True).ok
+
+
+def test_only_what_is_new_comes(repo, host, store, tmp_path, monkeypatch):
+    commit_model(repo)
+    for number in range(30):
+        (repo.worktree / "notes.txt").write_text(f"{number}\n" * 500)
+        repo.commit(f"notes {number}", paths=["notes.txt"])
+    repo.push()
+    copy = clone(f"git+file://{host}", tmp_path / "b", content_url=store)
+    (repo.worktree / "notes.txt").write_text("new")
+    repo.commit("new", paths=["notes.txt"])
+    repo.push()
+    packs = []
+    real = hosted.receive_host_pack
+    monkeypatch.setattr(
+        hosted,
+        "receive_host_pack",
+        lambda objects, path: packs.append(path.read_bytes()) or real(objects, path),
+    )
+    copy.fetch()
+    copy.fetch()
+    assert [int.from_bytes(pack[8:12]) for pack in packs] == [3]  # commit, tree, file
 
 
 def test_of_two_that_push_at_once_the_second_is_told(repo, host, store, meanwhile, tmp_path):
