@@ -96,11 +96,12 @@ class Meter:
 
 def _choose_ssh(config: StackedConfig, timeout_s: int) -> str | None:
     """Return what to run for ssh, or None if the config says it; ssh itself would wait forever."""
+    command = os.environ.get("GIT_SSH_COMMAND")
     with suppress(KeyError):
         config.get((b"core",), b"sshCommand")
-        return os.environ.get("GIT_SSH_COMMAND")
+        return command
     patience = f"-o ConnectTimeout={timeout_s} -o ServerAliveInterval={timeout_s}"
-    return os.environ.get("GIT_SSH_COMMAND") or f"ssh {patience} -o ServerAliveCountMax=1"
+    return command or f"ssh {patience} -o ServerAliveCountMax=1"
 
 
 class _Manager:

@@ -259,6 +259,7 @@ class Haves:
         self._seen = set(self._pending)
         self._tips = len(self._pending)
         self._left = max(_MAX_HAVES, self._tips)
+        self.shallow = {one.encode() for one in objects.shallow}  # dulwich tells the host
 
     def __next__(self) -> bytes | None:
         """Return the next id, or None at the end."""

@@ -138,6 +138,27 @@ def test_stock_git_reads_the_host_and_pushes_to_it(web_repo, web, tmp_path):
     assert repo.fsck(data=True).ok
 
 
+@pytest.mark.parametrize("url", ["http", "file"], indirect=True)  # protocols 2 and 0
+def test_what_a_shallow_clone_never_had_comes_when_it_is_used_again(url, host, store, tmp_path):
+    repo = make_repo(tmp_path / "a")
+    repo.add_remote("origin", url, str(store))
+    for text in ("first", "second", "third"):
+        (repo.worktree / "notes.txt").write_text(text)
+        repo.commit(text, paths=["notes.txt"])
+    repo.push()
+    old = repo.resolve("HEAD~2")
+    copy = clone(url, tmp_path / "b", content_url=store, depth=1)
+    (repo.worktree / "notes.txt").write_text("first")
+    repo.commit("back", paths=["notes.txt"])
+    repo.push()
+    stock("repack", "-qadb", cwd=host)  # with bitmaps, it knows well what it was told is here
+    copy.pull()
+    assert (copy.worktree / "notes.txt").read_text() == "first"
+    assert [one.subject for one in copy.log()] == ["back", "third"]
+    with pytest.raises(NotFoundError):  # nor did all come because of that
+        copy.resolve(old)
+
+
 def test_a_ref_that_moved_meanwhile_is_left_and_the_packs_are_no_harm(repo, host, tmp_path):
     commit_model(repo)
     repo.push()
