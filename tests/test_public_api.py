@@ -69,7 +69,7 @@ fsck(self, *, data=False, repair=False, sources=(), remote=None, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
 gc_remote(self, remote=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
-init(cls, path='.', *, branch='main')
+init(cls, path='.', *, branch='main', store=None)
 is_repack_due(self)
 list_remote(self, remote=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
@@ -159,7 +159,7 @@ RESULTS = {
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to "
-    "failed_gates",
+    "failed_gates unsent",
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",

@@ -14,7 +14,9 @@ Other upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is t
 detached, has low priority, and ends at once if another one is at work. What it does is safe beside
 commits and may be killed, so no one has to wait for it.
 
-The commit already stands: what fails here costs space and nothing else.
+If a store has the content (``only_store``), the commit is pushed there first, and what is too much here goes last.
+
+The commit already stands: what fails here costs space and nothing else, and a push that fails is told.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from mvc.history.object_gather import (
 )
 from mvc.history.refnames import NOTES
 from mvc.workspace.commits import summarise
+from mvc.workspace.context import STORE
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -57,8 +60,7 @@ def follow_commit(context: Context, result: CommitResult, *, delta: bool | None)
 
             repack_commit(context, result.commit)
             result = replace(result, written_bytes=_count_written(context, result))
-    keep_up(context, result)
-    return result
+    return keep_up(context, result)
 
 
 def _count_written(context: Context, result: CommitResult) -> int:
@@ -68,11 +70,19 @@ def _count_written(context: Context, result: CommitResult) -> int:
     return summarise(context, result.commit, base, tree, 0.0, branch=result.branch).written_bytes
 
 
-def keep_up(context: Context, result: CommitResult) -> None:
-    """Join small files if there are many, and start a repack if that is switched on and due."""
+def keep_up(context: Context, result: CommitResult) -> CommitResult:
+    """Push a commit if a store has the content; return the result, with why that failed if it did.
+
+    Small files are joined if there are many, and a repack starts if that is switched on and due.
+    """
+    if context.history.get_config(STORE) is not None:
+        from mvc.operations.only_store import send_commit  # noqa: PLC0415  few have one
+
+        result = replace(result, unsent=send_commit(context, result.branch))
     with contextlib.suppress(OSError, MvcError):  # the next commit tries again
         gather(context, result.commit)
     start_upkeep(context)
+    return result
 
 
 def gather(context: Context, newest: GitId) -> None:

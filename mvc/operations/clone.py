@@ -25,7 +25,7 @@ from mvc.remotes.settings import (
 )
 from mvc.remotes.tracking import set_upstream
 from mvc.workspace.checkout_plan import CheckoutPlan, execute
-from mvc.workspace.context import GIT_DIR_NAME, holds_sweep_lock, init
+from mvc.workspace.context import GIT_DIR_NAME, STORE, holds_sweep_lock, init
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mvc.operations.fetch import FetchResult
     from mvc.progress import ByteProgress
     from mvc.remotes.settings import RemoteUrl
+    from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
 
 
@@ -60,11 +61,13 @@ def clone(
     checkout: bool = True,
     content: bool = True,
     depth: int | None = None,
+    store: bool = False,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
-    parsed, store = parse_urls(url, content_url)
+    parsed, apart = parse_urls(url, content_url)
+    content = content and not store
     check_remote_name(origin)
     check_depth(depth)
     folder = folder or Path(_name(parsed))
@@ -76,10 +79,7 @@ def clone(
     fs.write_durable(mark, [str(parsed).encode()])
     try:
         context = init(folder)
-        if origin not in list_remotes(context):
-            write_remote(context, origin, parsed, store)
-        for key in () if content else ("promisor", "partial"):
-            context.history.set_config(f"remote.{origin}.{key}", "true")
+        _add_remote(context, origin, parsed, apart, content=content)
         if depth is not None:
             _follow_one(context, origin, branch)
         result = fetch(context, origin, depth=depth, limit_bytes_s=limit_bytes_s, progress=progress)
@@ -98,6 +98,8 @@ def clone(
         mark.unlink(missing_ok=True)
         shutil.rmtree(folder if is_new else folder / GIT_DIR_NAME, ignore_errors=True)
         raise
+    if store:
+        context.history.set_config(STORE, origin)
     fs.remove_file(mark)
     return CloneResult(context.worktree, result)
 
@@ -110,6 +112,15 @@ def _follow_one(context: Context, origin: str, branch: str | None) -> None:
         raise NotFoundError(f"the remote has no branch {ref.removeprefix(HEADS)!r}")
     target = f"{REMOTES}{origin}/{ref.removeprefix(HEADS)}"
     context.history.set_config(f"remote.{origin}.fetch", f"+{ref}:{target}")
+
+
+def _add_remote(
+    context: Context, name: str, url: RemoteUrl, apart: StoreUrl | None, *, content: bool
+) -> None:
+    if name not in list_remotes(context):
+        write_remote(context, name, url, apart)
+    for key in () if content else ("promisor", "partial"):
+        context.history.set_config(f"remote.{name}.{key}", "true")
 
 
 @holds_sweep_lock

@@ -61,14 +61,24 @@ class OpenRepo:
         self._context.niceness = niceness
 
     @classmethod
-    def init(cls, path: StrPath = ".", *, branch: str = "main") -> Self:
+    def init(
+        cls, path: StrPath = ".", *, branch: str = "main", store: StrPath | None = None
+    ) -> Self:
         """Create ``.mvc`` in a folder, which is made if missing, and open it.
 
         An existing repository is opened unchanged.
 
+        Args:
+            path: the folder.
+            branch: the first branch.
+            store: URL of a store that is to have the content: each commit is pushed there, and reads
+                take from there what is not here. It becomes the remote ``origin``.
+
         Raises:
-            UsageError: not a valid branch name, or the path cannot be a folder.
-            StorageError: the machine failed.
+            UsageError: not a valid branch name or URL, or the path cannot be a folder.
+            ConflictError: the store has a history already, or the repository another ``origin``.
+            StorageError: the machine failed, or the store cannot be reached.
+            UnsupportedError: the store does not keep what refs need.
         """
         folder = Path(path)
         try:
@@ -81,7 +91,19 @@ class OpenRepo:
                 f"cannot make folder {folder}: its parent folder is missing or does not accept folders",
                 hint="name a folder elsewhere",
             ) from None
-        workspace.context.init(folder, branch=branch)
+        is_new = not (folder / workspace.context.GIT_DIR_NAME).exists()
+        context = workspace.context.init(folder, branch=branch)
+        if store is not None:
+            from mvc.operations.only_store import keep_on_store  # noqa: PLC0415  few have one
+
+            try:
+                keep_on_store(context, os.fspath(store))
+            except BaseException:
+                if is_new:
+                    import shutil  # noqa: PLC0415  brings much
+
+                    shutil.rmtree(context.git_dir, ignore_errors=True)
+                raise
         return cls(folder)
 
     @classmethod
@@ -192,6 +214,10 @@ class OpenRepo:
                 from mvc.remotes.settings import check_remote_setting  # noqa: PLC0415  few have any
 
                 check_remote_setting(key, value)
+            if key == workspace.context.STORE:
+                from mvc.operations.only_store import begin  # noqa: PLC0415  as above
+
+                begin(self._context, value)
             self._context.history.set_config(key, value)
 
     def _paths(self, paths: Paths) -> list[str]:

@@ -89,6 +89,7 @@ def clone(
     checkout: bool = True,
     content: bool = True,
     depth: int | None = None,
+    store: bool = False,
     limit_bytes_s: int | None = None,
     progress: Progress = None,
 ) -> Repo:
@@ -107,6 +108,8 @@ def clone(
             content takes it from the remote. Files without it are not written before they are
             checked out by name.
         depth: bring only so many commits of one branch; ``Repo.fetch`` brings more. By default all.
+        store: leave the content on the remote for good: as without ``content``, and each commit is
+            pushed there, as in a repository made by ``Repo.init`` with a store.
         limit_bytes_s: at most so many bytes from the remote in a second.
         progress: called with bytes that came, and then with bytes written.
 
@@ -127,6 +130,7 @@ def clone(
         checkout=checkout,
         content=content,
         depth=depth,
+        store=store,
         limit_bytes_s=limit_bytes_s,
         progress=progress,
     )

@@ -91,8 +91,7 @@ class TrainingStates(OpenRepo):
             no_gate=no_gate,
             progress=progress,
         )
-        operations.aftercare.keep_up(self._context, result)
-        return result
+        return operations.aftercare.keep_up(self._context, result)
 
     def commit_image(
         self,
@@ -131,8 +130,7 @@ class TrainingStates(OpenRepo):
             no_gate=no_gate,
             progress=progress,
         )
-        operations.aftercare.keep_up(self._context, result)
-        return result
+        return operations.aftercare.keep_up(self._context, result)
 
     def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:
         """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.

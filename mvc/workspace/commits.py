@@ -48,6 +48,8 @@ class CommitResult:
         files_changed: paths that were added, removed or changed since its first parent.
         failed_gates: the gates that it is beyond and was marked for, with the reason of each.
         identical_to: the released commit whose content this one has brought back, or None.
+        unsent: why the commit is not on the store that has the content (``mvc.store``); None if it is, or
+            there is none.
     """
 
     commit: GitId
@@ -65,6 +67,7 @@ class CommitResult:
     files_changed: int = 0
     identical_to: ReleasedTwin | None = None
     failed_gates: tuple[str, ...] = ()
+    unsent: str | None = None
 
     @property
     def id(self) -> GitId:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
+STORE = "mvc.store"
+"""The setting that names the remote that has the content, if one has."""
 JOURNAL_NAME = "transition.json"
 RELEASED_REF = "refs/notes/released"
 _MANIFESTS_KEPT = 8

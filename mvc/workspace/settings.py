@@ -31,7 +31,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,11})([KMGT]?)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE = "10G"
 _MAX_DIGITS = 12
-OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
+OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack", "mvc.store")
 """The settings of mvc itself."""
 _USERS = ("alias.", "core.editor", "core.pager")
 

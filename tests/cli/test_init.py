@@ -44,3 +44,23 @@ def test_a_repository_hides_from_git(bare):
     ignore.write_text("")
     bare.ok("tag", "v1")
     assert ignore.read_text() == ""
+
+
+def test_a_store_has_the_content(bare, tmp_path):
+    bare.ok("init", "--store", str(tmp_path / "store"))
+    (bare.folder / "notes.txt").write_text("x")
+    bare.ok("add", "notes.txt")
+    assert bare.json("commit", "-m", "one")["unsent"] is None
+    assert any((tmp_path / "store").glob("history/*.pack"))
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    (bare.folder / "notes.txt").write_text("y")
+    answer = bare.ok("commit", "-am", "two")
+    assert "warning: the commit is here, but not on the store: " in answer.err
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert "Everything" not in bare.ok("push").out
+    copy = bare.ok("clone", "--store", str(tmp_path / "store"), "copy")
+    assert "branch main" in copy.out
+    assert (bare.folder / "copy" / "notes.txt").read_text() == "y"
+    assert bare.ok("config", "mvc.store", folder="copy").lines == ["origin"]

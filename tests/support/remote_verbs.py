@@ -10,6 +10,8 @@ import signal
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from mvc import ConflictError, Repo
 from mvc import clone as make_clone
 from mvc.remotes import remote as remote_module
@@ -41,6 +43,7 @@ def warm_up():
         copy.gc_remote(grace_s=0)
         make_clone(root / "store", root / "c", depth=1)
         repo.prune(repo.plan_prune(pushed=True))
+        commit_one(make_clone(root / "store", root / "d", store=True).worktree, -1)
     finally:
         shutil.rmtree(root)
 
@@ -74,6 +77,13 @@ def prune_pushed(root, at):
 def gc_remote(root, at):
     """Sweep the remote, nothing kept for a grace; return how many calls that took."""
     return _run(lambda: Repo.open(root, identity=WHO).gc_remote(grace_s=0), at)
+
+
+def commit_one(root, at):
+    """Commit a state to a repository whose content is on a store; return how many calls that took."""
+    state = {"model": {"w": np.arange(5000, dtype=np.float32)}, "step": 2}
+    repo = Repo.open(root, identity=WHO)
+    return _run(lambda: repo.commit_state(state, message="two"), at)
 
 
 def _run(work, at):

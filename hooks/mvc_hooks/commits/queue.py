@@ -243,6 +243,12 @@ class CommitQueue:
         if answer.commit is not None:
             self.tips[pending.request.branch] = answer.commit
             self._deaths = 0
+        if answer.unsent is not None:
+            log.warning(
+                "commit of step %d is here, but not on the store: %s",
+                pending.snapshot.step,
+                answer.unsent,
+            )
         error = None if answer.error is None else answer.message
         is_refused = answer.error == GateError.kind
         if error is not None and answer.hint and not is_refused:

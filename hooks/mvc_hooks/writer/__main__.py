@@ -201,6 +201,7 @@ class _Writer:
             written_bytes,
             result.plain_bytes,
             result.failed_gates,
+            unsent=result.unsent,
         )
 
 

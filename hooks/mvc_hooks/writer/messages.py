@@ -74,6 +74,7 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
     message: str = ""
     hint: str | None = None
+    unsent: str | None = None
 
 
 def encode_line(message: Request | Answer) -> bytes:

@@ -36,6 +36,10 @@ def clone(
         int | None,
         Option("--depth", metavar="N", help="Bring only the newest N commits, of one branch."),
     ] = None,
+    store: Annotated[
+        bool,
+        Option("--store", help="Leave the content there for good: each commit is pushed."),
+    ] = False,
     limit_rate: LimitRate = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -61,6 +65,7 @@ def clone(
             checkout=not no_checkout,
             content=not no_content,
             depth=depth,
+            store=store,
             limit_bytes_s=limit,
             progress=bar,
         )

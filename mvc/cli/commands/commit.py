@@ -107,6 +107,8 @@ def commit(
         warn(f"{path}: {text}")
     for reason in result.failed_gates:
         warn(f"marked as failed {reason}")
+    if result.unsent is not None:
+        warn(f"the commit is here, but not on the store: {result.unsent}")
     if is_guessed:
         warn(
             f"the author {who.name} <{who.email}> is guessed from the login name; "
@@ -179,6 +181,7 @@ def _commit_fields(result: CommitResult) -> dict[str, object]:
         "warnings": [{"path": path, "message": text} for path, text in result.warnings],
         "identical_to": None if result.identical_to is None else asdict(result.identical_to),
         "failed_gates": result.failed_gates,
+        "unsent": result.unsent,
     }
 
 

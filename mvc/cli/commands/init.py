@@ -17,19 +17,28 @@ def init(
         str | None,
         Option("-b", "--initial-branch", metavar="NAME", help="Name of the first branch (main)."),
     ] = None,
+    store: Annotated[
+        str | None,
+        Option("--store", metavar="URL", help="Keep content on a store; commits are pushed there."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Create an empty repository in a folder, and the folder too if it is missing.
 
     An existing repository is left as it is.
+
+    With --store, content is on an object store (a URL as for clone) from the first commit on, and history
+    beside it: each commit is pushed there in the same command, and only the newest content stays here as
+    well, bounded by cache.size. If a push fails, the commit stands and a later one brings it.
+    "mvc clone --store URL" goes on elsewhere.
     """
     from mvc.repo import Repo
 
     if Path(path).exists() and not Path(path).is_dir():
         raise UsageError(f"{path!r} is not a folder")
     is_new = not Path(path, ".mvc").is_dir()
-    repo = Repo.init(path, branch=branch or "main")
+    repo = Repo.init(path, branch=branch or "main", store=store)
     if as_json:
         write_json({"git_dir": str(repo.git_dir), "branch": repo.head.branch, "created": is_new})
     elif not quiet:

@@ -1,0 +1,167 @@
+"""A repository whose content is on a store: each commit is pushed there, in the same command.
+
+What is in ``.mvc`` is the history, content that is not there yet, and the newest of the rest, for as much as
+``cache.size`` allows: against that the next commit is stored as differences. What is not here is read from
+the store, as in a clone without content. A commit whose push fails stands, and its content stays here until a
+later push brings it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.errors import ConflictError, MvcError, NotFoundError
+from mvc.history.refnames import HEADS, REMOTES
+from mvc.operations.push import push
+from mvc.remotes.checked import require_safe_refs
+from mvc.remotes.pushed import look_up
+from mvc.remotes.remote import open_remote
+from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, parse_urls, write_remote
+from mvc.remotes.tracking import find_upstream, set_upstream
+from mvc.upkeep.retention import DIVERGED
+from mvc.upkeep.sweep import upkeep_lock
+from mvc.workspace.context import STORE
+from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
+
+if TYPE_CHECKING:
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import GitId, PackId
+    from mvc.remotes.pushed import Pushed
+    from mvc.workspace.context import Context
+
+
+def keep_on_store(context: Context, url: str) -> None:
+    """Keep content on a store from now on; see ``Repo.init``."""
+    parsed, _ = parse_urls(url, None, base=context.worktree)
+    known = list_remotes(context).get(DEFAULT_REMOTE)
+    if known is not None and str(known.url) != str(parsed):
+        raise ConflictError(
+            f"the repository has a remote {DEFAULT_REMOTE!r} already, which is {known.url}",
+            hint=f'"mvc config {STORE} NAME" names the remote that content is kept on',
+        )
+    there = open_remote(context, str(parsed))
+    root = there.roots.read()
+    if known is None and root is not None:
+        raise ConflictError(
+            f"{parsed} has a history already", hint=f'"mvc clone --store {parsed}" goes on with it'
+        )
+    require_safe_refs(context, there.settings, has_root=root is not None)
+    if known is None:
+        write_remote(context, DEFAULT_REMOTE, parsed)
+    begin(context, DEFAULT_REMOTE)
+    branch = context.history.head().branch
+    if branch is not None:
+        set_upstream(context, branch, DEFAULT_REMOTE, HEADS + branch)
+
+
+def begin(context: Context, remote: str) -> None:
+    """Let a remote have the content from now on, and reads take it from there.
+
+    Raises:
+        NotFoundError: there is no such remote.
+    """
+    if remote not in list_remotes(context):
+        raise NotFoundError(
+            f"the repository has no remote {remote!r}", hint='"mvc remote add NAME URL" adds one'
+        )
+    for key in (f"remote.{remote}.promisor", f"remote.{remote}.partial"):
+        context.history.set_config(key, "true")
+    context.history.set_config(STORE, remote)
+    context.forget_settings()
+
+
+def send_commit(context: Context, branch: str | None) -> str | None:
+    """Push what was just committed, if a store has the content; return why it is not there.
+
+    A branch that was moved back here, as a rollback does, moves back there as well, but only from where
+    it was here before: what others pushed is never given up.
+    """
+    remote = context.history.get_config(STORE)
+    if remote is None:
+        return None
+    if branch is None:
+        return "HEAD is on no branch"
+    name = HEADS + branch
+    try:
+        others = _find_abandoned(context, remote, branch)
+        old = context.history.find_ref(f"{REMOTES}{remote}/{branch}")
+        may_move = _was_left(context, name, old)
+        push(
+            context,
+            remote,
+            [name, *others],
+            lease={**dict.fromkeys(others), name: old} if may_move else False,
+            set_upstream=find_upstream(context, branch) is None,
+        )
+    except MvcError as error:
+        return error.message if error.hint is None else f"{error.message} ({error.hint})"
+    except OSError as error:  # the commit stands, whatever it is
+        return str(error)
+    with contextlib.suppress(OSError, MvcError):  # the next commit tries again
+        _trim(context, remote)
+    return None
+
+
+def _find_abandoned(context: Context, remote: str, branch: str) -> list[str]:
+    """Return the branches that rollbacks of one have left, and the remote has not."""
+    there = f"{REMOTES}{remote}/"
+    refs = context.history.list_refs(f"{HEADS}{DIVERGED}{branch}/")
+    return [
+        one for one in refs if context.history.find_ref(there + one.removeprefix(HEADS)) is None
+    ]
+
+
+def _was_left(context: Context, name: str, old: GitId | None) -> bool:
+    """Return whether a branch was moved away here from a commit that it had here."""
+    tip = context.history.find_ref(name)
+    if old is None or tip is None or context.history.is_ancestor(old, tip):
+        return False
+    return any(old in (entry.old, entry.new) for entry in context.history.read_reflog(name))
+
+
+def _trim(context: Context, remote: str) -> None:
+    """Remove the oldest content here that the store has, if it is more than ``cache.size``.
+
+    Nothing is removed while others write: the next commit does it.
+    """
+    limit_bytes = parse_cache_size(context.history.get_config(CACHE_SIZE))
+    if sum(context.list_packs().packs.values()) <= limit_bytes:
+        return
+    pushed = look_up(context, remote)
+    pushed.let_promise(context)
+    with context.history.sweep_alone(wait=False), upkeep_lock(context):
+        gone = _choose_oldest(context, pushed, limit_bytes - limit_bytes // 8)
+        context.here.remove_packs(gone)
+
+
+def _choose_oldest(context: Context, pushed: Pushed, goal_bytes: int) -> set[PackId]:
+    """Return packs of which the remote has all, oldest first, and those that could not be read then."""
+    indexes = {index.pack: index for index in context.here.copies().indexes}
+    made_s = context.list_packs().made_s
+    left_bytes = sum(index.pack_size_bytes for index in indexes.values())
+    gone: set[PackId] = set()
+    for pack in sorted(indexes, key=lambda pack: (made_s.get(pack, 0.0), pack)):
+        if left_bytes <= goal_bytes:
+            break
+        if pack in gone:
+            continue
+        going = _with_users(indexes, gone | {pack})
+        if all(not len(pushed.find_lacking(indexes[one].ids)) for one in going - gone):
+            left_bytes -= sum(indexes[one].pack_size_bytes for one in going - gone)
+            gone = going
+    return gone
+
+
+def _with_users(indexes: dict[PackId, PackIndex], gone: set[PackId]) -> set[PackId]:
+    """Return packs that go, with those whose chunks could not be read here without them."""
+    while True:
+        copies = StoredCopies([index for pack, index in indexes.items() if pack not in gone])
+        lost = copies.chosen[copies.chunks] == NONE
+        torn = {copies.indexes[number].pack for number in np.unique(copies.packs[lost]).tolist()}
+        if not torn:
+            return gone
+        gone = gone | torn
