@@ -126,6 +126,11 @@ class Revisions:
 
     def _parent(self, commit: GitId, number: int, whole: str) -> GitId:
         parents = self._objects.read_commit(commit).parents
+        if commit in self._objects.shallow:
+            raise NotFoundError(
+                f"revision {whole!r} is not here: the history ends at commit {commit}",
+                hint='"mvc fetch --unshallow" brings what is before it',
+            )
         if number > len(parents):
             raise NotFoundError(
                 f"revision {whole!r} does not exist: commit {commit} has "

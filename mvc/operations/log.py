@@ -113,6 +113,8 @@ def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
             continue
         with contextlib.suppress(NotFoundError):  # deleted since they were listed
             names.setdefault(history.resolve(name), []).append(_shown_ref(context, name))
+    for commit in history.objects.shallow:  # as Git says that its parents are not here
+        names[commit] = ["grafted", *names.get(commit, ())]
     return {commit: tuple(found) for commit, found in names.items()}
 
 

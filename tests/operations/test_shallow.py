@@ -66,7 +66,8 @@ def test_a_shallow_clone_has_the_newest_commits_of_one_branch(repo, store, tmp_p
     model = "model.safetensors"
     assert (copy.worktree / model).read_bytes() == (repo.worktree / model).read_bytes()
     check(copy)
-    with pytest.raises(NotFoundError):
+    assert [("grafted" in one.refs) for one in copy.log()] == [False, True]
+    with pytest.raises(NotFoundError, match="history ends at"):
         copy.resolve("HEAD~2")
     with pytest.raises(NotFoundError):
         copy.resolve("origin/side")
