@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.chains import ChainReader, Descent, LostBaseError, ReadSlot, check_header
-from mvc.chunkstore.listing import pack_key
+from mvc.chunkstore.listing import index_key, pack_key
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.decoding import Encoding
@@ -171,6 +171,7 @@ class ChunkReader:
         """Let no cache keep what came of a pack and is wrong."""
         if isinstance(self.storage, Forgetting):
             self.storage.forget(pack_key(pack))
+            self.storage.forget(index_key(pack))
 
     def read_group(self, group: ReadGroup, sink: Sink, slot: ReadSlot) -> int:
         """Hand every chunk of a group to the sink for all who want it; return the plain bytes."""

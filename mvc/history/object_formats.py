@@ -313,6 +313,22 @@ def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, T
     return dict(sorted(found.items()))
 
 
+def check_tree(tree_id: GitId, data: bytes) -> None:
+    """Check one tree object by itself, as ``read_tree`` does on its way.
+
+    Raises:
+        FormatError: it has a name that is not allowed, or one twice, or a mode that mvc does not keep.
+    """
+    names: set[bytes] = set()
+    for name, mode, object_id in parse_tree_object(tree_id, data):
+        path = _checked_path("", name, tree_id)
+        if name in names:
+            raise FormatError(f"tree {tree_id} names {path[:200]!r} twice")
+        names.add(name)
+        if not stat_bits.S_ISDIR(mode):
+            _make_entry(path, mode, object_id)
+
+
 def _checked_path(prefix: str, name: bytes, tree_id: GitId) -> str:
     part = decode_path(name)
     fault = "has a slash in a name" if b"/" in name else find_path_fault(part)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mvc import fs
 from mvc.errors import FormatError
 from mvc.history.git_pack import PACK_HEADER, write_pack
-from mvc.history.object_formats import KINDS
+from mvc.history.object_formats import KINDS, check_tree
 from mvc.history.packs import MAX_OBJECT_BYTES, parse_entry_header
 from mvc.history.reachability import links_of, read_links
 from mvc.history.walks import CLOCK_SLOP_S
@@ -317,6 +317,15 @@ def _hash_pack(descriptor: int, size_bytes: int) -> str:
     return digest.hexdigest() if digest.digest() == trailer else ""
 
 
+def is_whole_pack(path: Path) -> bool:
+    """Return whether a Git pack is sound, has the name that it should, and holds whole objects only."""
+    with contextlib.suppress(FormatError, FileNotFoundError), fs.open_file(path) as file:
+        for _ in _parse_pack(file.fileno(), path.stem.removeprefix("pack-")):
+            pass
+        return True
+    return False
+
+
 def _inflate_entry(descriptor: int, at: int) -> PackEntry:
     buffer = bytearray(_READ_BYTES)
     filled = fs.read_at(descriptor, memoryview(buffer), at)
@@ -350,7 +359,8 @@ def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[G
     Whatever was there before is taken to be complete, so only new objects are looked into.
 
     Raises:
-        FormatError: something is missing, or is not of the kind that names it.
+        FormatError: something is missing, is not of the kind that names it, or no checkout could
+            ever take it.
     """
     fresh = set(new)
     pending = [(one, "") for one in tips]
@@ -366,6 +376,8 @@ def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[G
             kind, data = objects.read(one)
             if wanted not in ("", kind):
                 raise FormatError(f"object {one} should be a {wanted}; it is a {kind}")
+            if kind == "tree":
+                check_tree(one, data)
             pending += [
                 (target, what)
                 for _, target, what in links_of(objects, one, kind, data)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
 from mvc.history.shallow import write_shallow
@@ -174,6 +174,8 @@ def _check(
     new, old = root.refs[source], context.history.find_ref(name) if name else None
     if name is None or old == new:
         return
+    if source.startswith(HEADS) and context.history.objects.read(new)[0] != "commit":
+        raise FormatError(f"{source} of the remote names no commit")
     if name == HEADS + (context.history.head().branch or ""):
         raise ConflictError(
             f"branch {name.removeprefix(HEADS)!r} is checked out", hint='"mvc pull" moves it'

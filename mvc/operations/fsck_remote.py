@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from mvc.chunkstore.reader import ChunkReader
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import ConflictError, FormatError, MvcError, NotFoundError, StorageError
 from mvc.history.check import check
+from mvc.history.refnames import HEADS
 from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
 from mvc.progress import announce
 from mvc.remotes.content import receive_content
@@ -30,11 +32,13 @@ from mvc.remotes.mirror import (
     make_mirror,
 )
 from mvc.remotes.remote import open_remote
+from mvc.upkeep.broken_objects import set_broken_aside
+from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.context import STORE_DIR_NAME
 from mvc.workspace.staging import staging_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
@@ -96,6 +100,7 @@ def _check(
     except MvcError as error:
         return _report([*problems, Problem("bad-history", error.message, hint=_HINT)], data=data)
     problems += [Problem(one.kind, f"{one.what}: {one.detail}") for one in check(mirror.history)]
+    problems += _check_branches(mirror, root)
     walk = Reachable(mirror, found)
     problems += walk.check()
     return FsckReport(
@@ -107,6 +112,16 @@ def _check(
         notices=_describe_rest(listing, sizes),
         released=walk.released,
     )
+
+
+def _check_branches(mirror: Mirror, root: Root) -> Iterator[Problem]:
+    """Yield the branches and channels that name something else than a commit."""
+    tips = {name: tip for name, tip in root.refs.items() if name.startswith(HEADS)}
+    tips |= {f"channel {name}": one.commit for name, one in root.channels.items()}
+    for name, tip in tips.items():
+        header = mirror.history.objects.find_header(tip)
+        if header is not None and header[0] != "commit":
+            yield Problem("bad-ref", f"{name} names {tip}, which is a {header[0]}, not a commit")
 
 
 def _report(problems: list[Problem], *, data: bool) -> FsckReport:
@@ -175,10 +190,14 @@ def repair_from(
     before = fsck(context, data=True, repair=True, progress=progress)
     if before.ok:
         return before
-    told: list[str] = []
+    with upkeep_lock(context), context.history.no_sweep():
+        told = list(set_broken_aside(context))
     with context.history.no_sweep():
-        for there in remotes:
-            told += _take_back(context, there, progress)
+        found = _ask(remotes, told)
+        for there, root, listing in found:
+            told += _take_history(context, there, root, listing)
+        for there, _, listing in found:
+            told += _take_content(context, there, listing, progress)
     after = fsck(context, data=True, progress=progress)
     return replace(
         after,
@@ -187,19 +206,57 @@ def repair_from(
     )
 
 
-def _take_back(context: Context, there: Remote, progress: ByteProgress) -> list[str]:
-    """Bring what is lost here and whole there; return what was done, in words."""
-    url = there.settings.url
+def _ask(remotes: Sequence[Remote], told: list[str]) -> list[tuple[Remote, Root, Listing]]:
+    """Return what each remote has; of those that cannot say it, tell why."""
+    found: list[tuple[Remote, Root, Listing]] = []
+    for there in remotes:
+        try:
+            root = there.roots.read()
+            if root is None:
+                told.append(f"nothing was pushed to {there.settings.url} yet")
+            else:
+                found.append((there, root, there.roots.read_listing(root)))
+        except MvcError as error:
+            told.append(f"{there.settings.url}: {error.message}")
+    return found
+
+
+def _take_history(context: Context, there: Remote, root: Root, listing: Listing) -> list[str]:
+    """Bring the Git objects that are lost here; return what was done, in words."""
+    lost = _count_lost_objects(context)
+    if not lost:
+        return []
+    forget_taken(there)
+    told: list[str] = []
     try:
-        root = there.roots.read()
-        if root is None:
-            return [f"nothing was pushed to {url} yet"]
-        listing = there.roots.read_listing(root)
-        if any(True for _ in check(context.history)):
-            forget_taken(there)
-            receive_history(context, there, listing.history, root.tips())
-        lost = _find_lost(context)
-        told = [*_receive(context, there, listing, lost, progress)] if len(lost) else []
+        receive_history(context, there, listing.history, root.tips())
+    except MvcError as error:
+        told.append(f"{there.settings.url}: {error.message}")
+        for name, size_bytes in listing.history.items():  # what is damaged there is left out
+            with contextlib.suppress(MvcError):
+                receive_history(context, there, {name: size_bytes}, root.tips())
+        forget_taken(there)
+    back = lost - _count_lost_objects(context)
+    if not back:
+        return told
+    return [*told, f"{back:,} of {lost:,} lost Git objects came from {there.settings.url}"]
+
+
+def _count_lost_objects(context: Context) -> int:
+    found = {one.what for one in check(context.history) if one.kind.startswith("object-")}
+    return len(found)
+
+
+def _take_content(
+    context: Context, there: Remote, listing: Listing, progress: ByteProgress
+) -> list[str]:
+    """Bring the chunks that are lost here; return what was done, in words."""
+    url = there.settings.url
+    lost = _find_lost(context)
+    if not len(lost):
+        return []
+    try:
+        told = _receive(context, there, listing, lost, progress)
     except MvcError as error:
         return [f"{url}: {error.message}"]
     back = len(lost) - len(_find_lost(context))

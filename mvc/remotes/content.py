@@ -21,7 +21,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
-from mvc.errors import FormatError
+from mvc.errors import FormatError, NotFoundError
 from mvc.progress import announce
 from mvc.remotes.arrival import Arrival
 from mvc.remotes.history import choose_crowd
@@ -29,12 +29,13 @@ from mvc.remotes.remote_packs import read_there
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.writer import ChunkWriter
+    from mvc.errors import MvcError
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId, PackId
@@ -194,20 +195,36 @@ def receive_content(
     """
     with Arrival(incoming, store, remote) as arrival:
         plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)
-        accept(plan.missing)
+        with _doubting(remote, packs, NotFoundError):
+            accept(plan.missing)
         announce(progress, plan.size_bytes)
-        _fetch_parts(remote, plan, arrival.landing, progress)
-        whole = arrival.order(plan)
+        used = [*plan.whole, *(index for index, _ in plan.parts)]
+        with _doubting(remote, [index.pack for index in used], FormatError):
+            _fetch_parts(remote, plan, arrival.landing, progress)
+            whole = arrival.order(plan)
 
-        def land(index: PackIndex, _: None) -> int:
-            remote.fetch(index, arrival.landing, progress)
-            arrival.landed(index)
-            return 0
+            def land(index: PackIndex, _: None) -> int:
+                remote.fetch(index, arrival.landing, progress)
+                arrival.landed(index)
+                return 0
 
-        for_each(whole, lambda: None, land, threads=_FETCH_PACKS)
-        arrival.move(folder)
+            for_each(whole, lambda: None, land, threads=_FETCH_PACKS)
+            arrival.move(folder)
     store.refresh()
     return plan.size_bytes
+
+
+@contextlib.contextmanager
+def _doubting(
+    remote: RemotePacks, packs: Iterable[PackId], failure: type[MvcError]
+) -> Iterator[None]:
+    """Forget the indexes of some packs after a failure: it may be they that lie."""
+    try:
+        yield
+    except failure:
+        for pack in packs:
+            remote.forget(pack)
+        raise
 
 
 def _fetch_parts(

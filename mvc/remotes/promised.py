@@ -113,6 +113,10 @@ class PromisedPacks:
         """Refuse, as ``create`` does."""
         raise UsageError(f"nothing is removed from what a remote promises ({len(keys)} keys)")
 
+    def forget(self, key: str) -> None:
+        """Fetch the index of a pack again when it is next read: it may have been a lie."""
+        self._remote.packs.forget(_pack_of(key))
+
     def _known(self) -> dict[PackId, int]:
         if self._packs is None:
             self._packs = self._recall()

@@ -27,6 +27,8 @@ VERSION = 1
 MAX_ROOT_BYTES = 64 * 2**20
 LIST_ENTRIES = 256
 """So many packs are named in the root itself; then they move to a list."""
+MAX_LISTED = 2**20
+"""No remote has more packs: of the usual length, they would hold 64 TiB."""
 NONCE_BYTES = 16
 _MAX_SIZE = 2**62
 _MAX_HOST_CHARS = 2048
@@ -240,7 +242,8 @@ def _decode(data: bytes, kind: type[V], what: str) -> V:
             raise UnsupportedError(f"{what} was written by a newer mvc", hint="upgrade mvc")
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{what} is damaged: {str(error)[:200]}") from None
+        told = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:200])
+        raise FormatError(f"{what} is damaged: {told}") from None
 
 
 def _listing(packs: Mapping[str, int], history: Mapping[str, int]) -> Listing:

@@ -17,7 +17,7 @@ from mvc.errors import ConflictError, FormatError, StorageError
 from mvc.ids import hash_chunk
 from mvc.remotes.root import (
     LIST_ENTRIES,
-    MAX_ROOT_BYTES,
+    MAX_LISTED,
     NONCE_BYTES,
     ROOT_KEY,
     Listing,
@@ -90,18 +90,22 @@ class RootStore:
 
     def read_listing(self, root: Root) -> Listing:
         """Return all packs that a root names; lists are read once."""
-        whole = root.listed
+        packs, history = dict(root.listed.packs), dict(root.listed.history)
+        count = len(root.listed)
         for name in root.lists:
-            if name not in self._lists:
-                self._lists[name] = self._read_list(name)
-            whole = whole | self._lists[name]
-        return whole
+            one = self._lists.setdefault(name, self._lists.get(name) or self._read_list(name))
+            count += len(one) + 1
+            if count > MAX_LISTED:
+                raise FormatError(f"the remote names more than {MAX_LISTED:,} packs and lists")
+            packs |= one.packs
+            history |= one.history
+        return Listing(packs, history)
 
     def _read_list(self, name: str) -> Listing:
-        size_bytes = self.storage.find_size(list_key(name))
-        if size_bytes is None or size_bytes > MAX_ROOT_BYTES:
-            raise FormatError(f"list {name[:12]} of the remote is missing or too long")
-        data = self.storage.read(list_key(name))
+        try:
+            data = self.storage.read(list_key(name))
+        except FileNotFoundError:
+            raise FormatError(f"list {name[:12]} of the remote is missing") from None
         if hash_chunk(data).hex() != name:
             raise FormatError(f"list {name[:12]} of the remote does not match its name")
         return parse_list(data)

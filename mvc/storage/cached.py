@@ -22,7 +22,7 @@ from blake3 import blake3
 from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.fs import TEMP_SUFFIX, DurableFile, exclusive_lock, replace_staged
 from mvc.ids import ID_BYTES
-from mvc.storage.protocol import check_key
+from mvc.storage.protocol import Forgetting, check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableSequence, Sequence
@@ -116,6 +116,8 @@ class CachedStorage:
         check_key(key)
         self._sizes.pop(key, None)
         shutil.rmtree(self._folder / key, ignore_errors=True)
+        if isinstance(self._inner, Forgetting):
+            self._inner.forget(key)
 
     def _claim(self, key: str, number: int, *, wait: bool) -> bool:
         """Be the only thread that fetches a block; False: another one is, and there is no waiting."""

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError, translate_os_errors
 from mvc.ids import hash_chunk
-from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, is_key
+from mvc.storage.protocol import (
+    ObjectInfo,
+    Tagged,
+    check_key,
+    check_prefix,
+    check_whole,
+    is_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,6 +97,7 @@ class LocalStorage:
         """Return a whole object."""
         check_key(key)
         with _reading(key), fs.open_file(self.root / key) as file:
+            check_whole(key, os.fstat(file.fileno()).st_size)
             return file.read()
 
     def find_size(self, key: str) -> int | None:

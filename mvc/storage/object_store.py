@@ -20,7 +20,7 @@ from obstore import exceptions as failures
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from mvc.errors import ConflictError, CorruptionError, StorageError
-from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, is_key
+from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, check_whole, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,6 +142,7 @@ class ObjectStorage:
         try:
             with self._asking(f"read {key}"):
                 answer = obstore.get(self._store, key)
+                check_whole(key, answer.meta["size"])
                 return Tagged(bytes(answer.bytes()), _join_tag(answer.meta))
         except FileNotFoundError:
             return None

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mvc.errors import UsageError
+from mvc.errors import CorruptionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 MAX_KEY_CHARS = 512
+MAX_WHOLE_BYTES = 128 * 2**20
+"""Nothing longer is read as a whole: the index of the largest pack has 114 MiB."""
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 
 
@@ -40,6 +42,12 @@ def check_prefix(prefix: str) -> None:
     """Refuse what is not a folder prefix: empty, or a key followed by ``/``."""
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise UsageError(f"{prefix!r} is not a storage prefix")
+
+
+def check_whole(key: str, size_bytes: int) -> None:
+    """Refuse to read an object as a whole that is longer than any such object is."""
+    if size_bytes > MAX_WHOLE_BYTES:
+        raise CorruptionError(f"{key} has {size_bytes:,} bytes, over {MAX_WHOLE_BYTES:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,12 @@ class Storage(Protocol):
         ...
 
     def read(self, key: str) -> bytes:
-        """Return a whole (small) object; FileNotFoundError if there is none."""
+        """Return a whole (small) object.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptionError: it is longer than ``MAX_WHOLE_BYTES``; nothing of it was read.
+        """
         ...
 
     def find_size(self, key: str) -> int | None:
@@ -161,7 +174,7 @@ class SharedStorage(Storage, Protocol):
     """
 
     def read_tagged(self, key: str) -> Tagged | None:
-        """Return a small object with its tag, or None if there is none."""
+        """Return a small object with its tag, or None if there is none; errors as of ``read``."""
         ...
 
     def is_current(self, key: str, tag: str) -> bool:

@@ -130,16 +130,21 @@ def _clear(git_dir: Path, intruder: Intruder) -> str:
     with translate_os_errors(f"remove {path}"):
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            aside = _find_free(git_dir / _ASIDE, intruder.name.replace("/", "-"))
-            make_dirs(aside.parent)
-            replace_staged(path, aside)
-            fsync_dir(aside.parent)
-            done = f"now {aside.relative_to(git_dir)}"
+            done = set_aside(git_dir, path)
         else:
             path.unlink()
             done = "removed"
     fsync_dir(path.parent)
     return f"{intruder.fact}: {done}"
+
+
+def set_aside(git_dir: Path, path: Path) -> str:
+    """Move a file or folder of a repository to ``damaged/``; return where it is now, in words."""
+    aside = _find_free(git_dir / _ASIDE, str(path.relative_to(git_dir)).replace("/", "-"))
+    make_dirs(aside.parent)
+    replace_staged(path, aside)
+    fsync_dir(aside.parent)
+    return f"now {aside.relative_to(git_dir)}"
 
 
 def _find_free(folder: Path, name: str) -> Path:

@@ -26,6 +26,10 @@ def repo(tmp_path, store):
     return repo
 
 
+def largest(paths):
+    return max(paths, key=lambda path: path.stat().st_size)
+
+
 def largest_pack(folder):
     return max(folder.glob("packs/*.pack"), key=lambda path: path.stat().st_size)
 
@@ -167,3 +171,82 @@ def test_what_does_not_go_together(repo, tmp_path):
         repo.fsck(repair=True, sources=["orign"])
     with pytest.raises(NotFoundError, match="nothing was pushed"):
         repo.fsck(remote=str(tmp_path / "empty"))
+
+
+def objects_of(repo):
+    return repo.git_dir / "objects"
+
+
+def flip(path):
+    damage(path, at=0.6)
+
+
+def test_damaged_git_objects_come_back(repo, store, tmp_path):
+    """Loose objects with a flipped bit, empty, and gone; a pack with a flipped bit, one without an index."""
+    loose = sorted(path for path in objects_of(repo).glob("??/*") if path.is_file())
+    assert len(loose) > 5
+    flip(loose[0])
+    loose[1].chmod(0o644)
+    loose[1].write_bytes(b"")
+    loose[2].unlink()
+    assert not repo.fsck().ok
+    report = repo.fsck(repair=True, sources=["origin"])
+    assert report.problems == ()
+    assert any(f"lost Git objects came from {store}" in line for line in report.notices)
+    assert sum("damaged, now damaged/objects-" in line for line in report.notices) == 2
+    assert repo.fsck(data=True).problems == ()
+
+
+@pytest.mark.parametrize("spoil", [flip, lambda path: flip(path.with_suffix(".idx")),
+                                   lambda path: path.with_suffix(".idx").unlink(),
+                                   lambda path: path.unlink()])  # fmt: skip
+def test_a_damaged_git_pack_comes_back(repo, store, tmp_path, spoil):
+    copy = clone(str(store), tmp_path / "b")
+    pack = largest(objects_of(copy).glob("pack/*.pack"))
+    spoil(pack)
+    assert not copy.fsck().ok
+    report = copy.fsck(repair=True, sources=["origin"])
+    assert report.problems == ()
+    assert copy.fsck(data=True).problems == ()
+    assert list(copy.log()) == list(repo.log())
+    names = {path.stem for path in objects_of(copy).glob("pack/*.idx")}
+    assert names == {path.stem for path in objects_of(copy).glob("pack/*.pack")}
+
+
+def test_each_remote_gives_what_is_sound_there(repo, store, tmp_path):
+    """One has a damaged Git pack, the other damaged content: together they are enough."""
+    other = tmp_path / "other"
+    repo.add_remote("other", str(other))
+    repo.push("other", all_branches=True)
+    damage(next(store.glob("history/*.pack")))
+    for pack in other.glob("packs/*.pack"):
+        damage(pack)
+    for path in objects_of(repo).glob("??/*"):
+        path.unlink()
+    for pack in (repo.git_dir / "chunks/packs").glob("*.pack"):
+        damage(pack)
+    report = repo.fsck(repair=True, sources=["origin"])
+    assert not report.ok
+    assert any(line.startswith(f"{store}: Git pack") for line in report.notices)
+    report = repo.fsck(repair=True, sources=["origin", "other"])
+    assert report.problems == ()
+    assert any(f"lost Git objects came from {other}" in line for line in report.notices)
+    assert any(f"lost chunks came from {store}" in line for line in report.notices)
+
+
+def test_what_is_sound_in_a_damaged_git_pack_is_kept(repo, tmp_path):
+    """Nobody has it any more, so all but one object have to come from the damaged pack."""
+    for seed in range(2, 9):
+        commit_model(repo, seed=seed)
+    repo.push()
+    copy = clone(repo.remotes()["origin"].url.prefix, tmp_path / "b")
+    pack = largest(objects_of(copy).glob("pack/*.pack"))
+    flip(pack)
+    empty = tmp_path / "empty"
+    copy.add_remote("empty", str(empty))
+    report = copy.fsck(repair=True, sources=["empty"])
+    assert f"nothing was pushed to {empty} yet" in report.notices
+    assert {problem.kind for problem in report.problems} <= {
+        "object-missing", "unreadable-history", "bad-manifest"
+    }  # fmt: skip
+    assert len([one for one in report.problems if one.kind == "object-missing"]) == 1

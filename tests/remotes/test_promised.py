@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc import ConflictError, CorruptionError, NotFoundError, StorageError, UsageError, clone
+from mvc import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    Repo,
+    StorageError,
+    UsageError,
+    clone,
+)
 from mvc.chunkstore.store import ChunkStore
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root import with_packs
 from mvc.storage.local import LocalStorage
+from support.lying_remote import put_index
 from support.remote_repos import CountedStorage, make_repo
 from support.verbs import WHO
 
@@ -213,6 +222,23 @@ def test_a_remote_that_was_never_heard_of_is_named(partial, monkeypatch):
     with pytest.raises(StorageError, match="'origin' promises content"):
         list(partial.tensors("HEAD"))
     assert partial.status().is_clean
+
+
+def test_an_index_that_lies_is_found_out_and_not_kept(repo, store, tmp_path):
+    sound = {path: path.read_bytes() for path in (store / "packs").glob("*.idx")}
+    for path, data in sound.items():
+        count = int.from_bytes(data[56:64], "little")
+        at = 64 + count * (32 + 8 + 4 + 4)  # the encodings
+        tags = bytes(tag ^ 1 for tag in data[at : at + count])
+        put_index(store, path.stem, data[:at] + tags + data[at + count :])
+    partial = clone(store, tmp_path / "p", content=False)
+    with pytest.raises(CorruptionError):
+        partial.tensor("HEAD", "model.safetensors", "layer.03")
+    for path, data in sound.items():
+        path.write_bytes(data)
+    partial = Repo.open(partial.worktree)
+    wanted = load_file(repo.worktree / "model.safetensors")["layer.03"]
+    assert (np.asarray(partial.tensor("HEAD", "model.safetensors", "layer.03")) == wanted).all()
 
 
 def test_the_cache_obeys_the_config(partial, asked):

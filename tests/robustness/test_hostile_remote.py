@@ -11,6 +11,18 @@ import pytest
 
 from mvc import MvcError, UsageError, clone
 from mvc.ids import hash_chunk
+from support.lying_remote import (
+    commit,
+    encode_history,
+    name,
+    put_history,
+    put_index,
+    put_list,
+    read_root,
+    tag,
+    tree,
+    write_root,
+)
 from support.remote_repos import commit_model, make_repo
 
 _ZEROS = 40 * "0"
@@ -104,6 +116,45 @@ def _bomb(store):
     path.unlink()
 
 
+_EMPTY = tree()
+_BLOB, _LINK = ("blob", b"evil"), ("blob", b"/tmp")
+_INSIDE = tree((0o100644, b"x", name(_BLOB)))
+_MANIFEST = (
+    "blob",
+    b'{"mvc-manifest":1,"format":"opaque","size":9,"chunk_bytes":1024,"gaps":["%s"]}\n' % (b"0" * 64),
+)  # fmt: skip
+
+
+def _objects(*objects, raw=()):
+    """The history is a sound pack of these."""
+    return lambda store: put_history(store, encode_history(objects, raw=raw))
+
+
+def _tip(*objects):
+    """The branch leads to the first of these objects, which come beside all others."""
+
+    def spoil(store):
+        put_history(store, encode_history(objects), alone=False)
+        told = read_root(store)
+        told["refs"]["refs/heads/main"] = name(objects[0])
+        write_root(store, told)
+
+    return spoil
+
+
+def _files(*entries):
+    """The branch leads to a commit of these files."""
+    root = tree(*((mode, path, name(one)) for mode, path, one in entries))
+    objects = {name(one): one for *_, one in entries} | {name(_BLOB): _BLOB}
+    return _tip(commit(name(root)), root, *objects.values())
+
+
+def _lists_again(store):
+    told = read_root(store)
+    told["lists"] = [put_list(store, told["packs"], told["history"])] * 1_048_576
+    write_root(store, told)
+
+
 SPOILED = {
     "deep JSON": _raw(b"[" * 2_000_000),
     "deep refs": _raw(b'{"mvc-remote":1,"refs":' + b'{"a":' * 500_000),
@@ -131,6 +182,22 @@ SPOILED = {
     "a Git pack cut off": _cut("history/*.pack"),
     "a Git pack with a flipped bit": _flip("history/*.pack"),
     "an object that never ends": _bomb,
+    "an object beyond all": _objects(raw=[b"\xbf\xff\xff\xff\xff\x7f" + zlib.compress(b"")]),
+    "a delta": _objects(raw=[b"\x7f" + bytes(20) + zlib.compress(b"x" * 15)]),
+    "a commit without its parent": _tip(commit(name(_EMPTY), 40 * "1"), _EMPTY),
+    "a commit without its tree": _tip(commit(40 * "1")),
+    "a tag of nothing": _tip(tag(40 * "1", "commit")),
+    "a tag of another kind": _tip(tag(name(_EMPTY), "commit"), _EMPTY),
+    "a branch that is a tree": _tip(_EMPTY),
+    "a branch that is a blob": _tip(("blob", b"x")),
+    "a tree out of the worktree": _files((0o100644, b"..", _BLOB)),
+    "a tree with a path": _files((0o100644, b"../../x", _BLOB)),
+    "a tree with .mvc": _files((0o100644, b".MVC", _BLOB)),
+    "a link and below it a file": _files((0o120000, b"a", _LINK), (0o40000, b"a", _INSIDE)),
+    "a file of an unknown mode": _files((0o170000, b"a", _BLOB)),
+    "a manifest of chunks that are nowhere": _files((0o100644, b"a", _MANIFEST)),
+    "a million lists": _root(lists=[f"{number:064x}" for number in range(200_000)]),
+    "a list twice": _lists_again,
 }
 
 
@@ -159,6 +226,19 @@ def test_a_hundred_thousand_refs_that_lead_nowhere(copy, store):
     with pytest.raises(MvcError, match="the history of the remote is incomplete"):
         copy.fetch()
     assert _state(copy) == before
+
+
+def test_an_index_that_hides_chunks_is_not_kept(copy, store):
+    """Its own hash is right, so nothing but the chunk that is missing gives it away."""
+    sound = {path: path.read_bytes() for path in store.glob("packs/*.idx")}
+    for path, data in sound.items():
+        put_index(store, path.stem, data[:64] + bytes([data[64] ^ 1]) + data[65:])
+    with pytest.raises(MvcError):
+        copy.fetch()
+    for path, data in sound.items():
+        path.write_bytes(data)
+    assert [one.status for one in copy.fetch().refs] == ["updated"]
+    assert copy.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize(
