@@ -93,7 +93,8 @@ class GitHost:
         """
         found = self._ask(lambda client, path: client.get_refs(path, ref_prefix=_PREFIXES))
         if found.object_format not in (None, "sha1"):
-            raise UnsupportedError(f"{self.url} names objects by {found.object_format}, not SHA-1")
+            kind = _clean(found.object_format)
+            raise UnsupportedError(f"{self.url} names objects by {kind}, not SHA-1")
         return _parse_refs(found.refs, found.symrefs)
 
     def fetch(self, wants: Iterable[GitId], haves: Haves, path: Path) -> None:

@@ -99,6 +99,7 @@ class _Backend(BaseHTTPRequestHandler):
         self._reply(int(headers.pop("Status", "200").split()[0]), headers, data)
 
     def _reply(self, status, headers, data):
+        self.server.host.replies.append((status, headers, data))
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -124,13 +125,14 @@ class WebHost:
     """A folder of repositories behind ``git http-backend``.
 
     ``login`` is what it asks for, ``answer`` may say (status, headers, body) for a path itself,
-    ``loses_answers`` breaks the line once a push is done, and ``requests`` has (method, path,
-    Authorization) of all that came.
+    ``loses_answers`` breaks the line once a push is done, ``requests`` has (method, path,
+    Authorization) of all that came, and ``replies`` what was said.
     """
 
     def __init__(self, root, certificate):
         self.root, self.login, self.answer, self.requests = root, None, None, []
         self.loses_answers = False
+        self.replies = []
         self.server = _Server(("127.0.0.1", 0), _Backend)
         self.server.host = self
         self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self.server.server_port}"
