@@ -258,6 +258,7 @@ def send(
     listing = there.roots.read_listing(root)
     tips = [*tips, *(move.new for move in changes if move.new is not None)]
     entries = list_new(context, tips, root.tips()) if tips else []
+    _check_whole(context, entries)
     moves = list(changes)
 
     def accept(missing: Sequence[ChunkId]) -> None:
@@ -304,6 +305,17 @@ def send(
 
     there.roots.update(move, since_read=True)
     return sum(packs.values()) + sum(history.values())
+
+
+def _check_whole(context: Context, entries: Sequence[Entry]) -> None:
+    """Check that what is before each commit to send is here, or there already."""
+    ends = context.history.objects.shallow
+    cut = next((one for one, _ in entries if one in ends), None)
+    if cut is not None:
+        raise NotFoundError(
+            f"the history here ends at commit {cut}, and the remote lacks what is before it",
+            hint='"mvc fetch --unshallow" brings it',
+        )
 
 
 @contextmanager

@@ -97,6 +97,18 @@ def test_work_goes_on_in_a_shallow_clone(repo, store, tmp_path):
     assert clone(store, tmp_path / "whole").fsck(data=True).ok
 
 
+def test_half_a_history_is_not_pushed_elsewhere(repo, store, tmp_path):
+    copy = shallow(store, tmp_path / "b")
+    commit_model(copy, seed=8)
+    copy.add_remote("other", str(tmp_path / "other"))
+    with pytest.raises(NotFoundError, match="history here ends"):
+        copy.push("other", ["main"])
+    assert not (tmp_path / "other" / "root").exists()
+    copy.fetch(unshallow=True)
+    copy.push("other", ["main"])
+    assert clone(tmp_path / "other", tmp_path / "whole").fsck(data=True).ok
+
+
 def test_it_gets_deeper_but_never_shorter(repo, store, tmp_path):
     copy = shallow(store, tmp_path / "b")
     commit_model(copy, seed=8)
