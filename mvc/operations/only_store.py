@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.copies import NONE, StoredCopies
-from mvc.errors import ConflictError, MvcError, NotFoundError
+from mvc.errors import ConflictError, MvcError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.push import push
 from mvc.remotes.checked import require_safe_refs
@@ -22,6 +22,7 @@ from mvc.remotes.pushed import look_up
 from mvc.remotes.remote import open_remote
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, parse_urls, write_remote
 from mvc.remotes.tracking import find_upstream, set_upstream
+from mvc.storage.urls import StoreUrl
 from mvc.upkeep.retention import DIVERGED
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.context import STORE
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 def keep_on_store(context: Context, url: str) -> None:
     """Keep content on a store from now on; see ``Repo.init``."""
     parsed, _ = parse_urls(url, None, base=context.worktree)
+    if not isinstance(parsed, StoreUrl):
+        raise UsageError(
+            f"{parsed} is a Git host, which takes no content of checkpoints",
+            hint=f'add it with "mvc remote add {DEFAULT_REMOTE} URL --content STORE", '
+            f'then "mvc config {STORE} {DEFAULT_REMOTE}"',
+        )
     known = list_remotes(context).get(DEFAULT_REMOTE)
     if known is not None and str(known.url) != str(parsed):
         raise ConflictError(

@@ -80,7 +80,7 @@ class OpenRepo:
             StorageError: the machine failed, or the store cannot be reached.
             UnsupportedError: the store does not keep what refs need.
         """
-        folder = Path(path)
+        folder, is_made = Path(path), not Path(path).exists()
         try:
             with translate_os_errors(f"make folder {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class OpenRepo:
                 if is_new:
                     import shutil  # noqa: PLC0415  brings much
 
-                    shutil.rmtree(context.git_dir, ignore_errors=True)
+                    shutil.rmtree(folder if is_made else context.git_dir, ignore_errors=True)
                 raise
         return cls(folder)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
-from mvc import ConflictError, Identity, NotFoundError, Repo, UnsupportedError, UsageError
+from mvc import ConflictError, Identity, NotFoundError, Repo, UnsupportedError, UsageError, clone
 from mvc_hooks import Checkpointer, DivergedError
 from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
@@ -49,6 +49,26 @@ def test_steps_are_those_that_are_missing(keep, tmp_path, plain):
     assert seen == list(range(9))
     assert second.now() == plain(9).now()
     assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4, 0]
+
+
+def test_a_run_commits_to_a_store(keep, tmp_path, caplog):
+    store = tmp_path / "store"
+    Repo.init(tmp_path / "run", store=store)
+    first = keep(every=4)
+    for _ in first.ckpt.steps(5):
+        first.step()
+    first.ckpt.close()
+    copy = clone(store, tmp_path / "copy", store=True)
+    assert _log(copy.worktree) == _log(tmp_path / "run")
+    assert str(copy.load_state("main@4")) == str(Repo.open(tmp_path / "run").load_state("main@4"))
+    assert "not on the store" not in caplog.text
+    store.rename(tmp_path / "away")
+    store.write_text("no folder")
+    second = keep(seed=9, every=4)
+    for _ in second.ckpt.steps(6):
+        second.step()
+    second.ckpt.close()
+    assert "commit of step 6 is here, but not on the store" in caplog.text
 
 
 @pytest.mark.parametrize(

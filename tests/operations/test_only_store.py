@@ -153,6 +153,12 @@ def test_what_is_here_is_bounded_and_the_rest_is_read_from_the_store(repo, store
     repo.gc(grace_s=0)
     repo.repack()
     assert repo.load_state("main@0")["step"] == 0
+    repo.reset("main@5", mode="hard")
+    assert repo.commit_state(state_of(9), message="9", step=9).unsent is None
+    assert repo.gc_remote(grace_s=0).deleted_objects > 0
+    for seed in (0, 3, 5, 9):
+        state = repo.load_state(f"main@{seed}")
+        np.testing.assert_array_equal(state["model"]["w"], state_of(seed)["model"]["w"])
     assert repo.fsck(remote="origin", data=True).problems == ()
 
 
@@ -160,7 +166,9 @@ def test_what_init_refuses_leaves_nothing(repo, store, tmp_path):
     repo.commit_state(state_of(1), message="one")
     with pytest.raises(ConflictError, match="has a history already"):
         make(tmp_path / "b", store)
-    assert not (tmp_path / "b" / ".mvc").exists()
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(UsageError, match="is a Git host"):
+        make(tmp_path / "b", "https://git.invalid/model.git")
     with pytest.raises(UsageError):
         make(tmp_path / "b", "s3:/")
     with pytest.raises(ConflictError, match="remote 'origin' already"):
