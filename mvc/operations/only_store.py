@@ -85,7 +85,8 @@ def send_commit(context: Context, branch: str | None) -> str | None:
     """Push what was just committed, if a store has the content; return why it is not there.
 
     A branch that was moved back here, as a rollback does, moves back there as well, but only from where
-    it was here before: what others pushed is never given up.
+    it was here before: what others pushed is never given up. What it leaves gets a name there, for content
+    that nothing names would go, and reflogs here still lead to it.
     """
     remote = context.history.get_config(STORE)
     if remote is None:
@@ -96,12 +97,19 @@ def send_commit(context: Context, branch: str | None) -> str | None:
     try:
         others = _find_abandoned(context, remote, branch)
         old = context.history.find_ref(f"{REMOTES}{remote}/{branch}")
-        may_move = _was_left(context, name, old)
+        lease: dict[str, GitId | None] | bool = False
+        specs = [name, *others]
+        if old is not None and _was_left(context, name, old):
+            lease = {**dict.fromkeys(others), name: old}
+            if not _is_kept(context, old, specs):
+                left = f"{DIVERGED}{branch}/{old[:10]}"
+                lease[HEADS + left] = context.history.find_ref(f"{REMOTES}{remote}/{left}")
+                specs.append(f"{old}:{HEADS}{left}")
         push(
             context,
             remote,
-            [name, *others],
-            lease={**dict.fromkeys(others), name: old} if may_move else False,
+            specs,
+            lease=lease,
             set_upstream=find_upstream(context, branch) is None,
         )
     except MvcError as error:
@@ -122,10 +130,18 @@ def _find_abandoned(context: Context, remote: str, branch: str) -> list[str]:
     ]
 
 
-def _was_left(context: Context, name: str, old: GitId | None) -> bool:
+def _is_kept(context: Context, old: GitId, names: list[str]) -> bool:
+    """Return whether branches lead to a commit, or have just all files of it, as after an amend."""
+    history = context.history
+    tips = [tip for tip in map(history.find_ref, names) if tip is not None]
+    files = history.read_tree(old)
+    return any(history.is_ancestor(old, tip) or history.read_tree(tip) == files for tip in tips)
+
+
+def _was_left(context: Context, name: str, old: GitId) -> bool:
     """Return whether a branch was moved away here from a commit that it had here."""
     tip = context.history.find_ref(name)
-    if old is None or tip is None or context.history.is_ancestor(old, tip):
+    if tip is None or context.history.is_ancestor(old, tip):
         return False
     return any(old in (entry.old, entry.new) for entry in context.history.read_reflog(name))
 

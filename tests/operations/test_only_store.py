@@ -153,13 +153,27 @@ def test_what_is_here_is_bounded_and_the_rest_is_read_from_the_store(repo, store
     repo.gc(grace_s=0)
     repo.repack()
     assert repo.load_state("main@0")["step"] == 0
-    repo.reset("main@5", mode="hard")
-    assert repo.commit_state(state_of(9), message="9", step=9).unsent is None
-    assert repo.gc_remote(grace_s=0).deleted_objects > 0
-    for seed in (0, 3, 5, 9):
-        state = repo.load_state(f"main@{seed}")
-        np.testing.assert_array_equal(state["model"]["w"], state_of(seed)["model"]["w"])
     assert repo.fsck(remote="origin", data=True).problems == ()
+
+
+def test_what_a_reset_leaves_keeps_its_content_and_a_new_message_leaves_nothing(repo, store):
+    repo.set_config("cache.size", "20K")
+    for seed in range(4):
+        left = repo.commit_state(state_of(seed), message=f"{seed}", step=seed).commit
+    repo.reset("main@1", mode="hard")
+    assert repo.commit_state(state_of(9), message="9", step=9).unsent is None
+    diverged = f"refs/heads/diverged/main/{left[:10]}"
+    assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD"), diverged: left}
+    assert repo.commit("other words", amend=True).unsent is None
+    assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD"), diverged: left}
+    repo.gc_remote(grace_s=0)
+    for commit, seed in ((left, 3), ("HEAD", 9), ("main@0", 0)):
+        np.testing.assert_array_equal(
+            repo.load_state(commit)["model"]["w"], state_of(seed)["model"]["w"]
+        )
+    assert repo.fsck(data=True).problems == ()
+    repo.gc(grace_s=0)
+    repo.repack()
 
 
 def test_what_init_refuses_leaves_nothing(repo, store, tmp_path):
