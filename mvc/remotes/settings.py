@@ -135,6 +135,10 @@ def check_remote_setting(key: str, value: str) -> None:
         raise UsageError(f"a remote has no setting {last!r}", hint=f"there are {', '.join(_KEYS)}")
     if last == "timeout":
         _check_timeout(key, value)
+    if last == "url":
+        parse_urls(value, None)
+    if last == "content":
+        parse_store_url(value)
     if last in ("promisor", "partial"):
         from mvc.workspace.settings import check_switch  # noqa: PLC0415  only to set it
 

@@ -40,3 +40,8 @@ def test_what_is_no_url_or_no_place_for_content(shell):
         assert failed.code == 2, words
         assert "s3cret" not in failed.err
     assert shell.ok("remote").lines == []
+    shell.ok("remote", "add", "a", "git@host:x", "--content", "s3://b/x")
+    assert shell("config", "remote.a.content", "https://host/y").code == 2
+    assert shell("config", "remote.a.url", "ftp://host/y").code == 2
+    shell.ok("config", "remote.a.url", "ssh://git@host/y")
+    assert shell.ok("remote", "-v").lines == ["a\tssh://git@host/y (content: s3://b/x)"]
