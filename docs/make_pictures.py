@@ -57,6 +57,14 @@ MODEL_PICTURES = {
     "blame": ["blame", "--by", "module"],
 }
 BROWSER = "chromium"
+SHARING = [
+    ["commit", "-am", "wider"],
+    ["push", "--no-progress"],
+    ["clone", "--no-content", "store", "laptop"],
+    ["-C", "laptop", "export", "HEAD", "--tensors", "*linear1*", "-o", "part.safetensors"],
+    ["publish", "prod", "--no-progress"],
+    ["follow", "store", "prod", "served", "--once", "--no-progress"],
+]
 RUN_PICTURES = {
     "rollback": ["log", "--oneline", "--graph", "--all"],
     "watch": ["watch", "--once"],
@@ -86,9 +94,10 @@ def run_on_terminal(folder: Path, words: list[str]) -> str:
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
-def draw(name: str, words: list[str], output: str) -> None:
-    """Write one picture."""
-    text = Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}".expandtabs(8))
+def draw(name: str, folder: Path, *commands: list[str]) -> None:
+    """Write one picture of what commands print."""
+    told = [f"$ mvc {' '.join(words)}\n{run_on_terminal(folder, words)}" for words in commands]
+    text = Text.from_ansi("".join(told).rstrip().expandtabs(8))
     console = Console(width=COLUMNS, force_terminal=True)
     lines = text.wrap(console, COLUMNS)
     shapes = [
@@ -99,6 +108,7 @@ def draw(name: str, words: list[str], output: str) -> None:
     width = COLUMNS * COLUMN + 2 * MARGIN
     height = TITLE + len(lines) * LINE + 2 * MARGIN
     theme = SVG_EXPORT_THEME
+    title = f"mvc {commands[0][0]}" if len(commands) == 1 else name
     dots = [
         f'<circle cx="{26 + 22 * number}" cy="22" r="7" fill="{colour}"/>'
         for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
@@ -108,7 +118,7 @@ def draw(name: str, words: list[str], output: str) -> None:
         f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{theme.background_color.hex}"/>',
         *dots,
         f'<g font-family="{FAMILY}" font-size="{FONT}" fill="{theme.foreground_color.hex}">',
-        f'<text x="{width / 2:g}" y="28" text-anchor="middle" font-weight="bold">mvc {words[0]}</text>',
+        f'<text x="{width / 2:g}" y="28" text-anchor="middle" font-weight="bold">{title}</text>',
         *shapes,
         "</g></svg>",
     ]
@@ -194,13 +204,14 @@ def main() -> None:
         (folder / "config.json").write_text('{"width": 256}\n')
         (folder / "notes.md").write_text("a note\n")
         for name, words in PICTURES.items():
-            draw(name, words, run_on_terminal(folder, words))
+            draw(name, folder, words)
         draw_report(folder)
         prepare(folder)
         for name, words in MODEL_PICTURES.items():
-            draw(name, words, run_on_terminal(folder, words))
+            draw(name, folder, words)
         for name, words in RUN_PICTURES.items():
-            draw(name, words, run_on_terminal(folder / "run", words))
+            draw(name, folder / "run", words)
+        draw("sharing", folder, *SHARING)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from mvc.errors import (
 )
 from mvc.history.object_gather import find_short_packs, gather_objects
 from mvc.operations.publish import check_channel
+from mvc.progress import announce
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import bring_history, list_chunks, list_files
 from mvc.remotes.released import find_gaps, take_released
@@ -40,6 +41,7 @@ from mvc.storage.urls import parse_store_url
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.content import stage_file
 from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
+from mvc.workspace.manifests import stored_size
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
@@ -188,7 +190,9 @@ class Follower:
     def _write_files(self, found: Channel, coming: Path, progress: ByteProgress) -> None:
         fs.make_dirs(coming)
         folders = {coming}
-        for path, entry in self._context.history.read_tree(found.commit).items():
+        tree = self._context.history.read_tree(found.commit)
+        announce(progress, sum(stored_size(self._context, one.blob) for one in tree.values()))
+        for path, entry in tree.items():
             place = coming / path
             fs.make_dirs(place.parent)
             folders.update(one for one in place.parents if one.is_relative_to(coming))

@@ -413,3 +413,20 @@ def test_publishing_a_series_sends_no_step_again(repo, store, monkeypatch):
     repo.push()
     count()
     assert counts[-1] < counts[-2]
+
+
+def test_progress_knows_what_is_to_come(repo, follower):
+    class Bar:
+        expected = done = 0
+
+        def expect(self, size_bytes):
+            self.expected += size_bytes
+
+        def __call__(self, size_bytes):
+            self.done += size_bytes
+
+    commit_model(repo)
+    repo.publish("prod")
+    bar = Bar()
+    follower.step(bar)
+    assert bar.done == bar.expected > 0
