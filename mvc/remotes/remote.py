@@ -13,6 +13,7 @@ from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes, p
 from mvc.storage.limited import RateLimit, limit_storage
 from mvc.storage.opening import open_store
 from mvc.storage.options import StoreOptions
+from mvc.workspace.settings import check_trust
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +99,7 @@ def open_remote(
     """
     if limit_bytes_s is not None and limit_bytes_s < 1:
         raise UsageError(f"{limit_bytes_s} bytes per second is not a valid rate")
+    check_trust(context.history.read_settings())
     remotes = list_remotes(context)
     if name is None:
         name = (

@@ -38,6 +38,9 @@ _PARALLEL_PARTS = 4
 _COALESCE_BYTES = 2**16
 _REASON_CHARS = 200
 _LOST = (failures.PreconditionError, failures.AlreadyExistsError, failures.NotModifiedError)
+_CERTIFICATE_HINT = (
+    "SSL_CERT_FILE in the environment names a file of certificate authorities to trust"
+)
 _REFUSED_HINT = "check the credentials, and what they allow on this bucket"
 
 
@@ -47,6 +50,8 @@ def _reason(error: BaseException, name: str, waited_s: float) -> str:
     Messages of the client name URLs with what is signed into them, so only their beginning is kept.
     """
     text = str(error).partition("\n")[0]
+    if "InvalidCertificate" in str(error):
+        return f"{name} has a certificate that is not trusted"
     if "error sending request" in text:
         waited = f" (waited {waited_s:.0f} s)" if waited_s >= 1 else ""
         return f"{name} does not answer{waited}"
@@ -201,7 +206,9 @@ class ObjectStorage:
             raise StorageError(reason, hint=_REFUSED_HINT) from None
         except (failures.BaseError, OSError) as error:
             waited_s = time.monotonic() - start_s
-            raise StorageError(f"cannot {action}: {_reason(error, self._name, waited_s)}") from None
+            reason = _reason(error, self._name, waited_s)
+            hint = _CERTIFICATE_HINT if "certificate" in reason else None
+            raise StorageError(f"cannot {action}: {reason}", hint=hint) from None
 
     def is_current(self, key: str, tag: str) -> bool:
         """Return whether the version of an object with a tag is still there."""

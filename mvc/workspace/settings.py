@@ -23,7 +23,7 @@ from mvc.history.config import (
 from mvc.history.locks import git_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _SWITCHES = (*TRUE, "false", "no", "off", "0")
 CACHE_SIZE = "cache.size"
@@ -37,10 +37,26 @@ _USERS = ("alias.", "core.editor", "core.pager")
 
 _SECRET = re.compile(r"https?://\S*@|[a-z0-9+.-]+://(\S*:\S*@|\S*\?)", re.IGNORECASE)
 
+_TRUST = re.compile(
+    r"(http|https|remote|s3|aws|storage|ssl|tls)\.(?:.*\.)?[^.]*"
+    r"(ssl|tls|verify|insecure|invalid|allow-?http|certificate|ca-?(bundle|file|info|path))[^.]*"
+)
+
+
+def check_trust(keys: Iterable[str]) -> None:
+    """Refuse settings that would decide which servers are believed: no config of mvc does."""
+    for key in filter(_TRUST.fullmatch, keys):
+        raise UsageError(
+            f"the setting {key} is refused: the config does not decide which servers are trusted",
+            hint=f'"mvc config --unset {key}" removes it; SSL_CERT_FILE in the environment names a '
+            "file of further certificate authorities",
+        )
+
 
 def check_setting(key: str, value: str, *, is_users: bool) -> str:
     """Return a key as it is stored; UsageError if there is no such setting, or not with this value."""
     key = normal_key(key)
+    check_trust([key])
     if key.startswith("mvc.") and key not in OWN:
         import difflib  # noqa: PLC0415  only after a mistake
 
