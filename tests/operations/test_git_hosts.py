@@ -420,6 +420,9 @@ def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
         file.write("[http]\n\tsslVerify = false\n")
     with run_web_host(host.parent, key) as web:
         repo.set_remote_url("origin", f"{web.url}/model.git")
+        with pytest.raises(UsageError, match=r"http\.sslverify is refused"):
+            repo.push()
+        repo.set_config("http.sslverify", None)
         with pytest.raises(StorageError, match="certificate"):
             repo.push()
         user = tmp_path / "home" / ".gitconfig"
