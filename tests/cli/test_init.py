@@ -47,7 +47,8 @@ def test_a_repository_hides_from_git(bare):
 
 
 def test_a_store_has_the_content(bare, tmp_path):
-    bare.ok("init", "--store", str(tmp_path / "store"))
+    told = bare.ok("init", "--store", str(tmp_path / "store")).lines
+    assert told[1] == f"Content goes to {tmp_path / 'store'}."
     (bare.folder / "notes.txt").write_text("x")
     bare.ok("add", "notes.txt")
     assert bare.json("commit", "-m", "one")["unsent"] is None

@@ -44,3 +44,5 @@ def init(
     elif not quiet:
         verb = "Initialized empty" if is_new else "Reinitialized existing"
         stdout().line(f"{verb} mvc repository in {printable(str(repo.git_dir))}/")
+        if store is not None:
+            stdout().line(f"Content goes to {printable(repo.config()['remote.origin.url'])}.")
