@@ -121,6 +121,7 @@ class RelativeEncoder:
         self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
         self._memory = _Memory()
         self._verdicts: dict[int, Verdict] = {}
+        self._has_looked = False
         self._folds: dict[ChunkId, ChunkId] = {}
         self._chains: dict[tuple[ChunkId, int], dict[ChunkId, int]] = {}
 
@@ -140,7 +141,7 @@ class RelativeEncoder:
         verdict = self._verdicts.get(span.group)
         if verdict is not None and not (verdict.gains or insists):
             return None, None
-        bases = self._find_bases(span)
+        bases = self._find_bases(span, may_begin=verdict is not None or not self._has_looked)
         if bases and verdict is None and (len(bases) > 1 or not insists):
             look = self._compare(span, plain, bases)
             verdict = None if look is None else judge([look])
@@ -184,14 +185,21 @@ class RelativeEncoder:
         self._memory.__dict__.clear()
         self._chains.clear()
 
-    def _find_bases(self, span: ChunkSpan) -> list[ChunkId]:
-        """Return what a span may be a difference to, each the base of the one before it."""
+    def _find_bases(self, span: ChunkSpan, *, may_begin: bool = True) -> list[ChunkId]:
+        """Return what a span may be a difference to, each the base of the one before it.
+
+        Unless light differences ``may_begin``, only a row with some in it is returned as it is:
+        every chunk would have to be compared with one base more.
+        """
         if self._mode is DeltaMode.NEVER or span.base is None or span.size_bytes < MIN_DELTA_BYTES:
             return []
         if self._exact:
             return [span.base]
         chain = self._find_chain(span.base, span.size_bytes)
-        return list(chain)[0 if may_grow(chain, span.size_bytes) else -MAX_CHAIN :]
+        grows = may_grow(chain, span.size_bytes)
+        if grows and not may_begin:
+            grows = min(list(chain.values())[:-1], default=0) <= LIGHT * span.size_bytes
+        return list(chain)[0 if grows else -MAX_CHAIN :]
 
     def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> dict[ChunkId, int]:
         """Return a chunk, its base, and so on; nothing if something is missing or does not fit.
@@ -289,7 +297,7 @@ class RelativeEncoder:
 
     def look(self, source: ByteSource, spans: Sequence[ChunkSpan], crew: Crew) -> None:
         """Find out for which groups of spans differences promise a gain."""
-        self._verdicts = {}
+        self._verdicts, self._has_looked = {}, False
         if self._mode is DeltaMode.NEVER or self._exact:
             return
         jobs = [crew.submit(self._look_at, source, span) for span in choose_looks(spans)]
@@ -299,6 +307,7 @@ class RelativeEncoder:
             for job in jobs:
                 job.cancel()
             wait(jobs)
+        self._has_looked = bool(jobs)
         # Equal samples tell nothing of the chunks that did change.
         self._verdicts = judge_groups(
             spans, [one for one in looks if one and one.near and one.last]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.chunkstore.relatives import MAX_CHAIN, DeltaMode
+from mvc.chunkstore.relatives import MAX_CHAIN, DeltaMode, RelativeEncoder
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
 from mvc.chunkstore.transfer_plan import plan_transfer
@@ -418,6 +418,50 @@ def test_a_large_change_ends_a_row(storage):
     copies = store.copies()
     assert copies.depths()[copies.find(as_ids(far))].max() <= MAX_CHAIN
     check(store, storage, far)
+
+
+@pytest.mark.parametrize("count", [1, 24])
+def test_a_row_begins_on_large_changes(storage, count):
+    """Fine-tuning that moves all words, then steps that move few."""
+    random = np.random.default_rng(0)
+    old = [rounded(weights(seed, 2 * LIGHT_BYTES)) for seed in range(count)]
+    news = []
+    for number in range(9):
+        before, store = storage_bytes(storage), ChunkStore(storage, threads=1)
+        add(store, old, AUTO, dtype=BF16, base=ids_of(news) or [None] * count)
+        news = old
+        share = (storage_bytes(storage) - before) / (count * LIGHT_BYTES)
+        assert (share <= 0.015) == (number > 3)
+        old = train(news, random) if number > 2 else [shifted(chunk, random) for chunk in news]
+    check(ChunkStore(storage), storage, news)
+
+
+def shifted(chunk, random):
+    words = np.frombuffer(chunk, "<u2").copy()
+    words += random.integers(0, 4, words.size).astype("<u2")
+    return words.tobytes()
+
+
+def test_a_chunk_that_changed_alone_is_compared_with_two_bases_at_most(storage, monkeypatch):
+    """As before there were rows: looks met chunks that did not change."""
+    random = np.random.default_rng(0)
+    versions = [[rounded(weights(seed, 2 * LIGHT_BYTES)) for seed in range(24)]]
+    compared = []
+    compare = RelativeEncoder._compare_with
+    for _ in range(4):
+        store = ChunkStore(storage, threads=1)
+        base = ids_of(versions[-2]) if len(versions) > 1 else [None] * 24
+        add(store, versions[-1], AUTO, dtype=BF16, base=base)
+        versions.append([*versions[-1][:3], shifted(versions[-1][3], random), *versions[-1][4:]])
+    monkeypatch.setattr(
+        RelativeEncoder,
+        "_compare_with",
+        lambda self, span, plain, bases: (
+            compared.append(bases) or compare(self, span, plain, bases)
+        ),
+    )
+    add(ChunkStore(storage), versions[-1], AUTO, dtype=BF16, base=ids_of(versions[-2]))
+    assert [len(bases) for bases in compared] == [MAX_CHAIN]
 
 
 def test_no_row_stands_on_a_rounding(storage):
