@@ -35,7 +35,7 @@ OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack", "mvc.store")
 """The settings of mvc itself."""
 _USERS = ("alias.", "core.editor", "core.pager")
 
-_SECRET = re.compile(r"https?://\S*@|[a-z0-9+.-]+://(\S*:\S*@|\S*\?)", re.IGNORECASE)
+_SECRET = re.compile(r"(https?|s3|gs|az|hf)://\S*@|[a-z0-9+.-]+://(\S*:\S*@|\S*\?)", re.IGNORECASE)
 
 _TRUST = re.compile(
     r"(http|https|remote|s3|aws|storage|ssl|tls)\.(?:.*\.)?[^.]*"

@@ -35,9 +35,12 @@ def make_certificate(folder):
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.heard.append(dict(self.headers))
+        told = f"<Error><Code>x</Code><Message>{self.path} {dict(self.headers)}</Message></Error>"
         self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(told)))
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(told.encode())
 
     do_HEAD = do_PUT = do_GET  # noqa: N815  names of the library
 
@@ -54,7 +57,10 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def run_tls_server(certificate=None, *, status=404):
-    """Yield (port, headers of the requests that came); without a certificate plain http."""
+    """Yield (port, headers of the requests that came); without a certificate plain http.
+
+    Every answer says all that was asked, as a proxy or a careless server does.
+    """
     server = _Server(("127.0.0.1", 0), _Handler)
     server.heard, server.status = [], status
     if certificate is not None:
