@@ -213,8 +213,8 @@ def test_pushes_that_built_upon_what_goes_plan_again(repo, store, tmp_path, monk
     repo.push("origin", [":side"])
     real, swept = push_module.send_history, []
 
-    def sweep_first(*args):
-        done = real(*args)
+    def sweep_first(*args, **options):
+        done = real(*args, **options)
         if not swept:
             swept.append(sweeper.gc_remote(grace_s=0))
         return done
@@ -247,10 +247,10 @@ def test_uploads_of_before_that_are_swept_are_sent_again(repo, store, tmp_path, 
     repo.gc_remote()  # not named any more, and there for two weeks
     real, swept = push_module.send_history, []
 
-    def sweep_first(*args):
+    def sweep_first(*args, **options):
         if not swept:
             swept.append(sweeper.gc_remote(grace_s=0))
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(push_module, "send_history", sweep_first)
     repo.push("origin", ["side"])
