@@ -331,8 +331,9 @@ def follow(
     while True:
         try:
             version, now = follower.step(progress), None
-        except (StorageError, FormatError) as error:
-            if once:
+        except (StorageError, FormatError, NotFoundError) as error:
+            # What was published once is not taken back: a root that is gone is a store that is away.
+            if once or (isinstance(error, NotFoundError) and follower.number is None):
                 raise
             version, now = None, error
         if str(now) != str(

@@ -16,6 +16,7 @@ import pytest
 
 from mvc import clone
 from mvc.errors import StorageError, UnsupportedError
+from mvc.operations.follow import Follower
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.probe import probe_store
@@ -66,6 +67,23 @@ def test_what_it_keeps_of_its_promises(cluster, tmp_path):
     report = probe_store(open_s3(cluster.endpoint, tmp_path))
     assert report.ok
     assert report.tags == "bare"
+
+
+def test_a_channel_is_followed(cluster, url, tmp_path):
+    """Each poll that finds nothing new is one request, whatever form the store wants tags in."""
+    repo = make_repo(tmp_path / "a", url)
+    follower = Follower(url, "prod", tmp_path / "serve")
+    counted = CountedStorage(follower._there.storage)
+    follower._there.roots.storage = counted
+    for seed in range(3):
+        commit_model(repo, seed=seed)
+        repo.publish("prod")
+        assert follower.step().number == seed + 1
+        served = tmp_path / "serve" / "current" / _NAME
+        assert served.read_bytes() == (repo.worktree / _NAME).read_bytes()
+    counted.calls.clear()
+    assert [follower.step() for _ in range(5)] == [None] * 5
+    assert counted.calls == [("is_current", "root")] * 5
 
 
 def test_a_bucket_with_versions_is_refused(cluster, url, tmp_path):

@@ -345,6 +345,26 @@ def test_a_store_that_stays_away_is_asked_less_and_less(repo, store, follower):
     assert 3.6 <= pauses[8] <= 4.4
 
 
+def test_a_store_that_vanishes_is_waited_for(repo, store, follower):
+    """As a share that is not mounted for a while: no root, and no channel."""
+    commit_model(repo, seed=1)
+    repo.publish("prod")
+    told, away = [], store.with_name("away")
+
+    def wait(failure):
+        told.append(str(failure))
+        if failure is not None:
+            away.rename(store)
+
+    updates = run_follow(follower, interval_s=0, once=False, waiting=wait, sleep=lambda _: None)
+    next(updates)
+    commit_model(repo, seed=2)
+    repo.publish("prod")
+    store.rename(away)
+    assert next(updates).version.number == 2
+    assert told == ["nothing is published as 'prod'", "None"]
+
+
 def test_a_full_disk_leaves_the_version_before_and_is_waited_out(repo, store, tmp_path, follower):
     """A limit on the length of files stands for it: the packs fit, the files do not."""
     commit_model(repo, seed=1)
