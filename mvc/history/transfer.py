@@ -13,6 +13,7 @@ import heapq
 import math
 import zlib
 from hashlib import sha1
+from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _TRAILER_BYTES = 20
 _READ_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
 _MAX_OBJECTS = 1 << 24
 _MAX_TAGS = 16  # that name each other in a row
 _HEADER_BYTES = 64
@@ -334,8 +336,10 @@ def _inflate_entry(descriptor: int, at: int) -> PackEntry:
         if size_bytes > MAX_OBJECT_BYTES:
             raise FormatError("a Git pack from elsewhere holds an object that is too long")
         inflater = zlib.decompressobj()
-        parts = [inflater.decompress(memoryview(buffer)[header_bytes:filled], size_bytes + 1)]
-        done, end = len(parts[0]), at + filled
+        found, end = BytesIO(), at + filled  # a list and what is made of it would be twice as much
+        done = found.write(
+            inflater.decompress(memoryview(buffer)[header_bytes:filled], _PIECE_BYTES)
+        )
         while not inflater.eof and done <= size_bytes:
             rest: bytes | memoryview = inflater.unconsumed_tail
             if not rest:
@@ -344,13 +348,12 @@ def _inflate_entry(descriptor: int, at: int) -> PackEntry:
                     break
                 end += filled
                 rest = memoryview(buffer)[:filled]
-            parts.append(inflater.decompress(rest, size_bytes + 1 - done))
-            done += len(parts[-1])
+            done += found.write(inflater.decompress(rest, _PIECE_BYTES))
     except (zlib.error, IndexError, ValueError) as error:
         raise FormatError("an object of a Git pack is damaged") from error
     if not inflater.eof or done != size_bytes:
         raise FormatError("an object of a Git pack has another length than it announces")
-    return PackEntry(number, base, b"".join(parts), end - len(inflater.unused_data))
+    return PackEntry(number, base, found.getvalue(), end - len(inflater.unused_data))
 
 
 def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:

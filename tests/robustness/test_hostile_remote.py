@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
+import tracemalloc
 import zlib
 from hashlib import sha1
 
 import pytest
 
-from mvc import MvcError, UsageError, clone
+from mvc import CorruptionError, MvcError, Repo, UsageError, clone
 from mvc.ids import hash_chunk
+from mvc.storage.local import LocalStorage
 from support.lying_remote import (
     commit,
     encode_history,
@@ -268,3 +272,78 @@ def test_a_secret_in_a_url_is_refused_and_nowhere_kept(tmp_path, url):
         assert not any(part in told for part in ("SECRET", "SEC/", "RET@"))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(b"SECRET" in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("what", ["root", "lists", "packs"])
+def test_what_is_far_too_long_is_not_read(copy, store, what):
+    """Four gigabytes that say nothing: their length is looked at first."""
+    before, name = _state(copy), "0" * 64
+    path = {"root": store / "root", "lists": store / "lists" / name}.get(what)
+    if what == "lists":
+        path.parent.mkdir()
+        _root(lists=[name])(store)
+    for one in [path] if path else store.glob("packs/*.idx"):
+        one.touch()
+        one.chmod(0o644)
+        os.truncate(one, 4 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError, match="4,294,967,296 bytes"):
+            copy.fetch()
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert _state(copy) == before
+
+
+def test_a_long_object_is_in_memory_once(copy, store):
+    size_bytes = 48 * 2**20
+    put_history(store, encode_history([("blob", bytes(size_bytes))]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(MvcError):
+            copy.fetch()
+        assert tracemalloc.get_traced_memory()[1] < 1.6 * size_bytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("verb", ["fetch", "fsck"])
+def test_a_store_that_changes_while_it_is_read(copy, store, tmp_path, monkeypatch, verb):
+    """After so many reads all of it is suddenly gone, empty, or zeros."""
+    sane = shutil.copytree(store, tmp_path / "sane")
+    left, how = 0, ""
+
+    def spoil(path):
+        path.chmod(0o644)
+        if how == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(b"" if how == "empty" else bytes(path.stat().st_size))
+
+    def counted(real):
+        def read(self, *args):
+            nonlocal left
+            left -= self.root == store
+            if self.root == store and left < 0:
+                for path in [one for one in store.rglob("*") if one.is_file()]:
+                    spoil(path)
+            return real(self, *args)
+
+        return read
+
+    monkeypatch.setattr(LocalStorage, "read_into", counted(LocalStorage.read_into))
+    monkeypatch.setattr(LocalStorage, "read", counted(LocalStorage.read))
+    for number, what in itertools.product(range(4), ("gone", "empty", "zeros")):
+        shutil.rmtree(tmp_path / "c", ignore_errors=True)
+        shutil.copytree(copy.worktree, tmp_path / "c", symlinks=True)
+        shutil.rmtree(store)
+        shutil.copytree(sane, store)
+        left, how = number, what
+        repo = Repo.open(tmp_path / "c")
+        try:
+            repo.fetch() if verb == "fetch" else repo.fsck(remote="origin", data=True)
+        except MvcError as error:
+            assert error.kind in {"format", "corruption", "storage", "not-found", "conflict"}
+        assert left < 0
+        assert repo.fsck(data=True).problems == ()
