@@ -294,10 +294,10 @@ class Bench:
     def remotes(self) -> None:
         """Push and fetch beside a plain transfer of the same bytes."""
         self.results["remotes"] = measure_remotes(
-            self.runner,
+            self.tools,
             self.folder,
             self.mvc,
-            self.model(),
+            self.options.remote_model or [self.model()],
             url=self.options.remote,
             rounds=self.rounds,
         )
@@ -373,6 +373,13 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--remote", metavar="URL", help="where remotes are, as s3://bucket/prefix (default: DIR)"
+    )
+    parser.add_argument(
+        "--remote-model",
+        metavar="PATH",
+        type=Path,
+        action="append",
+        help="a version of what remotes are given; may be repeated (default: the model)",
     )
     parser.add_argument("--json", type=Path, help="also write everything as JSON")
     parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")

@@ -28,7 +28,7 @@ from support.s3_server import make_bucket, new_prefix, open_s3
 
 _NAME = "model.safetensors"
 _IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-ROUNDS = int(os.environ.get("MVC_ROUNDS", bounded(2, 200)))
+ROUNDS = int(os.environ.get("MVC_ROUNDS", bounded(2, 200 // CLIENTS)))
 """How often each client pushes."""
 
 
