@@ -93,9 +93,11 @@ def _measure_rclone(tools: Tools, packs: Path, got: Path, url: str, measure: Mea
     if program is None or scheme not in ("s3", "file"):
         return
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    there = f':s3,env_auth,no_check_bucket,endpoint="{endpoint}":{rest}' if scheme == "s3" else rest
-    measure("rclone copy, up", packs, program, "copy", packs, there)
-    measure("rclone copy, down", packs, program, "copy", there, got)
+    settings = f':s3,provider=Other,env_auth,no_check_bucket,endpoint="{endpoint}":'
+    there = f"{settings if scheme == 's3' else ''}{rest}"
+    copy = ["env", "-u", "AWS_CA_BUNDLE", program, "copy"]  # it ends where that is set
+    measure("rclone copy, up", packs, *copy, packs, there)
+    measure("rclone copy, down", packs, *copy, there, got)
 
 
 def _measure_dvc(
