@@ -212,7 +212,7 @@ RESULTS = {
     "merging.files.Conflict": "path tensor reason",
     "operations.stash.StashEntry": "number commit message time_s",
     "operations.status.FileStatus": "path staged worktree old_path stages",
-    "operations.status.Status": "branch commit files recovered untracked pending conflicts bisecting",
+    "operations.status.Status": "branch commit files recovered untracked pending conflicts bisecting left_out",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
     "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch tags",

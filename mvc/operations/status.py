@@ -72,7 +72,8 @@ class Status:
     ``recovered`` is true if an interrupted checkout was finished first. ``untracked`` are the paths
     that are not tracked; a folder without any tracked file is one of them, ``runs/``. ``pending``
     is the merge, cherry-pick or revert that is under way, ``conflicts`` what it has left to decide;
-    ``bisecting`` is true while a bisection is going on.
+    ``bisecting`` is true while a bisection is going on. ``left_out`` are tracked files that the
+    worktree lacks on purpose: those of a clone without content, or of a sparse checkout.
     """
 
     branch: str | None
@@ -83,6 +84,7 @@ class Status:
     pending: Pending | None = None
     conflicts: tuple[Conflict, ...] = ()
     bisecting: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -100,7 +102,7 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     head = context.history.head()
     index = context.history.read_index()
     staged = _staged_changes(context, head, index)
-    changed, refreshed = _worktree_changes(context, index)
+    changed, refreshed, left_out = _worktree_changes(context, index)
     if refreshed:
         _refresh(context, index, refreshed)
     files = [
@@ -124,7 +126,7 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     conflicts = _find_conflicts(context, index, pending)
     return Status(
         head.branch, head.commit, tuple(files), recovered, tuple(new), pending, conflicts,
-        is_bisecting(context),
+        is_bisecting(context), left_out,
     )  # fmt: skip
 
 
@@ -188,15 +190,18 @@ def staged_changes(
 
 def _worktree_changes(
     context: Context, index: Index
-) -> tuple[dict[str, str], dict[str, IndexEntry]]:
-    """Return path → status of changed files, and entries with up-to-date stat data."""
+) -> tuple[dict[str, str], dict[str, IndexEntry], tuple[str, ...]]:
+    """Return path → status of changed files, entries with new stat data, and what is left out."""
     changed: dict[str, str] = {}
+    left_out: list[str] = []
     refreshed: dict[str, IndexEntry] = {}
     folders = RealFolders(context.worktree)
     for path, entry in index.entries.items():
         stat = find_file_stat(context.worktree, path, folders)
         if stat is None or not (stat.is_regular or stat.is_symlink):
-            if not entry.skip_worktree:
+            if entry.skip_worktree:
+                left_out.append(path)
+            else:
                 changed[path] = "removed"
         elif entry.matches(stat) and not index.is_racy(entry):
             continue
@@ -204,7 +209,7 @@ def _worktree_changes(
             refreshed[path] = make_entry(path, entry.mode, entry.blob, stat)
         else:
             changed[path] = "modified"
-    return changed, refreshed
+    return changed, refreshed, tuple(left_out)
 
 
 def _refresh(context: Context, seen: Index, refreshed: Mapping[str, IndexEntry]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from support.cli import plain
+from support.cli import Shell, plain
 from support.models import write_model
 
 
@@ -176,3 +176,21 @@ def test_ignored(shell):
     assert shell.json("status", "--ignored")["clean"] is True
     shell.ok("add", "-f", "run.log")
     assert "!! run.log" not in shell.ok("status", "-s", "--ignored").lines
+
+
+def test_what_a_clone_leaves_out_is_named(shell, folder, environment):
+    shell.ok("remote", "add", "origin", "../store")
+    shell.ok("push", "-q")
+    shell.ok("clone", "-q", "--no-content", "../store", "../part")
+    part = Shell(folder / "part", environment)
+    lines = part.ok("status").lines
+    assert lines[-1] == "nothing to commit, working tree clean"
+    assert lines[-5:-2] == [
+        "Not written here:",
+        '  (use "mvc checkout HEAD -- <file>..." to write what you need)',
+        "\tmodel.safetensors",
+    ]
+    assert part.json("status")["left_out"] == ["model.safetensors"]
+    part.ok("checkout", "-q", "HEAD", "--", "model.safetensors")
+    assert "left_out" not in part.json("status")
+    assert part.json("status")["clean"]

@@ -73,6 +73,8 @@ def _fields(found: Status, upstream: Upstream | None) -> dict[str, object]:
         under_way["conflicts"] = conflict_fields(found.conflicts)
     if found.bisecting:
         under_way["bisecting"] = True
+    if found.left_out:
+        under_way["left_out"] = list(found.left_out)
     following = {} if upstream is None else {"upstream": upstream_fields(upstream)}
     return {**pick(found, "branch commit clean=is_clean"), **following, "files": files, **under_way}
 
@@ -147,6 +149,12 @@ def _write_long(repo: Repo, found: Status) -> None:
     _write_section(
         out, "Untracked files:", [f'"mvc add <file>..." {add}'], _names(repo, out, found.untracked)
     )
+    _write_section(
+        out,
+        "Not written here:",
+        ['"mvc checkout HEAD -- <file>..." to write what you need'],
+        _names(repo, out, found.left_out),
+    )
     hidden = [file.path for file in found.files if file.worktree == "ignored"]
     _write_section(
         out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
@@ -212,4 +220,4 @@ def _last_line(found: Status, changed: Sequence[FileStatus]) -> list[str]:
         return ["", 'nothing added to commit but untracked files present (use "mvc add" to track)']
     if found.commit is None:
         return ["", 'nothing to commit (create or copy files and use "mvc add" to track them)']
-    return ["nothing to commit, working tree clean"]
+    return [*([""] if found.left_out else []), "nothing to commit, working tree clean"]
