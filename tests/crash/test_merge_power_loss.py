@@ -120,7 +120,7 @@ VERBS = [
     _pick,
     _revert,
 ]
-# The steps of one and the next differ little: every other one will do, of neighbours the other half.
+# The steps of one and the next differ little: some of them will do, and of each verb others.
 LONG = (_conflict_in_shards, _decide, _decide_shards, _pick, _revert)
 
 
@@ -179,7 +179,7 @@ def test_every_step(verb, tmp_path, monkeypatch):
         first = _state(half)
         rest = (Repo.open(half).resolve("side"),)
         allowed += [(*first[:2], ("cherry-pick", (), rest), *first[3:])]
-    stride = bounded(5 if verb in LONG else 2, 1)
+    stride = bounded(8 if verb in LONG else 3, 1)
     for step in range(VERBS.index(verb) % stride, total_steps, stride):
         work, pessimist = tmp_path / "work", tmp_path / "pessimist"
         shutil.copytree(origin, work)

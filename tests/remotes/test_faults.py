@@ -19,6 +19,7 @@ from mvc.storage.object_store import PART_BYTES
 from mvc.storage.testing.faults import FAULTS, FaultyStorage, seeded
 from mvc.storage.testing.proxy import FAULTS as WIRE_FAULTS
 from mvc.storage.testing.proxy import FaultyProxy
+from support.bounds import bounded
 from support.remote_repos import commit_model, make_repo
 from support.s3_server import KEYS, new_prefix, open_s3
 
@@ -156,7 +157,7 @@ def read_model(repo):
     return (repo.worktree / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(bounded(2, 50)))
 def test_push_fetch_and_clone_with_a_storage_that_fails_by_chance(tmp_path, monkeypatch, seed):
     real, plan, opened = remote_module.open_store, seeded(seed, 0.15), []
 

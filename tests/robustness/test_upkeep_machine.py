@@ -26,6 +26,7 @@ from mvc import ConflictError, NotFoundError, ReleasedError, Repo
 from mvc.history.reachability import DAY_S, find_roots
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import read_small_file
+from support.bounds import bounded
 from support.kept_repo import WHO, make_old
 
 REFUSALS = (ConflictError, NotFoundError, ReleasedError)
@@ -299,7 +300,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(bounded(5, 10)))
 def test_random_walk(seed):
     """Long ways, the verbs mixed evenly, as hypothesis seldom goes them."""
     random, machine = Random(seed), UpkeepMachine()
