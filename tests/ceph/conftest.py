@@ -1,4 +1,4 @@
-"""One real Ceph cluster for the tests of a process; skipped where its packages are missing."""
+"""One real Ceph cluster for the tests of a module; skipped where its packages are missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ceph.cluster import Cluster, missing_program
 from support.s3_server import KEYS, make_bucket, new_prefix
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
     missing = missing_program()
     if missing is not None:
