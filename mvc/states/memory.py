@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc.errors import ConflictError
+from mvc.numbers.boxes import iterate_slabs
 from mvc.states.elements import ElementType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -200,26 +201,6 @@ class HostArray:
             block = words[prefix][start:stop]
             copy_words(target[done : done + block.size].reshape(block.shape), block)
             done += block.size
-
-
-def iterate_slabs(
-    shape: tuple[int, ...], first: int, last: int, prefix: tuple[int, ...] = ()
-) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Cut elements ``first..last`` of C order into boxes ``array[prefix][start:stop]``."""
-    if len(shape) == 1:
-        yield prefix, first, last
-        return
-    row = math.prod(shape[1:])
-    while first < last:
-        index, inside = divmod(first, row)
-        stop = last // row
-        if inside == 0 and stop > index:
-            yield prefix, index, stop
-            first = stop * row
-        else:
-            end = min(last - index * row, row)
-            yield from iterate_slabs(shape[1:], inside, end, (*prefix, index))
-            first = index * row + end
 
 
 def copy_words(target: NDArray[Any], source: NDArray[Any]) -> None:

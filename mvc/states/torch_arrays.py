@@ -16,6 +16,7 @@ import torch
 
 from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
+from mvc.numbers.boxes import iterate_slabs
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.factory import ArrayForm, fill_words
 from mvc.states.files import LiveArray
@@ -25,7 +26,6 @@ from mvc.states.memory import (
     c_strides,
     check_storage,
     find_kept_strides,
-    iterate_slabs,
     read_units,
     view_memory,
 )

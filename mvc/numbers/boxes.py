@@ -1,0 +1,209 @@
+"""Boxes of a tensor, and how they lie in its C-contiguous bytes.
+
+A rank of a sharded run holds a *box* of a tensor: a range of every dimension. A chunk is a *run* of the
+tensor: a range of its elements in C order. The elements of a box within a run are its *part* of the
+run, in C order as well. A box that is whole in all dimensions but the first is one run; the rows
+of any other box are spread over the runs around it.
+
+A run of a tensor of n dimensions is at most 2n - 1 boxes, so copying a part takes few strided copies,
+however many rows it has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A range of every dimension of a tensor, in elements; a scalar has one box, of no dimension."""
+
+    offsets: Shape
+    sizes: Shape
+
+    @property
+    def elements(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.sizes)
+
+    def narrow(self, start: int, stop: int) -> Box:
+        """Return the rows ``start..stop`` of it, counted in its first dimension."""
+        return Box((self.offsets[0] + start, *self.offsets[1:]), (stop - start, *self.sizes[1:]))
+
+
+def whole_box(shape: Shape) -> Box:
+    """Return the box that is all of a tensor."""
+    return Box((0,) * len(shape), shape)
+
+
+def is_inside(shape: Shape, box: Box) -> bool:
+    """Return whether a box is one of a tensor of some shape."""
+    return len(box.offsets) == len(box.sizes) == len(shape) and all(
+        start >= 0 and size >= 0 and start + size <= dim
+        for start, size, dim in zip(box.offsets, box.sizes, shape, strict=True)
+    )
+
+
+def flatten_box(shape: Shape, box: Box) -> tuple[Shape, Box]:
+    """Return shape and box with as few dimensions as say the same, at least one.
+
+    A dimension that the box has whole is one with the dimension before it.
+    """
+    dims: list[list[int]] = [[1, 0, 1]]
+    for dim, start, size in zip(shape, box.offsets, box.sizes, strict=True):
+        if start == 0 and size == dim:
+            for place in range(3):
+                dims[-1][place] *= dim
+        elif dims[-1] == [1, 0, 1]:
+            dims[-1] = [dim, start, size]
+        elif dims[-1][2] == 1:  # one row: it is enough to know where it begins
+            outer, at, _ = dims[-1]
+            dims[-1] = [outer * dim, at * dim + start, size]
+        else:
+            dims.append([dim, start, size])
+    whole, starts, sizes = zip(*dims, strict=True)
+    return whole, Box(starts, sizes)
+
+
+def find_run(shape: Shape, box: Box) -> tuple[int, int] | None:
+    """Return the first and past the last element of a box that is one run, or None."""
+    _, flat = flatten_box(shape, box)
+    if len(flat.sizes) > 1:
+        return None
+    return flat.offsets[0], flat.offsets[0] + flat.sizes[0]
+
+
+def count_part(shape: Shape, box: Box, first: int, last: int) -> int:
+    """Return how many elements of the run ``first..last`` are in a box."""
+    whole, flat = flatten_box(shape, box)
+    return _count_before(whole, flat, last) - _count_before(whole, flat, first)
+
+
+def _count_before(shape: Shape, box: Box, last: int) -> int:
+    """Return how many elements of a box come before an element."""
+    count, row = 0, math.prod(shape)
+    inside = math.prod(box.sizes)
+    for dim, start, size in zip(shape, box.offsets, box.sizes, strict=True):
+        if not inside:
+            return count
+        row //= dim
+        inside //= size
+        index, last = divmod(last, row)
+        if index < start:
+            return count
+        if index >= start + size:
+            return count + size * inside
+        count += (index - start) * inside
+    return count
+
+
+def scatter(
+    part: NDArray[np.uint8],
+    run: NDArray[np.uint8],
+    shape: Shape,
+    box: Box,
+    first: int,
+    item_bytes: int,
+) -> None:
+    """Copy a box's part of a run to its places.
+
+    ``run`` are the bytes of the tensor's elements from ``first`` on.
+    """
+    for where, start, sizes in _iterate_part(run, shape, box, first, item_bytes):
+        stop = start + math.prod(sizes)
+        where[:] = _as_words(part[start * item_bytes : stop * item_bytes], item_bytes, sizes)
+
+
+def gather(
+    run: NDArray[np.uint8],
+    part: NDArray[np.uint8],
+    shape: Shape,
+    box: Box,
+    first: int,
+    item_bytes: int,
+) -> None:
+    """Copy from a run what is a box's part of it: ``scatter`` the other way round."""
+    for where, start, sizes in _iterate_part(run, shape, box, first, item_bytes):
+        stop = start + math.prod(sizes)
+        _as_words(part[start * item_bytes : stop * item_bytes], item_bytes, sizes)[:] = where
+
+
+def locate_part(shape: Shape, box: Box, first: int) -> int:
+    """Return where the part of a run that begins at ``first`` begins among the box's own elements."""
+    whole, flat = flatten_box(shape, box)
+    return _count_before(whole, flat, first)
+
+
+def _iterate_part(
+    run: NDArray[np.uint8], shape: Shape, box: Box, first: int, item_bytes: int
+) -> Iterator[tuple[NDArray[np.generic], int, Shape]]:
+    """Yield the places in a run of a box's elements, where they begin in the part, and their shape."""
+    whole, flat = flatten_box(shape, box)
+    last = first + len(run) // item_bytes
+    done = 0
+    for prefix, start, stop in iterate_slabs(whole, first, last):
+        depth = len(prefix)
+        begin = _ravel(whole, (*prefix, start)) - first
+        rest = whole[depth + 1 :]
+        slab = run[begin * item_bytes : (begin + (stop - start) * math.prod(rest)) * item_bytes]
+        low = max(start, flat.offsets[depth])
+        high = min(stop, flat.offsets[depth] + flat.sizes[depth])
+        is_beside = any(
+            not 0 <= index - at < size
+            for index, at, size in zip(prefix, flat.offsets, flat.sizes, strict=False)
+        )
+        sizes = (high - low, *flat.sizes[depth + 1 :])
+        if is_beside or low >= high or not math.prod(sizes):
+            continue
+        cut = tuple(
+            slice(at, at + size)
+            for at, size in zip(flat.offsets[depth + 1 :], flat.sizes[depth + 1 :], strict=True)
+        )
+        words = _as_words(slab, item_bytes, (stop - start, *rest))
+        yield words[(slice(low - start, high - start), *cut)], done, sizes
+        done += math.prod(sizes)
+
+
+def iterate_slabs(
+    shape: Shape, first: int, last: int, prefix: Shape = ()
+) -> Iterator[tuple[Shape, int, int]]:
+    """Cut elements ``first..last`` of C order into boxes ``array[prefix][start:stop]``."""
+    if len(shape) == 1:
+        yield prefix, first, last
+        return
+    row = math.prod(shape[1:])
+    while first < last:
+        index, inside = divmod(first, row)
+        stop = last // row
+        if inside == 0 and stop > index:
+            yield prefix, index, stop
+            first = stop * row
+        else:
+            end = min(last - index * row, row)
+            yield from iterate_slabs(shape[1:], inside, end, (*prefix, index))
+            first = index * row + end
+
+
+def _ravel(shape: Shape, index: Shape) -> int:
+    """Return the number in C order of an element, whose last indexes are 0 if they are left out."""
+    number = 0
+    for place, dim in enumerate(shape):
+        number = number * dim + (index[place] if place < len(index) else 0)
+    return number
+
+
+def _as_words(data: NDArray[np.uint8], item_bytes: int, shape: Shape) -> NDArray[np.generic]:
+    """Return bytes as elements of a size, in a shape; nothing is copied."""
+    if item_bytes in (1, 2, 4, 8):
+        return data.view(f"u{item_bytes}").reshape(shape)
+    return data.view(f"V{item_bytes}").reshape(shape)

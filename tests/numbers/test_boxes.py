@@ -1,0 +1,78 @@
+"""Boxes against NumPy's own slices, for any shape, box and run."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.numbers.boxes import (
+    Box,
+    count_part,
+    find_run,
+    gather,
+    is_inside,
+    locate_part,
+    scatter,
+    whole_box,
+)
+
+
+@st.composite
+def boxes(draw):
+    """A shape, a box in it, a run of its elements and the bytes of an element."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), max_size=4)))
+    ranges = [sorted(draw(st.tuples(st.integers(0, dim), st.integers(0, dim)))) for dim in shape]
+    ranges = [
+        (0, dim) if draw(st.booleans()) else pair for pair, dim in zip(ranges, shape, strict=True)
+    ]
+    box = Box(tuple(low for low, _ in ranges), tuple(high - low for low, high in ranges))
+    run = sorted(draw(st.tuples(*[st.integers(0, math.prod(shape))] * 2)))
+    return shape, box, run, draw(st.sampled_from([1, 2, 3, 4, 8, 16]))
+
+
+def numbers_of(shape, box):
+    cut = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.sizes, strict=True))
+    return np.arange(math.prod(shape)).reshape(shape)[cut].reshape(-1)
+
+
+@given(boxes())
+def test_a_part_is_what_slices_say(case):
+    shape, box, (first, last), item_bytes = case
+    rng = np.random.default_rng(0)
+    tensor = rng.integers(0, 256, (math.prod(shape), item_bytes), np.uint8)
+    numbers = numbers_of(shape, box)
+    inside = numbers[(numbers >= first) & (numbers < last)]
+
+    assert is_inside(shape, box)
+    assert count_part(shape, box, first, last) == len(inside)
+    assert locate_part(shape, box, first) == (numbers < first).sum()
+
+    part = np.empty(len(inside) * item_bytes, np.uint8)
+    gather(tensor[first:last].reshape(-1), part, shape, box, first, item_bytes)
+    assert part.tobytes() == tensor[inside].tobytes()
+
+    run = np.zeros((last - first, item_bytes), np.uint8)
+    scatter(part, run.reshape(-1), shape, box, first, item_bytes)
+    expected = np.zeros_like(run)
+    expected[inside - first] = tensor[inside]
+    assert run.tobytes() == expected.tobytes()
+
+
+@given(boxes())
+def test_a_box_is_a_run_only_if_its_elements_follow_each_other(case):
+    shape, box, *_ = case
+    numbers, run = numbers_of(shape, box), find_run(shape, box)
+    if run is not None and len(numbers):
+        assert numbers.tolist() == list(range(*run))
+    if run is None:
+        assert len(numbers) == 0 or (np.diff(numbers) != 1).any()
+
+
+@pytest.mark.parametrize(
+    "box", [Box((0,), (2, 2)), Box((-1, 0), (1, 1)), Box((2, 0), (2, 3)), Box((0, 0), (-1, 3))]
+)
+def test_boxes_outside_their_tensor_are_seen(box):
+    assert not is_inside((3, 3), box)
+    assert is_inside((3, 3), whole_box((3, 3)))
