@@ -8,6 +8,7 @@ header padded with spaces to a multiple of eight.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,7 @@ from mvc.states.elements import ElementType, stored_form
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.numbers.boxes import Box
     from mvc.sources import ByteSource
     from mvc.states.memory import Region
 
@@ -32,17 +34,36 @@ _ROOM = 64  # for a digest, ".storage" and a number after a name
 _ODD = re.compile(rb"[^A-Za-z0-9._-]")
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How an array is spread over the ranks of a run: ``boxes[i]`` is on rank ``ranks[i]``.
+
+    A box may be on several ranks, or empty. ``mine`` is that of this process.
+    """
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    mine: Box
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveArray:
     """An array of a live state."""
 
     element: ElementType
     shape: tuple[int, ...]
-    source: ByteSource  # its C-contiguous little-endian bytes
+    source: ByteSource  # its C-contiguous little-endian bytes; of a spread array those of one box
     region: Region | None  # where it is in memory, or None if it shares nothing
     # elements between neighbours, if it is dense but not C-contiguous
     strides: tuple[int, ...] | None
     is_torch: bool
+    spread: Spread | None = None  # of an array of which other processes hold other boxes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all of its elements, here or elsewhere."""
+        return math.prod(self.shape) * self.element.size_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +119,7 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
     """Return the safetensors file of named arrays; UnsupportedError if no reader took its header."""
     forms = {name: stored_form(array.element, array.shape) for name, array in arrays}
     ordered = sorted(arrays, key=lambda item: (-DTYPES[forms[item[0]][0]], item[0].encode()))
-    head = encode_header((name, *forms[name], array.source.size_bytes) for name, array in ordered)
+    head = encode_header((name, *forms[name], array.size_bytes) for name, array in ordered)
     header_bytes = len(head) - LENGTH_BYTES
     if header_bytes > MAX_HEADER_BYTES:
         raise UnsupportedError(
@@ -109,7 +130,7 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
     for name, array in ordered:
         dtype, shape = forms[name]
         segments.append(single_tensor(name, dtype, shape, starts[-1]))
-        starts.append(starts[-1] + array.source.size_bytes)
+        starts.append(starts[-1] + array.size_bytes)
     parts = (MemorySource(head), *(array.source for _, array in ordered))
     try:
         layout = checked_layout("safetensors", starts[-1], segments)

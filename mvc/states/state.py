@@ -63,8 +63,20 @@ def encode_state(
     end. ``like`` are the files of a stored state to compare with: older ones were never flat. The
     arrays are read when the files are, and must neither change nor go away before that.
     """
-    encoded = encode_walk(state, state_encode.EncodeWalk(), like)
+    walk = state_encode.EncodeWalk()
+    encoded = encode_walk(state, walk, like)
+    refuse_parts(walk)
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
+
+
+def refuse_parts(walk: state_encode.EncodeWalk) -> None:
+    """Raise UnsupportedError if a walk met an array of which other processes hold the rest."""
+    for item in walk.placed:
+        if item.array.spread is not None:
+            raise UnsupportedError(
+                f"tensor {item.node['name']!r} is sharded: this process holds a part of it",
+                hint="commit it by a Checkpointer on every rank, or gather it with full_tensor()",
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

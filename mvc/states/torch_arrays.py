@@ -1,4 +1,4 @@
-"""torch's side of a state; the only module of the core that imports torch.
+"""torch's side of a state; with ``torch_shards`` all that the core knows of torch.
 
 It is imported only when a state holds torch objects, or is to be read as some. What it makes is on
 the host, whatever torch's default device is. Tensors in host memory are read in place. Tensors
@@ -7,7 +7,8 @@ elsewhere, and those that are conjugated or negated lazily, are copied to the ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 
 from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
-from mvc.numbers.boxes import iterate_slabs
+from mvc.numbers.boxes import iterate_slabs, whole_box
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.factory import ArrayForm, fill_words
 from mvc.states.files import LiveArray
@@ -31,6 +32,7 @@ from mvc.states.memory import (
 )
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
+from mvc.states.torch_shards import find_spread, get_local, is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,11 +71,13 @@ def describe_tensor(
             f"{format_path(steps)} is {what[0]}; mvc stores only data", hint=what[1]
         )
     flags: Node = {}
-    if type(tensor) is torch.nn.Parameter:
+    if isinstance(tensor, torch.nn.Parameter):
         flags["parameter"] = True
     if tensor.requires_grad:
         flags["grad"] = True
     plain = tensor.detach()
+    if is_sharded(tensor):
+        return flags, _describe_sharded(plain, steps)
     if plain.layout is not torch.strided:
         node, parts = _split_sparse(plain)
         return node | flags, parts
@@ -81,6 +85,8 @@ def describe_tensor(
 
 
 def _find_objection(tensor: torch.Tensor) -> tuple[str, str] | None:
+    if is_sharded(tensor):
+        return _find_objection(get_local(tensor))
     cls = type(tensor)
     if cls not in (torch.Tensor, torch.nn.Parameter):
         name = f"{cls.__module__}.{cls.__qualname__}"
@@ -139,6 +145,27 @@ def _describe_strided(tensor: torch.Tensor, steps: Sequence[object]) -> LiveArra
         space = f"{space} {storage.data_ptr()}"
     region = Region(space, start, shape, strides, f"torch {element.name}", size)
     return LiveArray(element, shape, source, region, kept, is_torch=True)
+
+
+def _describe_sharded(tensor: Any, steps: Sequence[object]) -> LiveArray:
+    spread = find_spread(tensor, steps)
+    local = get_local(tensor)
+    array = _describe_strided(local, steps)
+    shape, size = tuple(tensor.shape), array.element.size_bytes
+    if spread.mine == whole_box(shape) and len(spread.ranks) == 1:
+        return array
+    # A tie is the same part of the same kind in the same memory; whatever else shares memory is
+    # another part of it. What is empty has no address, but a storage all the same.
+    storage = local.untyped_storage()
+    part = (local.storage_offset(), *local.shape, *local.stride(), *spread.mine.offsets)
+    space = f"part {part} of {storage._cdata}"  # noqa: SLF001  the only name of a storage's identity
+    region = Region(space, 0, shape, c_strides(shape, size), f"torch {array.element.name}", size)
+    steps_bytes = tuple(step * size for step in tensor.stride())
+    strides = find_kept_strides(shape, steps_bytes, size) if math.prod(shape) else None
+    is_empty = not math.prod(shape)
+    return replace(
+        array, shape=shape, region=None if is_empty else region, strides=strides, spread=spread
+    )
 
 
 def _get_storage(tensor: torch.Tensor, steps: Sequence[object]) -> torch.UntypedStorage:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from mvc.errors import UnsupportedError
+from mvc.sources import read_bytes
 from mvc.states.state import encode_state
 from support.states import assert_same, store
 
@@ -137,7 +138,7 @@ def test_fake_and_transformed_tensors_are_refused():
     torch.func.vmap(look)(torch.ones(2, 3))
 
 
-def test_distributed_tensors_are_refused(tmp_path):
+def test_distributed_tensors_of_one_process_are_plain(tmp_path):
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 
@@ -147,11 +148,13 @@ def test_distributed_tensors_are_refused(tmp_path):
     try:
         mesh = init_device_mesh("cpu", (1,))
         tensor = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
-        with pytest.raises(UnsupportedError, match="DTensor") as caught:
-            encode_state({"x": tensor})
+        files = encode_state({"x": tensor, "step": 1})
     finally:
         dist.destroy_process_group()
-    assert "to_local" in caught.value.hint
+    plain = encode_state({"x": torch.ones(2), "step": 1})
+    for mine, other in zip(files, plain, strict=True):
+        size = other.source.size_bytes
+        assert read_bytes(mine.source, 0, size) == read_bytes(other.source, 0, size)
 
 
 @pytest.mark.parametrize(
