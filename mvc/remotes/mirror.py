@@ -68,8 +68,7 @@ class Mirror(Context):
 
 def make_mirror(folder: Path, remote: Remote, root: Root) -> Mirror:
     """Return an empty mirror in a scratch folder, with all that the root's refs name as its refs."""
-    tips = {*root.refs.values(), *(one.commit for one in root.channels.values())}
-    lines = [f"{tip} {TAGS}{tip}\n" for tip in sorted(tips)]
+    lines = [f"{tip} {TAGS}{tip}\n" for tip in sorted(set(root.tips()))]
     if RELEASED_REF in root.refs:
         lines.insert(0, f"{root.refs[RELEASED_REF]} {RELEASED_REF}\n")
     GitHistory.init(folder / ".mvc", branch="main")
@@ -112,9 +111,8 @@ def fill_history(mirror: Mirror, remote: Remote, root: Root, history: Mapping[st
     Raises:
         FormatError: it is damaged or incomplete.
     """
-    tips = {*root.refs.values(), *(one.commit for one in root.channels.values())}
     there = Remote(mirror, remote.settings)
-    bring_history(mirror, there, history, tips, ())
+    bring_history(mirror, there, history, root.tips(), ())
 
 
 def fill_index(mirror: Mirror, pack: PackId, size_bytes: int) -> str | None:
