@@ -50,6 +50,11 @@ def hash_git_object(kind: str, data: bytes) -> GitId:
     return GitId(digest.hexdigest())
 
 
+def split_ids(data: bytes) -> list[ChunkId]:
+    """Return the ids that lie one after another in some bytes."""
+    return [ChunkId(data[at : at + ID_BYTES]) for at in range(0, len(data), ID_BYTES)]
+
+
 def is_git_id(text: str) -> bool:
     """Return whether ``text`` is the whole id of a Git object."""
     return is_hex_id(text, _GIT_ID_DIGITS)

@@ -28,7 +28,7 @@ import numpy as np
 
 from mvc.chunkstore.values import ChunkLocation
 from mvc.formats.pack import MAX_BASES, MAX_DEPTH, RECORD_BYTES
-from mvc.ids import ID_BYTES, ChunkId
+from mvc.ids import ID_BYTES, ChunkId, split_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,6 +156,13 @@ class StoredCopies:
         mask[numbers[numbers != NONE]] = True
         return mask
 
+    def decodes(self, ids: Ids) -> Mask:
+        """Return for each id whether its chunk is here and can be decoded."""
+        numbers = self.find(ids)
+        mask: Mask = numbers != NONE
+        mask[mask] = self.chosen[numbers[mask]] != NONE
+        return mask
+
     def close(self, chunks: Mask, *, ends: Mask | None = None) -> Mask:
         """Return chunks and all that their chosen copies need; bases of ``ends`` do not count."""
         closed: Mask = chunks & (self.chosen != NONE)
@@ -169,7 +176,7 @@ class StoredCopies:
 
     def find_lost(self) -> frozenset[ChunkId]:
         """Return the chunks without a copy that can be decoded, because something they need is lost."""
-        return frozenset(map(self.chunk_id, np.flatnonzero(self.chosen == NONE).tolist()))
+        return frozenset(split_ids(self.ids[self.chosen == NONE].tobytes()))
 
     def depths(self) -> Numbers:
         """Return how many other chunks are between each chunk and whole bytes, by chosen copies."""

@@ -24,6 +24,7 @@ from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError
+from mvc.ids import split_ids
 from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
@@ -206,7 +207,5 @@ def find_unsafe(
     """Return needed chunks that can be decoded now and could not be without some packs."""
     before = StoredCopies(indexes)
     after = StoredCopies([index for index in indexes if index.pack not in leaving])
-    chunks = np.flatnonzero(before.mask(needed) & (before.chosen != NONE))
-    found = after.find(before.ids[chunks])
-    lost = (found == NONE) | (np.append(after.chosen, NONE)[found] == NONE)
-    return [before.chunk_id(chunk) for chunk in chunks[lost].tolist()]
+    ids = before.ids[before.mask(needed) & (before.chosen != NONE)]
+    return split_ids(ids[~after.decodes(ids)].tobytes())

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.chunkstore.copies import NONE, StoredCopies
-from mvc.ids import ChunkId
+from mvc.ids import split_ids
 
 if TYPE_CHECKING:
-    from mvc.chunkstore.copies import Ids, Mask
+    from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import PackId
+    from mvc.ids import ChunkId, PackId
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +58,9 @@ def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> Tr
         target: what the other side has; only what it can decode counts.
         wanted: ids of chunks, each once.
     """
-    lacking = wanted[~_has(target, wanted)]
-    numbers = source.find(lacking)
-    is_there = np.append(source.chosen, NONE)[numbers] != NONE
-    start: Mask = np.zeros(len(source), np.bool_)
-    start[numbers[is_there]] = True
-    ends: Mask = _has(target, source.ids)
-    travels = source.close(start, ends=ends) & ~ends
+    lacking = wanted[~target.decodes(wanted)]
+    ends = target.decodes(source.ids)
+    travels = source.close(source.mask(lacking), ends=ends) & ~ends
     copies = np.sort(source.chosen[np.flatnonzero(travels)])
     whole: list[int] = []
     parts: list[tuple[PackIndex, tuple[int, ...]]] = []
@@ -77,11 +72,11 @@ def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> Tr
         elif len(rows):
             in_order = rows[np.argsort(index.offsets[rows])]
             parts.append((index, tuple(in_order.tolist())))
-    missing, together = np.flatnonzero(~is_there), frozenset(whole)
+    missing, together = lacking[~source.decodes(lacking)], frozenset(whole)
     return TransferPlan(
         tuple(source.indexes[number] for number in whole),
         tuple(parts),
-        tuple(_id_at(lacking, place) for place in missing.tolist()),
+        tuple(split_ids(missing.tobytes())),
         tuple(_find_needs(source, number, travels, together) for number in whole),
     )
 
@@ -94,14 +89,3 @@ def _find_needs(
     used = np.unique(bases[bases >= 0])
     packs = np.unique(source.packs[source.chosen[used[travels[used]]]]).tolist()
     return frozenset(source.indexes[one].pack for one in packs if one in whole and one != number)
-
-
-def _has(copies: StoredCopies, ids: Ids) -> Mask:
-    """Return which ids a store can decode."""
-    result: Mask = np.append(copies.chosen, NONE)[copies.find(ids)] != NONE
-    return result
-
-
-def _id_at(ids: Ids, place: int) -> ChunkId:
-
-    return ChunkId(ids[place : place + 1].tobytes())

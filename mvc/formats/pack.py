@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from mvc.errors import FormatError
-from mvc.ids import ID_BYTES, ChunkId
+from mvc.ids import ID_BYTES, ChunkId, split_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,6 +213,4 @@ def parse_references(body: bytes | memoryview) -> References:
     ids = bytes(body[REFERENCES_BYTES:end])
     if crc32(ids, crc32(bytes(body[:4]))) != crc:
         raise FormatError("the references of a body are damaged")
-    starts = range(0, len(ids), ID_BYTES)
-    bases = tuple(ChunkId(ids[start : start + ID_BYTES]) for start in starts)
-    return References(bases, words, coding)
+    return References(tuple(split_ids(ids)), words, coding)

@@ -19,7 +19,6 @@ import numpy as np
 
 from mvc import fs
 from mvc.chunkstore.chains import ReadSlot
-from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.listing import PACKS, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, find_unsafe
@@ -27,7 +26,7 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
 from mvc.errors import ConflictError, CorruptionError, NotFoundError, UnsupportedError, UsageError
 from mvc.history.transfer import list_packed, write_objects
-from mvc.ids import PackId
+from mvc.ids import PackId, split_ids
 from mvc.operations.push import MAX_ROUNDS
 from mvc.progress import announce
 from mvc.remotes.checked import require_safe_refs
@@ -274,9 +273,7 @@ class _Look:
 
     def _check_whole(self, root: Root, wanted: Ids, entries: Sequence[tuple[GitId, str]]) -> None:
         copies = self._there.packs.copies(self._roots.read_listing(root).packs)
-        numbers = copies.find(wanted)
-        names = wanted[np.append(copies.chosen, NONE)[numbers] == NONE].tobytes()
-        missing = [names[start : start + 32] for start in range(0, len(names), 32)]
+        missing = split_ids(wanted[~copies.decodes(wanted)].tobytes())
         if find_lost(self._mirror, entries, missing):
             raise CorruptionError(
                 f"{self._there.settings.url} lacks content that its refs need",
@@ -286,14 +283,10 @@ class _Look:
     def plan(self, grace_s: float) -> RemoteGcPlan:
         """Return what there is to do."""
         copies = self._there.packs.copies(self._listing.packs)
-        needed = np.zeros(len(copies), np.bool_)
-        numbers = copies.find(self._needed)
-        needed[numbers[np.append(copies.chosen, NONE)[numbers] != NONE]] = True
+        needed = copies.close(copies.mask(self._needed))
         small = sum(size < SMALL_PACK_BYTES for size in self._listing.packs.values())
         # What others are based on stays as it is: to encode it again, more would have to travel.
-        wanted = Wanted(
-            copies.close(needed), gather_small=small >= CROWD_PACKS, min_waste=MIN_WASTE
-        )
+        wanted = Wanted(needed, gather_small=small >= CROWD_PACKS, min_waste=MIN_WASTE)
         lost = next(find_misfits(self._listing, list_sizes(self._there.storage)), None)
         if lost is not None:
             raise CorruptionError(lost[2], hint=_FSCK_HINT)

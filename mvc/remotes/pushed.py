@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.errors import NotFoundError, UsageError
 from mvc.remotes.promised import remember_packs
@@ -40,8 +37,8 @@ class Pushed:
 
     def find_lacking(self, ids: Ids) -> Ids:
         """Return those of some chunks that the remote cannot give."""
-        found: Ids = ids[np.append(self.copies.chosen, NONE)[self.copies.find(ids)] == NONE]
-        return found
+        lacking: Ids = ids[~self.copies.decodes(ids)]
+        return lacking
 
     def let_promise(self, context: Context) -> None:
         """Let reads take from the remote what is not here, from now on, durably."""

@@ -33,7 +33,7 @@ from mvc.fs import exclusive_lock
 from mvc.history.object_gather import gather_objects, plan_gathering
 from mvc.history.object_sweep import find_recent, list_garbage, remove_objects
 from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
-from mvc.ids import ID_BYTES
+from mvc.ids import split_ids
 from mvc.progress import announce
 from mvc.upkeep.versions import Versions, find_live
 from mvc.workspace.leftovers import remove_leftovers
@@ -206,18 +206,14 @@ def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
 
     Fails if one that a commit needs is not there, or cannot be decoded, and no remote promises it.
     """
-    numbers = copies.find(marks.needed)
-    is_there = np.append(copies.chosen, NONE)[numbers] != NONE
-    names = find_lost(context, marks.needed[~is_there]).tobytes()
-    lost = [names[start : start + ID_BYTES] for start in range(0, len(names), ID_BYTES)]
-    damage = find_promised(context, marks, lost)
+    lost = find_lost(context, marks.needed[~copies.decodes(marks.needed)])
+    damage = find_promised(context, marks, split_ids(lost.tobytes()))
     if damage is not None:
         raise CorruptionError(
             f"chunk {damage.hex()[:12]}, which commits need, is missing or damaged",
             hint=_FSCK_HINT,
         )
-    found: Mask = np.zeros(len(copies), np.bool_)
-    found[numbers[is_there]] = True
+    found: Mask = copies.mask(marks.needed) & (copies.chosen != NONE)
     return found
 
 
@@ -225,8 +221,7 @@ def find_lost(context: Context, missing: Ids) -> Ids:
     """Return those of some chunks that are not here and that no remote promises to give."""
     if not len(missing) or context.store is context.here:
         return missing
-    copies = context.store.copies()
-    lost: Ids = missing[np.append(copies.chosen, NONE)[copies.find(missing)] == NONE]
+    lost: Ids = missing[~context.store.copies().decodes(missing)]
     return lost
 
 

@@ -11,7 +11,7 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.pack_index import PackIndex, parse_pack_index
-from mvc.ids import PackId, hash_chunk
+from mvc.ids import PackId, hash_chunk, split_ids
 from mvc.sources import MemorySource
 from support.chunks import find_missing
 from support.forged import delta, find_decodable, put_pack, whole
@@ -49,6 +49,10 @@ def test_chosen_copies_decode_exactly_what_can_be_decoded(packs):
     copies = StoredCopies(indexes_of(packs))
     depths = find_decodable(packs)
     assert {copies.chunk_id(n) for n in np.flatnonzero(copies.chosen != NONE)} == depths.keys()
+    ids = [hash_chunk(chunk) for chunk in EVEN]
+    wanted = np.frombuffer(b"".join(ids), "S32")
+    assert copies.decodes(wanted).tolist() == [one in depths for one in ids]
+    assert set(split_ids(wanted[copies.decodes(wanted)].tobytes())) == depths.keys() & set(ids)
     found = copies.depths()
     for chunk in range(len(copies)):
         copy = copies.chosen[chunk]
