@@ -10,29 +10,22 @@ from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
 from mvc.history.shallow import write_shallow
-from mvc.remotes.content import receive_content
-from mvc.remotes.history import (
-    bring_history,
-    bring_part,
-    list_chunks,
-    list_files,
-)
+from mvc.remotes.content import bring_content
+from mvc.remotes.history import bring_history, bring_part, list_files
 from mvc.remotes.promised import remember_packs
-from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.tracking import find_remote
 from mvc.upkeep.versions import commits_of
-from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.history.transfer import Entry
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
-    from mvc.remotes.root import Listing, Root
+    from mvc.remotes.root import Root
     from mvc.workspace.context import Context
 
 
@@ -128,7 +121,7 @@ def fetch(
         listing = there.roots.read_listing(root)
         remember_packs(there, listing.packs)
         entries = list_files(context, commits)
-        received += _receive_content(context, there, root, listing, entries, progress)
+        received += bring_content(context, there, root, listing, entries, progress)
     return FetchResult(str(there.settings.url), tuple(moves), root.head, received)
 
 
@@ -238,7 +231,7 @@ def _deepen(
     received = 0
     if content:
         with objects.cut_at(ends):
-            received = _receive_content(context, there, root, listing, entries, progress)
+            received = bring_content(context, there, root, listing, entries, progress)
     write_shallow(context.git_dir, ends)
     objects.forget_shallow()
     return received
@@ -274,34 +267,7 @@ def _receive(
     listing = there.roots.read_listing(root)
     remember_packs(there, listing.packs)
     entries = bring_history(context, there, listing.history, tips, known)
-    return _receive_content(context, there, root, listing, entries, progress) if content else 0
-
-
-def _receive_content(
-    context: Context,
-    there: Remote,
-    root: Root,
-    listing: Listing,
-    entries: Sequence[Entry],
-    progress: ByteProgress,
-) -> int:
-    """Bring the content that some objects name and that is not here; return its bytes."""
-    wanted = list_chunks(context, entries)
-    if not len(wanted):
-        return 0
-    folder = context.git_dir / STORE_DIR_NAME
-    return receive_content(
-        context.here,
-        folder,
-        there.packs,
-        listing.packs,
-        wanted,
-        there.folder / "incoming",
-        accept=lambda missing: take_released(
-            context, there, root, listing, find_gaps(context, entries, missing)
-        ),
-        progress=progress,
-    )
+    return bring_content(context, there, root, listing, entries, progress) if content else 0
 
 
 def _move(context: Context, source: str, name: str | None, new: GitId) -> RefFetch:

@@ -31,16 +31,15 @@ from mvc.errors import (
 from mvc.history.object_gather import find_short_packs, gather_objects
 from mvc.operations.publish import check_channel
 from mvc.progress import announce
-from mvc.remotes.content import receive_content
+from mvc.remotes.content import bring_content
 from mvc.remotes.history import bring_history, list_chunks, list_files
-from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root_store import RootStore
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
 from mvc.storage.urls import parse_store_url
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.content import stage_file
-from mvc.workspace.context import STORE_DIR_NAME, holds_sweep_lock, init
+from mvc.workspace.context import holds_sweep_lock, init
 from mvc.workspace.manifests import stored_size
 from mvc.workspace.models import open_model
 
@@ -359,19 +358,4 @@ def _bring(
     listing = there.roots.read_listing(root)
     known = context.history.refs.values().values()
     bring_history(context, there, listing.history, [commit], known)
-    entries = list_files(context, [commit])
-    wanted = list_chunks(context, entries)
-    if not len(wanted):
-        return 0
-    return receive_content(
-        context.here,
-        context.git_dir / STORE_DIR_NAME,
-        there.packs,
-        listing.packs,
-        wanted,
-        there.folder / "incoming",
-        accept=lambda missing: take_released(
-            context, there, root, listing, find_gaps(context, entries, missing)
-        ),
-        progress=progress,
-    )
+    return bring_content(context, there, root, listing, list_files(context, [commit]), progress)

@@ -24,9 +24,11 @@ from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
 from mvc.errors import FormatError, NotFoundError
 from mvc.progress import announce
 from mvc.remotes.arrival import Arrival
-from mvc.remotes.history import choose_crowd
+from mvc.remotes.history import choose_crowd, list_chunks
+from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote_packs import read_there
 from mvc.storage.local import LocalStorage
+from mvc.workspace.context import STORE_DIR_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,9 +40,13 @@ if TYPE_CHECKING:
     from mvc.errors import MvcError
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
+    from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, PackId
     from mvc.progress import ByteProgress
+    from mvc.remotes.remote import Remote
     from mvc.remotes.remote_packs import RemotePacks
+    from mvc.remotes.root import Listing, Root
+    from mvc.workspace.context import Context
 
 _GROUP_BYTES = 8 * 2**20
 _GAP_BYTES = 2**16  # neighbours this close are read as one
@@ -165,6 +171,45 @@ def _read_sound(
 
     for_each(remote.indexes(packs), lambda: None, read, threads=_JOIN_THREADS)
     return found
+
+
+def bring_content(
+    context: Context,
+    remote: Remote,
+    root: Root,
+    listing: Listing,
+    entries: Sequence[Entry],
+    progress: ByteProgress = None,
+) -> int:
+    """Bring the content that some objects name and that is not here; return the bytes that came.
+
+    Args:
+        context: of the repository; its sweep lock is held.
+        remote: where it is.
+        root: as it was just read.
+        listing: what that root names.
+        entries: the objects; they are here.
+        progress: called with bytes that came.
+
+    Raises:
+        NotFoundError: some of it is not there, and was not released.
+        FormatError: what came is not what it was asked for; nothing of it is kept.
+    """
+    wanted = list_chunks(context, entries)
+    if not len(wanted):
+        return 0
+    return receive_content(
+        context.here,
+        context.git_dir / STORE_DIR_NAME,
+        remote.packs,
+        listing.packs,
+        wanted,
+        remote.folder / "incoming",
+        accept=lambda missing: take_released(
+            context, remote, root, listing, find_gaps(context, entries, missing)
+        ),
+        progress=progress,
+    )
 
 
 def receive_content(
