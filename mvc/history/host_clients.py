@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MAX_TALK_BYTES = 64 * 2**20
 """All that a host may say beside packs: as much as the root of a store may have."""
 _MAX_MOVES = 5
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Closable(Protocol):

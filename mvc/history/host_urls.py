@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from mvc.errors import UsageError
+from mvc.storage.urls import check_characters, hide_secrets, resolve_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HostScheme = Literal["https", "http", "ssh", "git", "file"]
 
@@ -77,21 +80,19 @@ def parse_git_url(text: str, *, base: Path | None = None) -> GitUrl:
     Raises:
         UsageError: it is not one, or holds a password.
     """
-    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
-        raise UsageError("the URL of a Git host is empty or has control characters")
+    check_characters(text, "a Git host")
     scheme = _URL.match(text)
     if scheme is not None:
         return _parse_url(text, scheme[1].lower())
     short = _match_short(text)
     if short is None:
-        path = str(((base or Path.cwd()) / Path(text).expanduser()).resolve())
-        return _folder(path)
+        return _folder(resolve_folder(text, base))
     user, host, path = short.groups()
     return _checked(GitUrl("ssh", host.strip("[]"), None, user, path, text))
 
 
 def _parse_url(text: str, scheme: str) -> GitUrl:
-    shown = re.sub(r"(?<=//)\S*@", "", re.sub(r"[?#]\S*", "", text))
+    shown = hide_secrets(text)
     if scheme not in _SCHEMES:
         raise UsageError(f"{shown!r} is not the URL of a Git host", hint=_HINT)
     kind = _SCHEMES[scheme]

@@ -29,11 +29,12 @@ from mvc.errors import (
     UnsupportedError,
 )
 from mvc.history.git_pack import NUMBERS
-from mvc.history.host_clients import LOOPBACK, Meter, make_client
+from mvc.history.host_clients import Meter, make_client
 from mvc.history.host_urls import parse_git_url
 from mvc.history.logins import find_logins, report_login
 from mvc.history.refnames import HEADS, is_ref_name
 from mvc.ids import GitId, is_git_id
+from mvc.storage.urls import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from mvc.history.config import is_true, last_value
 from mvc.history.host_urls import GitUrl, is_git_url, parse_git_url
 from mvc.history.refspecs import default_fetch, fetch_specs
 from mvc.storage.options import DEFAULT_TIMEOUT_S, StoreOptions
-from mvc.storage.urls import StoreUrl, hide_secrets, parse_store_url
+from mvc.storage.urls import StoreUrl, has_store_scheme, hide_secrets, parse_store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RemoteUrl = StoreUrl | GitUrl
 DEFAULT_REMOTE = "origin"
-_STORE = re.compile(r"(s3|gs|az|hf|file|memory):")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _LONGEST_TIMEOUT_S = 3600
 _KEYS = (
@@ -103,7 +102,7 @@ def parse_urls(
     Raises:
         UsageError: one of them is not valid, or a store has its content elsewhere.
     """
-    is_store = _STORE.match(url) is not None
+    is_store = has_store_scheme(url)
     if content is None:
         is_git = is_git_url(url) and not is_store
         return (parse_git_url if is_git else parse_store_url)(url, base=base), None

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from mvc.errors import MvcError, UsageError
 from mvc.storage.options import StoreOptions
+from mvc.storage.urls import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 10
 _HF_ENDPOINT = "https://s3.hf.co"
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStorage:
@@ -77,7 +77,7 @@ def _check_endpoint(endpoint: str | None) -> str | None:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise UsageError("the endpoint of a store is a URL such as https://s3.example.com")
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise UsageError(
             f"the endpoint http://{parts.hostname} is not encrypted",
             hint="use https, or name it in AWS_ENDPOINT_URL if it has to be",

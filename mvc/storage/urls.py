@@ -20,6 +20,8 @@ Scheme = Literal["s3", "gs", "az", "hf", "file", "memory"]
 _SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "az", "hf", "file", "memory")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 _LOOKS_LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that are this very machine: what goes there needs no TLS."""
 _NOT_HERE_HINT = (
     "credentials come from the environment or the platform's own files, never from a URL"
 )
@@ -46,15 +48,26 @@ class StoreUrl:
         return f"{self.scheme}://{space}{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
 
-def is_store_url(text: str) -> bool:
-    """Return whether a URL or path is that of a store, not of a Git host."""
+def has_store_scheme(text: str) -> bool:
+    """Return whether a text begins as the URL of a store does; a path does not."""
     scheme = _LOOKS_LIKE_URL.match(text)
-    return scheme is None or scheme[1] in _SCHEMES
+    return scheme is not None and scheme[1] in _SCHEMES
 
 
 def hide_secrets(text: str) -> str:
     """Return a URL without user, password and query, to be shown or logged."""
     return re.sub(r"(?<=//)\S*@", "", re.sub(r"[?#]\S*", "", text))
+
+
+def check_characters(text: str, whose: str) -> None:
+    """Refuse a URL or path that no message could show."""
+    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
+        raise UsageError(f"the URL of {whose} is empty or has control characters")
+
+
+def resolve_folder(path: str, base: Path | None = None) -> str:
+    """Return the absolute path of a folder; a relative one starts from ``base``."""
+    return str(((base or Path.cwd()) / Path(path).expanduser()).resolve())
 
 
 def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:
@@ -68,12 +81,11 @@ def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:
     Raises:
         UsageError: it is not the URL of a store, or holds credentials.
     """
-    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
-        raise UsageError("the URL of a store is empty or has control characters")
+    check_characters(text, "a store")
     shown = hide_secrets(text)
     scheme = _LOOKS_LIKE_URL.match(text)
     if scheme is None:
-        return StoreUrl("file", "", _absolute(Path(text), base))
+        return StoreUrl("file", "", resolve_folder(text, base))
     if scheme[1] not in _SCHEMES:
         raise UsageError(
             f"{shown!r} is not the URL of a store",
@@ -94,12 +106,8 @@ def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise UsageError(f"{shown!r} does not name a folder of this machine")
-        return StoreUrl("file", "", _absolute(Path(unquote(parts.path)), None))
+        return StoreUrl("file", "", resolve_folder(unquote(parts.path)))
     return _parse_bucket(parts.scheme, parts.netloc, parts.path, shown)
-
-
-def _absolute(path: Path, base: Path | None) -> str:
-    return str(((base or Path.cwd()) / path.expanduser()).resolve())
 
 
 def _parse_bucket(scheme: str, netloc: str, path: str, shown: str) -> StoreUrl:
