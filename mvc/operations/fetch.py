@@ -86,11 +86,7 @@ def fetch(
     if depth and not context.history.objects.shallow and context.history.list_refs():
         raise UsageError("the repository has its whole history already")
     there = open_remote(context, remote or find_remote(context), limit_bytes_s=limit_bytes_s)
-    root = there.roots.read()
-    if root is None:
-        raise NotFoundError(
-            f"nothing was pushed to {there.settings.url} yet", hint='"mvc push" makes it a remote'
-        )
+    root = there.read_root(hint='"mvc push" makes it a remote')
     asked = [parse_refspec(text) for text in refspecs]
     specs = asked or list(there.settings.fetch)
     is_shallow = depth is not None or bool(context.history.objects.shallow)

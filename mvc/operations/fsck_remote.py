@@ -17,7 +17,7 @@ from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader
 from mvc.chunkstore.values import StoreProblem
-from mvc.errors import ConflictError, FormatError, MvcError, NotFoundError, StorageError
+from mvc.errors import ConflictError, FormatError, MvcError, StorageError
 from mvc.history.check import check
 from mvc.history.refnames import HEADS
 from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
@@ -64,11 +64,9 @@ def fsck_remote(
     there = open_remote(context, name)
     for _ in range(_LOOKS):
         try:
-            root = there.roots.read()
+            root = there.read_root()
         except FormatError as error:
             return _report([Problem("bad-root", error.message)], data=data)
-        if root is None:
-            raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
         with ExitStack() as held:
             with context.history.lock():
                 folder = held.enter_context(staging_folder(context.git_dir))

@@ -24,7 +24,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, find_unsafe
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
-from mvc.errors import ConflictError, CorruptionError, NotFoundError, UnsupportedError, UsageError
+from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
 from mvc.history.transfer import list_packed, write_objects
 from mvc.ids import PackId, split_ids
 from mvc.operations.push import MAX_ROUNDS
@@ -126,7 +126,7 @@ def plan_gc_remote(
     """Return what a gc of a remote would do; nothing changes there. See ``Repo.plan_gc_remote``."""
     there, grace_s = _open(context, remote, grace_s)
     with _scratch(context) as folder:
-        return _Look(there, folder, _read_root(there)).plan(grace_s)
+        return _Look(there, folder, there.read_root()).plan(grace_s)
 
 
 def gc_remote(
@@ -141,7 +141,7 @@ def gc_remote(
     require_safe_refs(context, there.settings, has_root=True)
     for _ in range(MAX_ROUNDS):
         with _scratch(context) as folder:
-            look = _Look(there, folder, _read_root(there))
+            look = _Look(there, folder, there.read_root())
             try:
                 plan = look.plan(grace_s)
                 new_bytes = look.join_history()
@@ -178,19 +178,12 @@ def _scratch(context: Context) -> Iterator[Path]:
         yield folder
 
 
-def _read_root(there: Remote) -> Root:
-    root = _roots_of(there).read()
-    if root is None:
-        raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
-    return root
-
-
 def _delete(there: Remote, plan: RemoteGcPlan, left_packs: int, new_bytes: int) -> RemoteGcResult:
     """Delete what is due; what has just left the root is noted there."""
     before_s = _find_limit(plan.grace_s)
-    root = _read_root(there)
+    root = there.read_root()
     note_unnamed(_roots_of(there), _list_unnamed(there, root), int(time.time()))
-    found = _list_unnamed(there, _read_root(there))
+    found = _list_unnamed(there, there.read_root())
     due, waiting = _split(found, before_s)
     gone = list(delete_unnamed(_roots_of(there), due, before_s=before_s))
     for one in gone:

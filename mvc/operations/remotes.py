@@ -200,7 +200,4 @@ def prune(context: Context, remote: str | None = None) -> list[RefFetch]:
 
 def _look(context: Context, remote: str | None) -> tuple[Remote, Root]:
     there = open_remote(context, remote)
-    root = there.roots.read()
-    if root is None:
-        raise NotFoundError(f"nothing was pushed to {there.settings.url} yet")
-    return there, root
+    return there, there.read_root()

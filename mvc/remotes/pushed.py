@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
-from mvc.errors import NotFoundError, UsageError
+from mvc.errors import UsageError
 from mvc.remotes.promised import remember_packs
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import list_remotes
@@ -62,11 +62,7 @@ def look_up(context: Context, name: str | None) -> Pushed:
             f"{there.settings.url} has no name here, so that reads could find it",
             hint='"mvc remote add NAME URL" names it',
         )
-    root = there.roots.read()
-    if root is None:
-        raise NotFoundError(
-            f"nothing was pushed to {there.settings.url} yet", hint='"mvc push" does it'
-        )
+    root = there.read_root(hint='"mvc push" does it')
     sizes = {info.key: info.size_bytes for info in there.storage.list(PACKS)}
     packs = {
         pack: size_bytes

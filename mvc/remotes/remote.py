@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.remotes.hosted import HostedRoots
+    from mvc.remotes.root import Root
     from mvc.storage.protocol import SharedStorage
     from mvc.workspace.context import Context
 
@@ -79,6 +80,17 @@ class Remote:
     def roots(self) -> RootStore | HostedRoots:
         """Its root."""
         return self.hosted if self.is_hosted else RootStore(self.storage)
+
+    def read_root(self, hint: str | None = None) -> Root:
+        """Return what its root says now.
+
+        Raises:
+            NotFoundError: nothing was pushed to it yet; the hint says what to do.
+        """
+        root = self.roots.read()
+        if root is None:
+            raise NotFoundError(f"nothing was pushed to {self.settings.url} yet", hint=hint)
+        return root
 
     @cached_property
     def packs(self) -> RemotePacks:
