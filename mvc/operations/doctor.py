@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -17,7 +16,7 @@ from mvc.fs import write_durable
 from mvc.ids import hash_chunk
 from mvc.workspace.gates import read_gates
 from mvc.workspace.pending import find_pending, is_bisecting
-from mvc.workspace.staging import staging_folder
+from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,10 +100,7 @@ def doctor(context: Context) -> DoctorReport:
 
 def _measure_disk(context: Context, block: bytes) -> tuple[float, float]:
     """Return bytes a second and seconds a sync; what is written for it is removed."""
-    with contextlib.ExitStack() as stack:
-        with context.history.lock():
-            scratch = stack.enter_context(staging_folder(context.git_dir))
-        stack.callback(shutil.rmtree, scratch)  # even if a journal keeps scratch folders
+    with scratch_folder(context) as scratch:
         write_s = _timed(lambda: write_durable(scratch / "big", [block]))
         sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
     return len(block) / write_s, sync_s

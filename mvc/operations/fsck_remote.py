@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ from mvc.remotes.remote import open_remote
 from mvc.upkeep.broken_objects import set_broken_aside
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.context import STORE_DIR_NAME
-from mvc.workspace.staging import staging_folder
+from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,9 +66,7 @@ def fsck_remote(
             root = there.read_root()
         except FormatError as error:
             return _report([Problem("bad-root", error.message)], data=data)
-        with ExitStack() as held:
-            with context.history.lock():
-                folder = held.enter_context(staging_folder(context.git_dir))
+        with scratch_folder(context) as folder:
             report = _check(folder, there, root, data=data, progress=progress)
         # What is missing may have been joined into another pack since the root was read.
         if report.ok or there.roots.read() == root:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,10 +45,10 @@ from mvc.remotes.sweeping import (
 )
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.sweep import DEFAULT_GRACE_S
-from mvc.workspace.staging import staging_folder
+from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
@@ -125,7 +124,7 @@ def plan_gc_remote(
 ) -> RemoteGcPlan:
     """Return what a gc of a remote would do; nothing changes there. See ``Repo.plan_gc_remote``."""
     there, grace_s = _open(context, remote, grace_s)
-    with _scratch(context) as folder:
+    with scratch_folder(context) as folder:
         return _Look(there, folder, there.read_root()).plan(grace_s)
 
 
@@ -140,7 +139,7 @@ def gc_remote(
     there, grace_s = _open(context, remote, grace_s)
     require_safe_refs(context, there.settings, has_root=True)
     for _ in range(MAX_ROUNDS):
-        with _scratch(context) as folder:
+        with scratch_folder(context) as folder:
             look = _Look(there, folder, there.read_root())
             try:
                 plan = look.plan(grace_s)
@@ -168,14 +167,6 @@ def _roots_of(there: Remote) -> RootStore:
     raise UnsupportedError(
         f"the history of {there.settings.url} is on a Git host: what its content is needed for is not known here"
     )
-
-
-@contextmanager
-def _scratch(context: Context) -> Iterator[Path]:
-    with ExitStack() as held:
-        with context.history.lock():
-            folder = held.enter_context(staging_folder(context.git_dir))
-        yield folder
 
 
 def _delete(there: Remote, plan: RemoteGcPlan, left_packs: int, new_bytes: int) -> RemoteGcResult:

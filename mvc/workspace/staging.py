@@ -60,6 +60,16 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def scratch_folder(context: Context) -> Iterator[Path]:
+    """Yield a new folder for work that no journal knows; it is removed at the end."""
+    with contextlib.ExitStack() as held:
+        with context.history.lock():
+            folder = held.enter_context(staging_folder(context.git_dir))
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
 def sweep(git_dir: Path) -> None:
     """Remove the folders of dead processes; only under the lock."""
     for folder in find_dead(git_dir):
