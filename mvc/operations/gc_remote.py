@@ -23,10 +23,9 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, find_unsafe
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
-from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
+from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.history.transfer import list_packed, write_objects
 from mvc.ids import PackId, split_ids
-from mvc.operations.push import MAX_ROUNDS
 from mvc.progress import announce
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.history import CROWD_PACKS, bring_history, choose_crowd, fetch_packs, list_chunks
@@ -41,6 +40,7 @@ from mvc.remotes.sweeping import (
     delete_unnamed,
     list_unnamed,
     note_unnamed,
+    plan_until_it_holds,
     without_packs,
 )
 from mvc.storage.local import LocalStorage
@@ -138,18 +138,18 @@ def gc_remote(
     """Remove from a remote what its refs and channels do not reach; see ``Repo.gc_remote``."""
     there, grace_s = _open(context, remote, grace_s)
     require_safe_refs(context, there.settings, has_root=True)
-    for _ in range(MAX_ROUNDS):
+
+    def sweep() -> tuple[RemoteGcPlan, int, int]:
         with scratch_folder(context) as folder:
             look = _Look(there, folder, there.read_root())
-            try:
-                plan = look.plan(grace_s)
-                new_bytes = look.join_history()
-                for batch in plan.sweep.batches:
-                    new_bytes += look.replace_packs(batch, progress)
-            except MovedError:
-                continue
-        return _delete(there, plan, look.left_packs, new_bytes)
-    raise ConflictError(f"{there.settings.url} changes again and again; try later")
+            plan = look.plan(grace_s)
+            new_bytes = look.join_history()
+            for batch in plan.sweep.batches:
+                new_bytes += look.replace_packs(batch, progress)
+            return plan, look.left_packs, new_bytes
+
+    trouble = f"{there.settings.url} changes again and again"
+    return _delete(there, *plan_until_it_holds(sweep, trouble))
 
 
 def _open(context: Context, name: str | None, grace_s: float | None) -> tuple[Remote, float]:

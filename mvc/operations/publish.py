@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.history.refnames import is_ref_name
 from mvc.history.transfer import list_tree
-from mvc.operations.push import MAX_ROUNDS, send
+from mvc.operations.push import send
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Channel, Root
-from mvc.remotes.sweeping import MovedError
+from mvc.remotes.sweeping import plan_until_it_holds
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
@@ -79,15 +79,16 @@ def publish(
             hint="publish to a remote that is a store",
         )
     needed = list_tree(context.history.objects, context.history.read_commit(commit).tree)
-    url, sent_bytes = str(there.settings.url), 0
-    for _ in range(MAX_ROUNDS):
+    url = str(there.settings.url)
+
+    def attempt() -> Publication:
         root = there.roots.read() or Root()
         old = root.channels.get(channel)
         if old is not None and old.commit == commit:
-            return Publication(url, channel, commit, old.number, commit, sent_bytes)
+            return Publication(url, channel, commit, old.number, commit, 0)
         new = Channel(commit, 1 if old is None else old.number + 1)
 
-        def move(now: Root, old: Channel | None = old, new: Channel = new) -> Root:
+        def move(now: Root) -> Root:
             if now.channels.get(channel) != old:
                 raise ConflictError(
                     f"channel {channel!r} moved on the remote meanwhile",
@@ -95,20 +96,18 @@ def publish(
                 )
             return replace(now, channels={**now.channels, channel: new})
 
-        try:
-            sent_bytes += send(
-                context,
-                there,
-                root,
-                [],
-                progress,
-                tips=[commit],
-                needed=needed,
-                update=move,
-                patience=_PATIENCE,
-            )
-        except MovedError:
-            continue
+        sent_bytes = send(
+            context,
+            there,
+            root,
+            [],
+            progress,
+            tips=[commit],
+            needed=needed,
+            update=move,
+            patience=_PATIENCE,
+        )
         previous = None if old is None else old.commit
         return Publication(url, channel, commit, new.number, previous, sent_bytes)
-    raise ConflictError("the remote is being swept again and again; try later")
+
+    return plan_until_it_holds(attempt)

@@ -19,7 +19,7 @@ from mvc.remotes.history import list_chunks, list_new, send_history
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Listing, Root, with_packs
-from mvc.remotes.sweeping import MovedError, check_base
+from mvc.remotes.sweeping import MovedError, check_base, plan_until_it_holds
 from mvc.remotes.tracking import find_remote, find_upstream
 from mvc.remotes.tracking import set_upstream as upstream
 from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, holds_sweep_lock
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
-
-MAX_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +83,24 @@ def push(
     wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
     if not (refspecs or all_branches or tags or set_upstream):
         _check_upstream(context, there)
-    sent_bytes = 0
-    for _ in range(MAX_ROUNDS):
+
+    def attempt() -> PushResult:
         root = there.roots.read() or Root()
         if lease is not False:
             _check_lease(context, there, root, wanted, lease)
         moves = _plan(context, root, wanted, force=force or lease is not False)
         changes = [move for move in moves if move.status != "unchanged"]
+        sent_bytes = 0
         if changes and not dry_run:
             require_safe_refs(context, there.settings, has_root=bool(root.nonce))
-            try:
-                sent_bytes += send(context, there, root, changes, progress)
-            except MovedError:
-                continue
+            sent_bytes = send(context, there, root, changes, progress)
         if not dry_run:
             _track(context, there, moves)
             if set_upstream:
                 _follow(context, there, wanted)
         return PushResult(str(there.settings.url), tuple(moves), sent_bytes)
-    raise ConflictError("the remote is being swept again and again; try later")
+
+    return plan_until_it_holds(attempt)
 
 
 def _check_upstream(context: Context, there: Remote) -> None:

@@ -12,26 +12,30 @@ for when a sweep may end what another one has announced and, maybe, was killed i
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mvc.chunkstore.listing import PACKS
 from mvc.errors import ConflictError, StorageError
 from mvc.remotes.root import Listing, Root, is_object_name, list_key, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mvc.remotes.hosted import HostedRoots
     from mvc.remotes.root_store import RootStore
     from mvc.storage.protocol import Storage
+
+V = TypeVar("V")
 
 _FOLDERS = (PACKS, "history/", "lists/")
 LEASE_S = 3600
 """After this long a sweep may end what another one announced: its last request is over by then."""
 _SLOW_S = LEASE_S / 2
 _AT_ONCE = 250
+_MAX_ROUNDS = 5
 
 
 class MovedError(Exception):
@@ -53,6 +57,20 @@ class Unnamed:
     keys: tuple[str, ...]
     size_bytes: int
     since_s: float | None
+
+
+def plan_until_it_holds(
+    attempt: Callable[[], V], trouble: str = "the remote is being swept again and again"
+) -> V:
+    """Return what an attempt returns that reads the root, plans and writes; ``MovedError`` starts another.
+
+    Raises:
+        ConflictError: there were several, and no plan held.
+    """
+    for _ in range(_MAX_ROUNDS):
+        with contextlib.suppress(MovedError):
+            return attempt()
+    raise ConflictError(f"{trouble}; try later")
 
 
 def check_base(
