@@ -10,6 +10,8 @@ from mvc.history.config import last_value
 from mvc.history.refnames import HEADS, REMOTES, TAGS, is_ref_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mvc.history.config import Config
 
 _HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to delete'
@@ -78,6 +80,12 @@ def fetch_specs(config: Config, remote: str) -> tuple[Refspec, ...]:
     return tuple(map(parse_refspec, texts))
 
 
+def map_first(specs: Iterable[Refspec], name: str) -> tuple[str | None, bool]:
+    """Return what the first refspec that matches makes of a full ref name, and whether it is forced."""
+    known = ((spec.map(name), spec.is_forced) for spec in specs)
+    return next((one for one in known if one[0] is not None), (None, False))
+
+
 def find_tracked(
     config: Config, branch: str, *, to_push: bool = False
 ) -> tuple[str, str, str] | None:
@@ -93,8 +101,7 @@ def find_tracked(
         return None
     if target is None or not target.startswith(HEADS):
         return None
-    found = (spec.map(target) for spec in fetch_specs(config, remote))
-    ref = next((one for one in found if one is not None), None)
+    ref, _ = map_first(fetch_specs(config, remote), target)
     return None if ref is None else (remote, target, ref)
 
 

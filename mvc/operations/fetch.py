@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.history.refspecs import Refspec, find_tracked, parse_refspec
+from mvc.history.refspecs import Refspec, find_tracked, map_first, parse_refspec
 from mvc.history.shallow import write_shallow
 from mvc.remotes.content import bring_content
 from mvc.remotes.history import bring_history, bring_part, list_files
@@ -146,8 +146,7 @@ def _track(targets: Targets, asked: Sequence[Refspec], rules: Sequence[Refspec])
     if not asked:
         return
     for source, name in list(targets):
-        known = ((spec.map(source), spec.is_forced) for spec in rules)
-        ref, is_forced = next((one for one in known if one[0] is not None), (None, False))
+        ref, is_forced = map_first(rules, source)
         if ref is None:
             continue
         if name is None:

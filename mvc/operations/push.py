@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, parse_refspec
+from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, map_first, parse_refspec
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
@@ -126,8 +126,7 @@ def _check_lease(
     """Check that what a push is to overwrite is what was last seen of it."""
     for target, _ in (pair for spec in specs for pair in _match(context, spec)):
         if isinstance(lease, bool):
-            refs = (spec.map(target) for spec in there.settings.fetch)
-            ref = next((one for one in refs if one is not None), None)
+            ref, _ = map_first(there.settings.fetch, target)
             expected = None if ref is None else context.history.find_ref(ref)
         else:
             expected = lease.get(target)
