@@ -129,7 +129,7 @@ def _match(context: Context, root: Root, specs: Sequence[Refspec], *, tags: bool
             names = [name for name in root.refs if spec.map(name) is not None]
             found |= {(name, spec.map(name)): spec.is_forced for name in names}
             continue
-        rules = (spec.source, f"refs/heads/{spec.source}", f"refs/tags/{spec.source}")
+        rules = (spec.source, HEADS + spec.source, TAGS + spec.source)
         name = next((one for one in rules if one in root.refs), None)
         if name is None:
             raise NotFoundError(f"the remote has no {spec.source!r}")

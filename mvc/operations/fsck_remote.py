@@ -31,6 +31,7 @@ from mvc.remotes.mirror import (
     make_mirror,
 )
 from mvc.remotes.remote import open_remote
+from mvc.remotes.root import object_name
 from mvc.upkeep.broken_objects import set_broken_aside
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.context import STORE_DIR_NAME
@@ -168,10 +169,8 @@ def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
 
 def _describe_rest(listing: Listing, sizes: dict[str, int]) -> tuple[str, ...]:
     """Return what is there and not named: garbage, or what is being pushed right now."""
-    named = {*listing.packs, *listing.history}
-    rest = [
-        size for key, size in sizes.items() if key.rpartition("/")[2].partition(".")[0] not in named
-    ]
+    named = listing.names()
+    rest = [size for key, size in sizes.items() if object_name(key) not in named]
     if not rest:
         return ()
     return (f"{len(rest):,} objects ({sum(rest):,} bytes) that the root does not name",)

@@ -343,7 +343,7 @@ def _move_refs(root: Root, changes: Sequence[RefPush]) -> Root:
             refs[change.name] = change.new
     head = root.head
     heads = sorted(name for name in refs if name.startswith(HEADS))
-    if head not in refs and heads and not any(name == head for name in root.refs):
+    if head not in refs and heads and head not in root.refs:
         head = next((one.name for one in changes if one.name in heads), heads[0])
     return replace(root, refs=refs, head=head)
 

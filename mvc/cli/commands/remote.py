@@ -48,9 +48,14 @@ def remote(
         _take(rest, 0, "")
         _list(repo, verbose=verbose, as_json=as_json)
         return
-    looks = {"check": _check, "show": _show, "prune": _prune}
+    looks = {
+        "check": (_check, "check [NAME|URL]"),
+        "show": (_show, "show [NAME]"),
+        "prune": (_prune, "prune [NAME]"),
+    }
     if verb in looks:
-        looks[verb](repo, rest, as_json=as_json)
+        look, usage = looks[verb]
+        look(repo, _take(rest, 1, usage) if rest else (), as_json=as_json)
         return
     verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
         "add": lambda repo, words: _add(repo, words, content),
@@ -86,8 +91,6 @@ def _fields(settings: RemoteSettings) -> dict[str, object]:
 
 
 def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    if len(words) > 1:
-        _take(words, 1, "check [NAME|URL]")
     report = repo.check_remote(*words)
     if as_json:
         write_json(
@@ -110,8 +113,6 @@ def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
 
 
 def _show(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    if len(words) > 1:
-        _take(words, 1, "show [NAME]")
     found = repo.show_remote(*words)
     if as_json:
         write_json(state_fields(found))
@@ -120,8 +121,6 @@ def _show(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
 
 
 def _prune(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    if len(words) > 1:
-        _take(words, 1, "prune [NAME]")
     gone = repo.prune_remote(*words)
     if as_json:
         write_json([pick(one, "source name old") for one in gone])
