@@ -4,16 +4,20 @@ from support.kept_repo import whole_run
 from support.merging import parted
 from support.opened_repo import context, no_waiting_for_the_disk, one, repo, root
 from support.pruned import five_steps
+from support.remote_repos import asked, linked, store
 from support.rollbacks import trained
 
 __all__ = [
+    "asked",
     "context",
     "five_steps",
+    "linked",
     "no_waiting_for_the_disk",
     "one",
     "parted",
     "repo",
     "root",
+    "store",
     "trained",
     "whole_run",
 ]

@@ -18,13 +18,8 @@ from support.remote_repos import CountedStorage, commit_model, make_repo
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    repo = make_repo(tmp_path / "a", str(store))
+def repo(linked):
+    repo = linked
     commit_model(repo)
     repo.push()
     return repo
@@ -65,17 +60,9 @@ def test_what_is_new_comes_and_the_branch_here_stays(repo, copy):
     assert same_files(repo, copy)
 
 
-def test_a_fetch_of_nothing_new_is_one_request(repo, copy, monkeypatch):
-    opened = []
-    real = remote_module.open_store
-
-    def open_counted(*args):
-        opened.append(CountedStorage(real(*args)))
-        return opened[-1]
-
-    monkeypatch.setattr(remote_module, "open_store", open_counted)
+def test_a_fetch_of_nothing_new_is_one_request(repo, copy, asked):
     copy.fetch()
-    assert opened[-1].calls == [("read_tagged", "root")]
+    assert asked[-1].calls == [("read_tagged", "root")]
 
 
 def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypatch):

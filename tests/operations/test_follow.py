@@ -30,13 +30,8 @@ from support.remote_repos import CountedStorage, commit_model, make_repo
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    return make_repo(tmp_path / "a", str(store))
+def repo(linked):
+    return linked
 
 
 @pytest.fixture

@@ -7,18 +7,12 @@ import shutil
 import pytest
 
 from mvc import NotFoundError, UsageError, clone
-from mvc.remotes import remote as remote_module
-from support.remote_repos import CountedStorage, commit_model, make_repo
+from support.remote_repos import commit_model
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    repo = make_repo(tmp_path / "a", str(store))
+def repo(linked):
+    repo = linked
     commit_model(repo)
     commit_model(repo, seed=1)
     repo.create_tag("v1")
@@ -98,20 +92,13 @@ def test_damaged_bytes_there_are_found_with_data(repo, store):
     assert (lost.path, len(lost.commits)) == ("model.safetensors", 1)
 
 
-def test_listings_not_requests_for_each_pack(repo, store, monkeypatch):
+def test_listings_not_requests_for_each_pack(repo, asked):
     for seed in range(2, 6):
         commit_model(repo, seed=seed)
         repo.push()
-    counted = []
-    opened = remote_module.open_store
-
-    def open_counted(*args):
-        counted.append(CountedStorage(opened(*args)))
-        return counted[-1]
-
-    monkeypatch.setattr(remote_module, "open_store", open_counted)
+    asked.clear()
     assert repo.fsck(remote="origin").ok
-    names = [name for one in counted for name, *_ in one.calls]
+    names = [name for one in asked for name, *_ in one.calls]
     assert names.count("list") == 2
     assert "find_size" not in names
     assert "read_into" not in names

@@ -27,14 +27,9 @@ WEEK_S = 7 * 24 * 3600
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
+def repo(linked):
     """A repository whose remote had a branch of its own content, which is gone."""
-    repo = make_repo(tmp_path / "a", str(store))
+    repo = linked
     commit_model(repo)
     repo.push()
     repo.create_branch("side")

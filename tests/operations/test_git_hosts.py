@@ -45,11 +45,6 @@ def host(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def web(host):
     with run_web_host(host.parent) as found:
         yield found

@@ -18,11 +18,6 @@ from support.verbs import WHO
 from support.zygote import Zygote
 
 
-@pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
 def make(folder, store):
     repo = Repo.init(folder, store=store)
     repo.set_config("mvc.chunkbytes", "4096")

@@ -11,13 +11,8 @@ NAME = "model.safetensors"
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    repo = make_repo(tmp_path / "a", str(store))
+def repo(linked):
+    repo = linked
     for seed in range(4):
         commit_model(repo, seed=seed)
     repo.push()

@@ -12,35 +12,15 @@ from hypothesis import strategies as st
 from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, UsageError, clone
 from mvc.formats.pack_index import encode_pack_index, index_records, parse_pack_index
 from mvc.remotes import history
-from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage import limited
 from mvc.storage.local import LocalStorage
-from support.remote_repos import CountedStorage, commit_model, make_repo
+from support.remote_repos import commit_model
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    return make_repo(tmp_path / "a", str(store))
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Return a list of the storages that were opened, which note what they are asked."""
-    opened = []
-    real = remote_module.open_store
-
-    def open_counted(*args):
-        opened.append(CountedStorage(real(*args)))
-        return opened[-1]
-
-    monkeypatch.setattr(remote_module, "open_store", open_counted)
-    return opened
+def repo(linked):
+    return linked
 
 
 def refs_of(store):

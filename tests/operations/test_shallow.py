@@ -12,14 +12,9 @@ from support.verbs import WHO
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
+def repo(linked):
     """Five commits on main, a branch from the third, tags on the second and the last."""
-    repo = make_repo(tmp_path / "a", str(store))
+    repo = linked
     for seed in range(5):
         commit_model(repo, seed=seed)
         if seed == 1:

@@ -23,11 +23,6 @@ def host(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def repo(tmp_path, host, store):
     repo = make_repo(tmp_path / "a")
     repo.add_remote("origin", str(host), str(store))

@@ -13,7 +13,7 @@ from mvc.remotes import sweeping
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from support.bounds import bounded
-from support.remote_repos import commit_model, make_repo
+from support.remote_repos import commit_model
 from support.zygote import Zygote
 
 
@@ -24,14 +24,9 @@ def zygote():
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
+def repo(linked):
     """Some branches, some packs of which only a part is missing on the remote."""
-    repo = make_repo(tmp_path / "a", str(store))
+    repo = linked
     commit_model(repo)
     repo.push()
     for seed in range(1, 4):

@@ -18,7 +18,6 @@ from mvc.remotes import remote as remote_module
 from mvc.remotes.root import with_packs
 from mvc.storage.local import LocalStorage
 from support.lying_remote import put_index
-from support.remote_repos import CountedStorage, make_repo
 from support.verbs import WHO
 
 LAYERS = 40
@@ -36,33 +35,14 @@ def save(repo, seed, changed=range(LAYERS)):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def repo(tmp_path, store):
-    repo = make_repo(tmp_path / "a", str(store))
+def repo(linked):
+    repo = linked
     repo.set_config("mvc.chunkbytes", str(BYTES))
     (repo.worktree / "config.json").write_text("{}\n")
     save(repo, 0)
     save(repo, 1, [7])
     repo.push()
     return repo
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Everything that remotes are asked, from now on."""
-    opened = []
-    real = remote_module.open_store
-
-    def open_counted(*args):
-        opened.append(CountedStorage(real(*args)))
-        return opened[-1]
-
-    monkeypatch.setattr(remote_module, "open_store", open_counted)
-    return opened
 
 
 def reads(asked):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mvc import Repo
+from mvc.remotes import remote as remote_module
 from support.models import write_model
 from support.verbs import WHO
 
@@ -51,3 +54,29 @@ class CountedStorage:
             return result
 
         return call
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A folder to be the store of a remote; nothing is there yet."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def linked(tmp_path, store):
+    """An empty repository whose ``origin`` is that store."""
+    return make_repo(tmp_path / "a", str(store))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The storages of remotes that are opened from now on, which note what they are asked."""
+    opened = []
+    real = remote_module.open_store
+
+    def open_counted(*args):
+        opened.append(CountedStorage(real(*args)))
+        return opened[-1]
+
+    monkeypatch.setattr(remote_module, "open_store", open_counted)
+    return opened

@@ -1,0 +1,3 @@
+from support.remote_repos import asked, linked, store
+
+__all__ = ["asked", "linked", "store"]
