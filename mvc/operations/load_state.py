@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError
 from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import plan_state
+from mvc.workspace.parts import read_part
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, read_state_text
 from mvc.workspace.tensors import ModelTensor, stored_tensors
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mvc.history.values import TreeEntry
+    from mvc.states.factory import Reader
     from mvc.states.reads import TensorRead
     from mvc.workspace.context import Context
 
@@ -59,17 +61,21 @@ def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[Tenso
         return {one.name: one for one in stored_tensors(context, (path, blob, None), manifest)}
 
     # One chunk gives threads nothing to share, so tensors of one chunk are read side by side.
-    short: list[tuple[TensorRead, ModelTensor]] = []
+    short: list[tuple[TensorRead, Reader]] = []
     for read in reads:
         tensor = tensors_of(read.file)[read.tensor]
-        if len(tensor.chunks or ()) == 1:
-            short.append((read, tensor))
+        count, into = len(tensor.chunks or ()), tensor.read_into
+        if read.part is not None:
+            runs = tuple(read.part.cut(tensor.chunk_bytes))
+            count, into = len(runs), partial(read_part, context, tensor, read.part, runs)
+        if count == 1:
+            short.append((read, into))
         else:
-            read.fill(tensor.read_into)
+            read.fill(into)
 
-    def fill(job: tuple[TensorRead, ModelTensor], _: None) -> int:
-        read, tensor = job
-        read.fill(tensor.read_into)
+    def fill(job: tuple[TensorRead, Reader], _: None) -> int:
+        read, into = job
+        read.fill(into)
         return read.size_bytes
 
     for_each(short, lambda: None, fill, threads=context.store.threads)

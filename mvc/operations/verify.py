@@ -6,7 +6,6 @@ another header, format or number of shards is distinguished from one whose tenso
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,12 +22,14 @@ from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes, compare_texts
-from mvc.states.state import encode_state, find_files
+from mvc.states.state import encode_spread, find_files
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.parts import LivePart, find_different_parts
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
+from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
 from mvc.workspace.tensors import live_tensors, stored_tensors
 from mvc.workspace.worktree import find_file_stat, read_link, scan_files
@@ -117,15 +118,20 @@ class StateCheck:
 
 
 def verify_state(context: Context, state: Mapping[str, object], revision: str) -> StateCheck:
-    """Compare a live state with a commit's, bit by bit; it is not copied as a whole."""
+    """Compare a live state with a commit's, bit by bit; it is not copied as a whole.
+
+    Of a DTensor what is here is compared.
+    """
     commit = context.history.resolve(revision)
     text = read_state_text(context, commit, revision)
     tree = context.history.read_tree(commit)
     check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
-    live = {file.path: file for file in encode_state(state, find_files(text))}
+    files, spread = encode_spread(state, find_files(text))
+    live = {file.path: file for file in files}
     own_text = live[STATE_FILE]
     differences = compare_texts(text, read_bytes(own_text.source, 0, own_text.layout.size_bytes))
     chunks: list[LiveChunk[tuple[str, str]]] = []
+    parts: list[LivePart] = []
     tensors = size_bytes = 0
     for path in sorted(live.keys() - {STATE_FILE}):
         manifest = find_manifest(context, tree[path].blob) if path in tree else None
@@ -134,12 +140,21 @@ def verify_state(context: Context, state: Mapping[str, object], revision: str) -
         stored = {one.segment: one for one in manifest.segments}
         for old, new in pair_segments(stored, live[path].layout.segments):
             tensors += 1
-            size_bytes += old.size_bytes
             ids, place = stored[old].chunks, (path, old.tensors[0].name)
+            array = spread.get(place)
+            if array is not None and array.part is not None:
+                own = (array.source, array.part, stored[old], manifest.chunk_bytes, place)
+                parts.append(LivePart(*own))
+                size_bytes += array.part.size_bytes
+                continue
+            size_bytes += old.size_bytes
             source = live[path].source
             chunks += cut_live(source, new.start, old.size_bytes, ids, manifest.chunk_bytes, place)
-    wrong = find_different(chunks, threads=context.store.threads)
-    totals = Counter(chunk.place for chunk in chunks)
+    versions = {path: tree[path].blob for path in {one.place[0] for one in parts}}
+    check_content(context, versions.items(), commit=commit)
+    wrong, totals = find_different_parts(context, parts)
+    wrong |= find_different(chunks, threads=context.store.threads)
+    totals.update(chunk.place for chunk in chunks)
     for place, numbers in sorted(wrong.items()):
         count = f" in {len(numbers)} of {totals[place]} chunks" if totals[place] > 1 else ""
         differences.append(f"tensor {place[1]!r} of {place[0]} differs{count}")

@@ -154,7 +154,8 @@ class TrainingStates(OpenRepo):
             revision: which commit.
             framework: ``torch`` (or ``pt``) returns what was committed, ``numpy`` (or ``np``) arrays
                 for all tensors (and needs no torch).
-            into: live tensors of the same structure to fill in place.
+            into: live tensors of the same structure to fill in place; a DTensor takes its part, and
+                only the chunks with something of that are read.
 
         Raises:
             ConflictError: ``into`` has another structure or shape than the state.

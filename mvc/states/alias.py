@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc.errors import UnsupportedError
+from mvc.states.document import PART
 from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.encode import PlacedArray
 from mvc.states.files import LiveArray
@@ -184,7 +185,7 @@ def _make_storage(
     base = next((item for item in covering if item.array.is_torch == has_torch), None)
     if base is None:
         base = _add_union(group, members, is_torch=has_torch)
-    kept = ("$", "in", "name", "dtype", "shape", "strides")
+    kept = ("$", "in", "name", "dtype", "shape", "strides", PART)
     node = {name: base.node[name] for name in kept if name in base.node}
     skew = 0 if group.is_tie else _find_skew(group, members)
     return node | ({"skew": skew} if skew else {})

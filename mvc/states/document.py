@@ -22,6 +22,8 @@ JsonValue: TypeAlias = (
 Node: TypeAlias = dict[str, Any]
 """A JSON object whose key ``$`` says what it is."""
 
+PART = "part"
+"""Field of an array of which its file holds a box: in an image of what one rank has, nowhere else."""
 STATE_FILE = "state.json"
 """Name of the file with structure and scalars."""
 TENSOR_SUFFIX = ".safetensors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
 from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
-from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, TENSOR_SUFFIX
+from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, PART, TENSOR_SUFFIX
 from mvc.states.elements import find_numpy_element, stored_form
 from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
@@ -60,9 +60,13 @@ class PlacedArray:
 
 @dataclass(slots=True)
 class EncodeWalk:
-    """One walk over a state; ``is_flat`` puts all of its arrays into one file."""
+    """One walk over a state; ``is_flat`` puts all of its arrays into one file.
+
+    With ``is_local``, a file holds what is here of an array that is spread over several processes.
+    """
 
     is_flat: bool = False
+    is_local: bool = False
     # drafts by top-level key, in the order of the state
     files: dict[object, FileDraft] = field(default_factory=dict)
     placed: list[PlacedArray] = field(default_factory=list)
@@ -196,11 +200,15 @@ class EncodeWalk:
         if file is None:
             path = self._file_names.give(escape_file_name(_label(top))) + TENSOR_SUFFIX
             file = self.files[top] = FileDraft(path)
-        name = file.add(".".join(map(_label, steps[1:] or [top])), array)
-        node: Node = {"$": kind, "in": file.path, "name": name}
+        node: Node = {"$": kind, "in": file.path, "name": ""}
         node |= {"dtype": array.element.name, "shape": list(array.shape)}
         if array.strides is not None:
             node["strides"] = list(array.strides)
+        if self.is_local and array.spread is not None:
+            box = array.spread.mine
+            node[PART] = {"offsets": list(box.offsets), "sizes": list(box.sizes)}
+            array = replace(array, shape=box.sizes, spread=None)
+        node["name"] = file.add(".".join(map(_label, steps[1:] or [top])), array)
         self.placed.append(PlacedArray(array, node, file))
         return node
 

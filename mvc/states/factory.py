@@ -25,12 +25,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mvc.numbers.parts import TensorPart
     from mvc.states.elements import AnyDType, ElementType
 
 Reader: TypeAlias = "Callable[[memoryview], None]"
 """Fills a buffer with the bytes of an array in file order."""
 Filler: TypeAlias = "Callable[[Reader], None]"
 """Has a reader fill an array, or a buffer of its size, once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A live array: how to fill it, where it is, and which part of the stored one it takes."""
+
+    fill: Filler
+    region: Region | None
+    part: TensorPart | None = None  # None is all of it
+
+
 _NUMPY_NAMES = {"bool": "|b1", "float4_e2m1fn_x2": "|u1"}
 
 
@@ -73,8 +85,8 @@ class NumpyFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> tuple[Filler, Region | None] | None:
-        """Return how to fill a live array in place, and where it is; None if it is not an array.
+    ) -> Target | None:
+        """Return how to fill a live array in place; None if it is not an array.
 
         Another dtype or shape, or an array that cannot be written to, is a ConflictError.
         """
@@ -92,7 +104,7 @@ class NumpyFactory(PlainScalars):
         address = live.__array_interface__["data"][0]
         words = view_memory(address, shape, live.strides, element, live, writable=True)
         region = Region("cpu", address, shape, live.strides, element.name, element.size_bytes)
-        return partial(fill_words, words), region if live.size else None
+        return Target(partial(fill_words, words), region if live.size else None)
 
 
 def numpy_dtype(element: ElementType) -> AnyDType:

@@ -19,6 +19,7 @@ from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
 from mvc.checkpoints.safetensors import DTYPES, LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
 from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.formats.layout import FileLayout, single_tensor
+from mvc.numbers.parts import TensorPart
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
 
@@ -64,6 +65,13 @@ class LiveArray:
     def size_bytes(self) -> int:
         """Length of all of its elements, here or elsewhere."""
         return math.prod(self.shape) * self.element.size_bytes
+
+    @property
+    def part(self) -> TensorPart | None:
+        """The part of it that ``source`` holds, or None if that is all of it."""
+        if self.spread is None:
+            return None
+        return TensorPart(self.shape, self.spread.mine, self.element.size_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,14 +30,18 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 2**22
 
 
-def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
-    """Return the files of an image, given by name, as ``encode_state`` returned them."""
+def open_image(files: Mapping[str, memoryview], *, is_local: bool = False) -> list[StateFile]:
+    """Return the files of an image, given by name, as ``encode_state`` returned them.
+
+    With ``is_local`` it may be the image of one rank, with parts of arrays.
+    """
     text = _get_text(files)
     document = parse_document(text)
     if {*document.files, STATE_FILE} != files.keys():
         raise FormatError(f"an image holds other files than its {STATE_FILE} names")
     found = [_open_file(path, data) for path, data in files.items()]
-    check_sizes(text, measure_tensors((file.path, file.layout) for file in found))
+    sizes = measure_tensors((file.path, file.layout) for file in found)
+    check_sizes(text, sizes, is_local=is_local)
     return found
 
 
@@ -58,7 +62,7 @@ def read_image(
     into: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Return the state of an image; ``framework``, ``into`` and errors as for ``Repo.load_state``."""
-    opened = {file.path: file for file in open_image(files)}
+    opened = {file.path: file for file in open_image(files, is_local=True)}
     places = {
         path: {one.tensors[0].name: one for one in file.layout.segments if one.is_plain}
         for path, file in opened.items()
@@ -69,7 +73,8 @@ def read_image(
 
     sizes = measure_tensors((path, file.layout) for path, file in opened.items())
     text = bytes(files[STATE_FILE])
-    return decode_state(text, read_tensor, sizes=sizes, framework=framework, into=into)
+    options: dict[str, Any] = {"framework": framework, "into": into, "is_local": True}
+    return decode_state(text, read_tensor, sizes=sizes, **options)
 
 
 def outline_image(files: Mapping[str, memoryview]) -> dict[str, Any]:
@@ -89,8 +94,8 @@ def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) 
     Files that are not those of a state are a FormatError, a live value that is not data an
     UnsupportedError.
     """
-    stored = {file.path: file for file in open_image(files)}
-    live = {file.path: file for file in encode_state(state, stored)}
+    stored = {file.path: file for file in open_image(files, is_local=True)}
+    live = {file.path: file for file in encode_state(state, stored, is_local=True)}
     text = live[STATE_FILE].source
     found = compare_texts(bytes(files[STATE_FILE]), read_bytes(text, 0, text.size_bytes))
     for path in sorted(stored.keys() & live.keys() - {STATE_FILE}):

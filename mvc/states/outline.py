@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from mvc.dtypes import count_elements
-from mvc.errors import UnsupportedError
+from mvc.errors import FormatError, UnsupportedError
 from mvc.states.containers import open_node
 from mvc.states.decode import ABSENT, BLOBS, DecodeWalk
-from mvc.states.document import encode_text, get_field, parse_document
+from mvc.states.document import PART, encode_text, get_field, parse_document
 from mvc.states.elements import find_numpy_element
 from mvc.states.factory import NumpyFactory
-from mvc.states.reads import ReadTable, get_form, load_torch
+from mvc.states.reads import ReadTable, get_form, load_torch, measure_array
 from mvc.states.refusals import Attribute, format_path
 
 if TYPE_CHECKING:
@@ -80,10 +79,15 @@ def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = Fal
     return walk.decode_state(document.state) if node is ABSENT else walk.decode(node)
 
 
-def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> None:
-    """Check that files (file → tensor → bytes) hold all the arrays of a state; FormatError if not."""
+def check_sizes(
+    state_json: bytes, sizes: Mapping[str, Mapping[str, int]], *, is_local: bool = False
+) -> None:
+    """Check that files (file → tensor → bytes) hold all the arrays of a state; FormatError if not.
+
+    With ``is_local`` they may hold parts of arrays, as those of one rank do.
+    """
     document = parse_document(state_json)
-    table = _SizeTable(sizes, (), _load_any)
+    table = _SizeTable(sizes, (), _load_any, is_local)
     DecodeWalk(table, is_first=False).decode_state(document.state)
     for node in document.shared:
         table.get(node)
@@ -95,8 +99,8 @@ class _OutlineTable(ReadTable):
             size = get_field(node, "size_bytes", int)
             outline = ArrayOutline("bytes", "uint8", (size,))
         else:
-            element, shape = get_form(node)
-            size = count_elements(shape) * element.size_bytes
+            _, shape = get_form(node)
+            size = measure_array(node)
             kind = "tensor" if node["$"] == "tensor" else "array"
             outline = ArrayOutline(kind, get_field(node, "dtype", str), shape)
         self._note(node, size)
@@ -122,6 +126,8 @@ class _SizeTable(_OutlineTable):
     """Checks that files hold the bytes of every array."""
 
     def _note(self, node: Node, size_bytes: int) -> None:
+        if PART in node and not self.takes_parts:
+            raise FormatError("state.json has a part of a tensor, not the whole")
         self.check_held(node, size_bytes)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
 from mvc.errors import ConflictError, FormatError, UnsupportedError
-from mvc.states.document import check_fields, get_dims, get_field
+from mvc.numbers.boxes import Box, is_inside
+from mvc.states.document import PART, check_fields, get_dims, get_field
 from mvc.states.elements import get_numpy_element, get_torch_element
 from mvc.states.factory import ArrayForm, NumpyFactory, fill_words, numpy_dtype, view_array
 from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
@@ -24,9 +25,10 @@ from mvc.states.refusals import format_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mvc.numbers.parts import TensorPart
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
-    from mvc.states.factory import Filler
+    from mvc.states.factory import Filler, Target
     from mvc.states.torch_arrays import TorchFactory
 
     Factory: TypeAlias = NumpyFactory | TorchFactory
@@ -50,7 +52,7 @@ def load_torch() -> TorchFactory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRead:
-    """One tensor of a file that has to be read, and where its bytes go."""
+    """One tensor of a file that has to be read, or a part of it, and where its bytes go."""
 
     file: str
     tensor: str
@@ -59,6 +61,7 @@ class TensorRead:
     # filled in any order and from many threads, each of them once. A tensor that is not contiguous,
     # or not on the host, takes memory of its size while it is filled.
     fill: Filler
+    part: TensorPart | None = None  # None is the whole tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +81,7 @@ class ReadTable:
     sizes: Mapping[str, Mapping[str, int]]  # bytes of every tensor of every file
     shared: Sequence[Node]  # nodes of the shared storages
     load_factory: Callable[[], Factory]  # returns what makes tensors
+    takes_parts: bool = False  # whether a node may stand for a part of a tensor
     # what has to be read, complete once all nodes are added
     reads: list[TensorRead] = field(default_factory=list)
     _held: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -106,16 +110,21 @@ class ReadTable:
         """Add a tensor or an array; ``live`` is the one to fill in place, if it is an array."""
         is_tensor = node["$"] == "tensor"
         flags = ("parameter", "grad") if is_tensor else ()
-        check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides")
+        parts = (PART,) if self.takes_parts else ()
+        check_fields(node, *_PLACE, *flags, *parts, "strides", "shared", "offset", "byte_strides")
         element, shape = get_form(node)
-        size = count_elements(shape) * element.size_bytes
-        self.check_held(node, size)
+        self.check_held(node, measure_array(node))
         factory = self.load_factory() if is_tensor else _NUMPY
         found = factory.find_live(live, element, shape, steps)
         if found is not None:
             self._values[id(node)] = live
-            self._fill_live(node, size, found, steps)
+            self._fill_live(node, found, steps)
             return
+        if PART in node:
+            raise ConflictError(
+                f"only a part of {format_path(steps)} is stored there",
+                hint="pass a DTensor that has this part",
+            )
         storage, form = self._place(node, element, shape)
         if is_tensor:
             parameter, grad = (node.get(name, False) is True for name in flags)
@@ -179,29 +188,30 @@ class ReadTable:
         self._add_read(node, size, partial(fill_words, words))
         return _Storage(memory, size + skew, skew, form)
 
-    def _fill_live(
-        self,
-        node: Node,
-        size: int,
-        found: tuple[Filler, Region | None],
-        steps: Sequence[object],
-    ) -> None:
-        fill, region = found
+    def _fill_live(self, node: Node, found: Target, steps: Sequence[object]) -> None:
+        region, part = found.region, found.part
+        if PART in node:
+            if part is None or part.box != get_box(node):
+                raise ConflictError(f"{format_path(steps)} is not the part that is stored there")
+            part = None  # what is stored is all of this part
+        size = measure_array(node) if part is None else part.size_bytes
         stored: tuple[str, ...] = (node["in"], node["name"])
         if "shared" in node:
             stored = tuple(str(node.get(name)) for name in ("shared", "offset", "byte_strides"))
         known = stored if region is None else self._filled.setdefault(region, stored)
         if known is stored:
-            self._add_read(node, size, fill)
+            self._add_read(node, size, found.fill, part)
         elif known != stored:
             raise ConflictError(
                 f"{format_path(steps)} shares its memory with another live tensor, "
                 "but not with that one in the stored state"
             )
 
-    def _add_read(self, node: Node, size: int, fill: Filler) -> None:
+    def _add_read(
+        self, node: Node, size: int, fill: Filler, part: TensorPart | None = None
+    ) -> None:
         if size:
-            self.reads.append(TensorRead(node["in"], node["name"], size, fill))
+            self.reads.append(TensorRead(node["in"], node["name"], size, fill, part))
 
     def _claim(self, node: Node, size: int) -> None:
         self.check_held(node, size)
@@ -230,6 +240,21 @@ def get_form(node: Node) -> tuple[ElementType, tuple[int, ...]]:
     name = get_field(node, "dtype", str)
     get_element = get_torch_element if node["$"] == "tensor" else get_numpy_element
     return get_element(name), get_dims(node, "shape")
+
+
+def measure_array(node: Node) -> int:
+    """Return the bytes that a file holds of an array; FormatError if its node is not one."""
+    element, shape = get_form(node)
+    return count_elements(get_box(node).sizes if PART in node else shape) * element.size_bytes
+
+
+def get_box(node: Node) -> Box:
+    """Return the part of a tensor that a node stands for; FormatError if it is none of it."""
+    part = get_field(node, PART, dict)
+    box = Box(get_dims(part, "offsets"), get_dims(part, "sizes"))
+    if part.keys() != {"offsets", "sizes"} or not is_inside(get_dims(node, "shape"), box):
+        raise FormatError("state.json has a part that is not inside its tensor")
+    return box
 
 
 def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,8 +23,10 @@ the types above, object arrays, quantised, nested, meta and distributed tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc.dtypes import get_framework
@@ -51,22 +53,43 @@ if TYPE_CHECKING:
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
+    from mvc.states.files import LiveArray
 
 
 def encode_state(
-    state: Mapping[str, object], like: Collection[str] | None = None
+    state: Mapping[str, object], like: Collection[str] | None = None, *, is_local: bool = False
 ) -> list[StateFile]:
     """Return the virtual files of a state; no array is copied.
 
     There is a safetensors file for each top-level key with an array in it, in the order of the
     state (a flat state dict has all of them in ``model.safetensors``), and ``state.json`` at the
     end. ``like`` are the files of a stored state to compare with: older ones were never flat. The
-    arrays are read when the files are, and must neither change nor go away before that.
+    arrays are read when the files are, and must neither change nor go away before that. With
+    ``is_local`` the file of an array that is spread over several processes holds the part that is
+    here; without, there is none.
     """
-    walk = state_encode.EncodeWalk()
+    walk = state_encode.EncodeWalk(is_local=is_local)
     encoded = encode_walk(state, walk, like)
     refuse_parts(walk)
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
+
+
+def encode_spread(
+    state: Mapping[str, object], like: Collection[str]
+) -> tuple[list[StateFile], dict[tuple[str, str], LiveArray]]:
+    """Return what ``encode_state`` does, and by file and name the arrays that files lack.
+
+    Those are spread over several processes, and none has the whole.
+    """
+    walk = state_encode.EncodeWalk()
+    encoded = encode_walk(state, walk, like)
+    text = plain_file(STATE_FILE, encode_document(encoded.document))
+    spread = {
+        (item.file.path, item.node["name"]): item.array
+        for item in walk.placed
+        if item.array.spread is not None
+    }
+    return [*encoded.files, text], spread
 
 
 def refuse_parts(walk: state_encode.EncodeWalk) -> None:
@@ -156,6 +179,7 @@ def plan_state(
     *,
     framework: str = "torch",
     into: Mapping[Any, object] | None = None,
+    is_local: bool = False,
 ) -> StatePlan:
     """Check a whole state, allocate its arrays and say what has to be read.
 
@@ -163,11 +187,12 @@ def plan_state(
     ``framework="numpy"`` returns NumPy objects for torch's, without importing torch (see
     ``factory``). ``into`` holds live containers with some of the state's arrays, never more; they
     are filled in place and become part of the result. Only their arrays count; scalars come from
-    the state. If a live array does not fit, nothing was changed.
+    the state. If a live array does not fit, nothing was changed. With ``is_local`` a file may hold
+    a part of an array, which a live one has to have as well.
     """
     load = load_torch if get_framework(framework) == "torch" else NumpyFactory
     document = parse_document(state_json)
-    table = ReadTable(sizes, document.shared, load)
+    table = ReadTable(sizes, document.shared, load, is_local)
     walk = state_decode.DecodeWalk(table, is_first=True)
     walk.decode_state(document.state, state_decode.ABSENT if into is None else into)
     return StatePlan(tuple(table.reads), table, document.state)
@@ -180,13 +205,26 @@ def decode_state(
     sizes: Mapping[str, Mapping[str, int]],
     framework: str = "torch",
     into: Mapping[Any, object] | None = None,
+    is_local: bool = False,
 ) -> dict[Any, Any]:
     """Return a state, reading one tensor after the other; arguments and errors of ``plan_state``.
 
     ``read_tensor`` fills a buffer with a tensor, given file and name. If it fails, some of ``into``
     has been filled already.
     """
-    plan = plan_state(state_json, sizes, framework=framework, into=into)
+    plan = plan_state(state_json, sizes, framework=framework, into=into, is_local=is_local)
     for read in plan.reads:
-        read.fill(lambda buffer, read=read: read_tensor(read.file, read.tensor, buffer))  # type: ignore[misc]  # mypy cannot infer a default of a lambda
+        read.fill(partial(_read_one, read, read_tensor))
     return plan.build()
+
+
+def _read_one(
+    read: TensorRead, read_tensor: Callable[[str, str, memoryview], None], buffer: memoryview
+) -> None:
+    if read.part is None:
+        read_tensor(read.file, read.tensor, buffer)
+        return
+    whole = memoryview(bytearray(math.prod(read.part.shape) * read.part.item_bytes))
+    read_tensor(read.file, read.tensor, whole)
+    for run in read.part.cut(len(whole)):
+        read.part.take(run, whole, buffer)

@@ -19,7 +19,7 @@ from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.numbers.boxes import iterate_slabs, whole_box
 from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.factory import ArrayForm, fill_words
+from mvc.states.factory import ArrayForm, Target, fill_words
 from mvc.states.files import LiveArray
 from mvc.states.memory import (
     HostArray,
@@ -312,10 +312,11 @@ class TorchFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> tuple[Filler, Region | None] | None:
-        """Return how to fill a live tensor, and where it is; None if it is not a tensor.
+    ) -> Target | None:
+        """Return how to fill a live tensor; None if it is not a tensor.
 
-        A tensor that does not fit, or cannot be filled, is a ConflictError or UnsupportedError.
+        Of a DTensor what is here is filled. A tensor that does not fit, or cannot be filled, is a
+        ConflictError or UnsupportedError.
         """
         if not isinstance(live, torch.Tensor):
             return None
@@ -328,22 +329,25 @@ class TorchFactory(PlainScalars):
         _, array = describe_tensor(live, steps)
         if isinstance(array, dict):
             raise UnsupportedError(f"{path} is sparse and cannot be filled in place")
-        region = array.region
-        if array.source.size_bytes and (
-            region is None
-            or any(d > 1 and not s for d, s in zip(shape, region.strides, strict=True))
-        ):
-            raise ConflictError(f"{path} cannot be filled in place", hint="pass a clone() of it")
-        if isinstance(array.source, TorchArray):
-            return partial(fill_device, live.detach()), region
-        words = (
-            np.empty(0, np.uint8)
-            if region is None
-            else view_memory(
-                region.address, shape, region.strides, array.element, live, writable=True
-            )
-        )
-        return partial(fill_words, words), region
+        local = get_local(live) if is_sharded(live) else live
+        plain = array if array.part is None else _describe_strided(local, steps)
+        return Target(_find_filler(local, plain, path), array.region, array.part)
+
+
+def _find_filler(tensor: torch.Tensor, array: LiveArray, path: str) -> Filler:
+    """Return how to fill a tensor, which an array describes."""
+    region = array.region
+    if array.source.size_bytes and (
+        region is None
+        or any(d > 1 and not s for d, s in zip(array.shape, region.strides, strict=True))
+    ):
+        raise ConflictError(f"{path} cannot be filled in place", hint="pass a clone() of it")
+    if isinstance(array.source, TorchArray):
+        return partial(fill_device, tensor.detach())
+    if region is None:
+        return partial(fill_words, np.empty(0, np.uint8))
+    place = (region.address, array.shape, region.strides, array.element)
+    return partial(fill_words, view_memory(*place, tensor, writable=True))
 
 
 def fill_device(tensor: torch.Tensor, read: Reader) -> None:

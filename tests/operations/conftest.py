@@ -48,3 +48,12 @@ def reads(monkeypatch):
     monkeypatch.setattr(ChunkStore, "read_many", watch_many)
     monkeypatch.setattr(ChunkStore, "read_into", watch_one)
     return found
+
+
+@pytest.fixture
+def on_rank():
+    """Return a function that makes this process one rank of many to torch."""
+    from support.fake_ranks import become_rank, leave
+
+    yield become_rank
+    leave()
