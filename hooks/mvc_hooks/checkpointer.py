@@ -30,7 +30,8 @@ from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.make import join_parts
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.ranks import Ranks, Talk
+from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
 from mvc_hooks.run.live import LiveRun
@@ -196,7 +197,7 @@ class Checkpointer(StepRun):
             queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
             ranks.on_first(queue.start_writer)
             self._commits = commits = Commits(
-                self.branch, run, self._judge, queue, ranks=ranks, settings=settings, log=log,
+                self.branch, run, self._judge, queue, ranks=ranks, talk=self._talk, settings=settings, log=log,
                 last_step=None if tip is None else run.counters.step,
             )  # fmt: skip
             self._recovery = Recovery(
@@ -469,12 +470,9 @@ class Checkpointer(StepRun):
     # What the ranks tell each other, along with their readings.
 
     def _write_note(self) -> float:
-        ranks, commits = self._ranks, self._commits
-        if ranks.is_alone:
+        if self._ranks.is_alone:
             return 0.0
-        is_due = ranks.is_first and commits.schedule.is_late(time.monotonic())
-        failed = commits.failure is not None
-        return self._talk.write(self._signals.caught, is_due=is_due, has_failed=failed)
+        return self._commits.write_note(self._signals.caught)
 
     def _read_notes(self) -> None:
         if self._ranks.is_alone:

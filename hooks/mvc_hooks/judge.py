@@ -112,8 +112,8 @@ class Judge:
         """Undo the ladder's last answer, which cannot be carried out."""
         self.ladder.load_state_dict(self._before)
 
-    def take_notes(self) -> float:
-        """Return the sum of the notes of all ranks."""
+    def take_notes(self) -> list[tuple[int, float]]:
+        """Return step and sum of the notes of all ranks that have arrived since the last call."""
         return self._readings.take_notes()
 
     def read_metrics(self, step: int) -> dict[str, float]:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.ladder import Action, Rollback
     from mvc_hooks.judge import Judge
-    from mvc_hooks.ranks import Ranks, Talk
+    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.run.log import RunLog
     from mvc_hooks.snapshot.ring import Snapshot

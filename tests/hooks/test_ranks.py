@@ -18,7 +18,7 @@ import torch
 
 from mvc import ConflictError, Repo, UnsupportedError
 from mvc_hooks import Checkpointer, replay_steps
-from mvc_hooks.ranks import RANKS, Note, Talk, decode_notes
+from mvc_hooks.ranks.stored import RANKS
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10
@@ -215,27 +215,3 @@ def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab):
     said = json.loads((lab.folder / "killed" / "said-1-0.json").read_text())
     assert said["resumed"] == 4
     assert_same_end(lab, "plain", "killed")
-
-
-@pytest.mark.parametrize("signal", [None, "SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("is_due", [False, True])
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_notes_add_up_over_many_ranks(signal, is_due, has_failed):
-    others = 40_000 * Note(signal).encode()
-    assert decode_notes(others + Note(signal, is_due, has_failed).encode()) == Note(
-        signal, is_due, has_failed
-    )
-
-
-def test_for_a_commit_is_asked_once_however_long_the_answer_takes():
-    talk = Talk()
-    first = talk.write(None, is_due=True, has_failed=False)
-    assert decode_notes(first).is_due
-    assert talk.write(None, is_due=True, has_failed=False) == 0
-    talk.read(first)
-    assert talk.take_due()
-    talk.read(0.0)
-    assert not talk.take_due()
-    assert decode_notes(talk.write(None, is_due=True, has_failed=False)).is_due
-    talk.forget()
-    assert decode_notes(talk.write(None, is_due=True, has_failed=False)).is_due

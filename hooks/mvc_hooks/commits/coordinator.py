@@ -1,9 +1,9 @@
 """The commits of a run: when one is made, what it says, and what became of it.
 
-Every rank of a distributed run has a ``Commits``. Rank 0 decides, freezes and commits; the others
-give it their pieces of the state when it does, and their queues stay empty. What only rank 0 knows
-it tells at the places where all ranks meet anyway. A failure that it learns of in between waits for
-the next note to the other ranks, so that all of them stop at the same step.
+Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message:
+from the number of the step, and from notes that travel with the readings. Rank 0 freezes and commits;
+the others give it their pieces of the state when it does, and their queues stay empty. A failure that
+rank 0 learns of waits for the next note, so that all ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
+from mvc_hooks.ranks.notes import Note
 from mvc_hooks.reports import CommitFailedError
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from mvc_hooks.commits.queue import CommitQueue
     from mvc_hooks.judge import Judge
-    from mvc_hooks.ranks import Ranks
+    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.reports import CommitReport
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
@@ -80,19 +82,22 @@ class Commits:
         queue: CommitQueue,
         *,
         ranks: Ranks,
+        talk: Talk,
         settings: Settings,
         log: RunLog,
         last_step: int | None,
     ) -> None:
         self.branch = branch
         self.queue, self._run, self._judge = queue, run, judge
-        self._ranks, self._settings, self._log = ranks, settings, log
+        self._ranks, self._talk = ranks, talk
+        self._settings, self._log = settings, log
         self.schedule = Schedule(settings.every, settings.every_seconds)
         self.schedule.note(time.monotonic())
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
         self.reports: list[CommitReport] = []
         self.skipped: list[int] = []
         self.last_step = last_step
+        self._newest_step: int | None = None  # of a commit of this process
         self.facts: dict[str, str] = {}
         self.failure: CommitFailedError | None = None
         self._told: dict[int, dict[str, str]] = {}
@@ -106,11 +111,11 @@ class Commits:
     def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
         since_s = time.perf_counter()
-        is_behind = self.queue.depth >= self._settings.in_flight
+        is_behind = self._is_behind
         numbers = self._judge.read_metrics(self._step) | as_numbers(metrics)
-        if self._agree_to_commit(is_asked=is_asked):
+        if self._make_room(is_asked=is_asked):
             snapshot = self.freeze(since_s)
-            self.last_step = self._step
+            self.last_step = self._newest_step = self._step
             if snapshot is not None:
                 self._told[snapshot.step], self.facts = self.facts, {}
                 self.submit(snapshot, message, numbers, facts=self._told[snapshot.step])
@@ -124,27 +129,37 @@ class Commits:
         if self.schedule.is_on and self.last_step is None:
             self.commit("step 0", {}, is_asked=True)
 
-    def _agree_to_commit(self, *, is_asked: bool) -> bool:
-        is_made = False
-        try:
-            is_made = self._ranks.is_first and self._make_room(is_asked=is_asked)
-        finally:  # the other ranks wait for a word even if this one fails
-            is_made = self._ranks.share(is_made)
-        return is_made
+    @property
+    def _is_behind(self) -> bool:
+        return self.queue.depth >= self._settings.in_flight
 
     def _make_room(self, *, is_asked: bool) -> bool:
-        """Wait for the writer, if it is behind; return False if this commit is not to be made."""
-        policy, room = self._settings.when_behind, self._settings.in_flight
-        if self.queue.depth < room:
-            return True
+        """Wait for the writer, if it is behind; return False if this commit is not to be made.
+
+        Every rank comes to the same answer: of what is known here alone, nothing counts.
+        """
+        policy = self._settings.when_behind
         if policy == "skip" and not is_asked:
-            self.skipped.append(self._step)
-            self._log.skip(self._step, policy)
-            return False
-        failure, began_s = self.failure, time.perf_counter()
-        self._take(self.queue.wait(room - 1))
-        self._log.wait(time.perf_counter() - began_s)
-        return self.failure is failure
+            if self._ranks.is_alone:
+                has_room = not self._is_behind
+            else:
+                has_room = self._talk.has_room(self._newest_step)
+            if not has_room:
+                self.skipped.append(self._step)
+                self._log.skip(self._step, policy)
+            return has_room
+        if self._is_behind:
+            began_s = time.perf_counter()
+            self._take(self.queue.wait(self._settings.in_flight - 1))
+            self._log.wait(time.perf_counter() - began_s)
+        return True
+
+    def write_note(self, signal: str | None) -> float:
+        """Return what goes to the other ranks along with a reading."""
+        self._take(self.queue.pump())
+        is_due = self._ranks.is_first and self.schedule.is_late(time.monotonic())
+        failed = self.failure is not None
+        return self._talk.write(Note(signal, is_due, failed, self._is_behind))
 
     def freeze(self, since_s: float | None = None) -> Snapshot | None:
         """Freeze the live state, for ``submit`` or to be released; None on ranks other than 0."""
@@ -266,6 +281,8 @@ class Commits:
         if self.ring is not None:
             self.ring.forget_after(step)
         self.last_step = step if commit is not None else None
+        if self._newest_step is not None:
+            self._newest_step = step
 
     def close(self) -> None:
         """Wait for all commits, end the writer, free the memory."""

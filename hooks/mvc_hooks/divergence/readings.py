@@ -27,7 +27,7 @@ from torch import distributed
 
 from mvc import UsageError
 from mvc_hooks.divergence.history import Reading, check_count
-from mvc_hooks.ranks import find_backends
+from mvc_hooks.ranks.group import find_backends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class ReadingQueue:
         self._lag_steps = None if lag_steps is None else check_count("lag_steps", lag_steps, 0)
         self._queue: deque[_PendingReading] = deque()
         self._newest_step = -1
-        self._notes = 0.0
+        self._notes: list[tuple[int, float]] = []
         self._slots: list[_Slot] = []
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -106,9 +106,12 @@ class ReadingQueue:
             due.append(self._finish(self._queue.popleft()))
         return due
 
-    def take_notes(self) -> float:
-        """Return the sum of the notes that came with the readings handed out since the last call."""
-        notes, self._notes = self._notes, 0.0
+    def take_notes(self) -> list[tuple[int, float]]:
+        """Return the sums of the notes that came with the readings handed out since the last call.
+
+        Each has the step of its reading.
+        """
+        notes, self._notes = self._notes, []
         return notes
 
     def drain(self) -> list[Reading]:
@@ -119,7 +122,7 @@ class ReadingQueue:
         """Discard what is under way, as a rollback does; the next step may be any."""
         self.drain()
         self._newest_step = -1
-        self._notes = 0.0
+        self._notes.clear()
 
     def _start(
         self, step: int, values: tuple[_Value, _Value, float | None], note: float
@@ -183,7 +186,7 @@ class ReadingQueue:
         if not pending.is_summed:
             distributed.all_reduce(pending.vector)
         loss, losses, norm, norms, rate, rates, *notes = pending.vector.tolist()
-        self._notes += sum(notes)
+        self._notes += [(pending.step, note) for note in notes]
         if pending.slot is not None:
             self._slots.append(pending.slot)
         pairs = ((loss, losses), (norm, norms), (rate, rates))

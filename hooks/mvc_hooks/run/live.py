@@ -23,7 +23,9 @@ from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
-from mvc_hooks.ranks import RANKS, Ranks, RankState
+from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.own import RankState
+from mvc_hooks.ranks.stored import RANKS
 from mvc_hooks.run.audit import StateWatch
 from mvc_hooks.run.doubts import (
     HALF_STEP,

@@ -1,0 +1,130 @@
+"""The processes of a distributed run, as one of them sees them, and what they tell each other.
+
+Messages go over the CPU, so that no device has to be waited for; if the process group has no CPU
+backend, the ranks make a gloo group. They cost something, so none is sent while nothing happens:
+only where all ranks meet anyway, at the start, at a rollback, when a commit failed, and at the end.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from torch import distributed
+
+from mvc import MvcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_Value = TypeVar("_Value")
+
+
+class Ranks:
+    """All ranks of a run, as one of them sees them. Every rank must make one; it may leave later."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.has_left = 0, 1, False
+        self._group: distributed.ProcessGroup | None = None
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        # Over the CPU: with NCCL every message would wait for the device.
+        if self.size > 1 and "cpu" not in find_backends():
+            self._group = distributed.new_group(backend="gloo")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the one that writes."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other rank to talk to: one process, or this one has left."""
+        return self.size == 1 or self.has_left or not distributed.is_initialized()
+
+    def leave(self) -> None:
+        """Stop taking part: from now on no other rank is waited for."""
+        self.has_left = True
+
+    def share(self, value: _Value) -> _Value:
+        """Return rank 0's value on every rank."""
+        if self.is_alone:
+            return value
+        box: list[Any] = [value if self.is_first else None]
+        distributed.broadcast_object_list(box, src=0, group=self._group)
+        return cast("_Value", box[0])
+
+    def collect(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on rank 0, nothing on the others."""
+        if self.is_alone:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        distributed.gather_object(value, values, dst=0, group=self._group)
+        return values or []
+
+    def merge(self, lines: Iterable[str]) -> list[str]:
+        """Return the lines of all ranks on rank 0; those that it does not have name their rank."""
+        first, *others = self.collect(list(lines)) or [[]]
+        more = ((rank, line) for rank, one in enumerate(others, 1) for line in one)
+        return [*first, *(f"rank {rank}: {line}" for rank, line in more if line not in first)]
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on every rank."""
+        if self.is_alone:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self._group)
+        return values
+
+    def on_first(self, compute: Callable[[], _Value]) -> _Value | None:
+        """Compute on rank 0 only; None on the others. An error there is raised on every rank."""
+        if self.is_alone:
+            return compute()
+        value, error = _try(compute) if self.is_first else (None, None)
+        _raise(error, self.share(None if error is None else _describe(error)))
+        return value
+
+    def ask_first(self, compute: Callable[[], _Value]) -> _Value:
+        """Compute on rank 0, and return the result, or raise the error, on every rank."""
+        return cast("_Value", self.share(self.on_first(compute)))
+
+    def together(self, compute: Callable[[], _Value]) -> _Value:
+        """Compute on every rank; an error on one is raised on every rank."""
+        if self.is_alone:
+            return compute()
+        value, error = _try(compute)
+        said = self.exchange(None if error is None else _describe(error))
+        _raise(error, next((one for one in said if one is not None), None))
+        return cast("_Value", value)
+
+
+def find_backends() -> dict[str, str]:
+    """Return device type → backend of the process group; empty without several ranks."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return {}
+    if distributed.get_world_size() < 2:  # noqa: PLR2004  # alone there is nothing to average
+        return {}
+    pairs = (part.split(":") for part in distributed.get_backend_config().split(",") if ":" in part)
+    return {pair[0]: pair[1] for pair in pairs}
+
+
+def _try(compute: Callable[[], _Value]) -> tuple[_Value | None, MvcError | None]:
+    """Return the result or the error; an error of another kind is a bug, and is not caught."""
+    try:
+        return compute(), None
+    except MvcError as error:
+        return None, error
+
+
+def _raise(mine: MvcError | None, said: tuple[str, str, str, str | None] | None) -> None:
+    if mine is not None:
+        raise mine
+    if said is not None:
+        module, name, message, hint = said
+        raise getattr(importlib.import_module(module), name, MvcError)(message, hint=hint)
+
+
+def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
+    # The error itself may not pickle: its cause can hold anything.
+    kind = type(error)
+    return kind.__module__, kind.__qualname__, error.message, error.hint
