@@ -50,7 +50,7 @@ class FileSource(ByteSource):
     """An open file. Make one with ``FileSource.open``."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path  # for messages
+        self.path = path
         self.descriptor = descriptor
         self.stat = fs.stat_descriptor(descriptor)  # as the file was when it was opened
 
@@ -123,6 +123,28 @@ class MemorySource(ByteSource):
         return self._data[offset : offset + size_bytes]
 
 
+class SlicedSource(ByteSource):
+    """A part of another source."""
+
+    __slots__ = ("_size_bytes", "_source", "_start")
+
+    def __init__(self, source: ByteSource, start: int, size_bytes: int) -> None:
+        self._source, self._start, self._size_bytes = source, start, size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the part."""
+        return self._size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from ``offset`` of the part on."""
+        self._source.read_into(self._start + offset, buffer)
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return that range without a copy, or None if it has to be read."""
+        return self._source.view(self._start + offset, size_bytes)
+
+
 class JoinedSource(ByteSource):
     """Several sources, none of them empty, end to end."""
 
@@ -188,3 +210,18 @@ def read_bytes(source: ByteSource, offset: int, size_bytes: int) -> bytes:
     buffer = bytearray(size_bytes)
     source.read_into(offset, memoryview(buffer))
     return bytes(buffer)
+
+
+def read_beside(source: ByteSource, name: str, limit_bytes: int) -> bytes | None:
+    """Return the bytes of another file in the folder of an open one.
+
+    None if there is none, if it is a link or over the limit, and for sources that are no files.
+    """
+    if not isinstance(source, FileSource):
+        return None
+    try:
+        with FileSource.open(source.path.with_name(name)) as file:
+            small = file.size_bytes <= limit_bytes
+            return read_bytes(file, 0, file.size_bytes) if small else None
+    except (FileNotFoundError, UnsupportedError):
+        return None

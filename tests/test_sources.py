@@ -3,7 +3,7 @@ import os
 import pytest
 
 from mvc.errors import ConflictError, FormatError, StorageError, UnsupportedError
-from mvc.sources import FileSource, MemorySource, read_bytes
+from mvc.sources import FileSource, MemorySource, SlicedSource, read_beside, read_bytes
 
 
 @pytest.fixture
@@ -73,3 +73,25 @@ def test_the_descriptor_is_closed_even_when_the_block_fails(path):
         raise RuntimeError
     with pytest.raises(OSError):
         os.fstat(source.descriptor)
+
+
+def test_a_slice_of_a_source(path):
+    data = path.read_bytes()
+    with FileSource.open(path) as source:
+        part = SlicedSource(source, 50, 100)
+        assert (part.size_bytes, read_bytes(part, 10, 20)) == (100, data[60:80])
+        assert part.view(0, 1) is None
+        with pytest.raises(FormatError):
+            read_bytes(part, 90, 11)
+    assert bytes(SlicedSource(MemorySource(b"abcdef"), 2, 3).view(1, 2)) == b"de"
+
+
+def test_a_file_beside(path):
+    path.with_name("small").write_bytes(b"hello")
+    path.with_name("link").symlink_to("small")
+    with FileSource.open(path) as source:
+        assert read_beside(source, "small", 5) == b"hello"
+        assert read_beside(source, "small", 4) is None
+        assert read_beside(source, "link", 5) is None
+        assert read_beside(source, "nothing", 5) is None
+    assert read_beside(MemorySource(b""), "small", 5) is None

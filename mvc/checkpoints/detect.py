@@ -7,6 +7,7 @@ imported when the first file of it is met.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints import magic
@@ -40,9 +41,13 @@ def read_layout(source: ByteSource, name: str) -> FileLayout:
     The layout passes ``check_layout``. Its warning is set if a file that claims to be a checkpoint,
     by suffix or magic, could not be read as one. ConflictError: the file became shorter meanwhile.
     """
-    name = name.lower().rpartition("/")[2]
+    own_name = name.rpartition("/")[2]
+    name = own_name.lower()
     head = read_bytes(source, 0, min(_HEAD_BYTES, source.size_bytes))
-    parse = _find_parser(source, head, name)
+    if name.endswith(".distcp") and not _begins_like_safetensors(head, source.size_bytes):
+        parse: Parser | None = partial(_parse_distcp, name=own_name)
+    else:
+        parse = _find_parser(source, head, name)
     if parse is None:
         return _opaque(source, _explain_unknown(head, name))
     try:
@@ -76,6 +81,12 @@ def _find_parser(source: ByteSource, head: bytes, name: str) -> Parser | None:
     if name.endswith(".safetensors") or _begins_like_safetensors(head, source.size_bytes):
         return _parse_safetensors
     return None
+
+
+def _parse_distcp(source: ByteSource, name: str) -> FileLayout:
+    from mvc.checkpoints.dcp.layout import parse_distcp  # noqa: PLC0415  as above
+
+    return parse_distcp(source, name)
 
 
 def _parse_safetensors(source: ByteSource) -> FileLayout:

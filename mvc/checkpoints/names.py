@@ -2,7 +2,9 @@
 
 import re
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf", ".distcp")
+METADATA_NAME = ".metadata"
+"""What names the tensors of a DCP folder."""
 SHARD = re.compile(r"-\d+-of-(\d+)(?=\.[^./]*$)")
 """The number of a shard, and how many there are: ``-00001-of-00003`` before ``.safetensors``."""
 

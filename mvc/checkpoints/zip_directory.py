@@ -114,6 +114,25 @@ def ends_like_zip(source: ByteSource) -> bool:
     return read_bytes(source, source.size_bytes - _END.size, 4) == _END_MAGIC
 
 
+def find_archive_start(source: ByteSource) -> int:
+    """Return where an archive without comment begins, which a file of any kind ends with."""
+    end_start = source.size_bytes - _END.size
+    if not ends_like_zip(source):
+        raise FormatError("file does not end with a zip archive")
+    raw = read_bytes(source, end_start, _END.size)
+    _, _, _, _, _, size_bytes, offset, _ = _END.unpack(raw)
+    start: int = end_start - size_bytes - offset
+    locator_start = end_start - _END64_LOCATOR.size
+    if locator_start >= _END64.size:
+        raw = read_bytes(source, locator_start, _END64_LOCATOR.size)
+        magic, _, offset, _ = _END64_LOCATOR.unpack(raw)
+        if magic == _END64_LOCATOR_MAGIC:
+            start = locator_start - _END64.size - offset
+    if not 0 <= start < end_start:
+        raise FormatError("zip archive begins before the file")
+    return start
+
+
 def _find_directory(source: ByteSource) -> _Directory:
     end_start = _find_end(source)
     _, disk, first_disk, here, entries, size_bytes, start, _ = _END.unpack(

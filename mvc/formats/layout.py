@@ -65,7 +65,7 @@ class Segment:
 class FileLayout:
     """Where the tensors of one file are: segments that ascend and do not overlap.
 
-    ``warning`` says why a file that looks like a checkpoint is treated as opaque.
+    ``warning`` says why a file that looks like a checkpoint is treated as opaque, or only numbered.
     """
 
     format: str

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     Metadata: TypeAlias = Mapping[str, str] | None
 
-ZIPS = ("torch", "npz")
+ZIPS = ("torch", "npz", "dcp")
+"""What is made of zip archives; several in one file, as DCP writes, cannot be made anew."""
 _MAX_FRAME_BYTES = 2**28
 """Held in memory of each side: directory, pickle, entries that are no tensors."""
 

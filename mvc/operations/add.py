@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.names import METADATA_NAME
 from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
@@ -27,7 +28,7 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, find_inner_repository, find_obstacle, scan_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.fs import FileStat
@@ -166,7 +167,7 @@ class _Selection:
         chosen: set[str] = set()
         for pattern in dict.fromkeys([*patterns, *self._find_shards(patterns)]):
             chosen.update(self._find(pattern))
-        return chosen
+        return chosen | self._find_metadata(chosen)
 
     def find_stat(self, path: str) -> FileStat | None:
         """Return the stat data of a path as first seen."""
@@ -244,6 +245,12 @@ class _Selection:
                 raise NotFoundError(f"{pattern!r} lists {missing[0]!r}, which does not exist")
             shards.extend(paths)
         return shards
+
+    def _find_metadata(self, chosen: Collection[str]) -> set[str]:
+        """Return what names the tensors of DCP files, which ``folder/*`` of a shell leaves out."""
+        folders = {path.rpartition("/")[0] for path in chosen if path.endswith(".distcp")}
+        beside = {f"{folder}/{METADATA_NAME}".lstrip("/") for folder in folders} - set(chosen)
+        return {path for path in beside if self.find_stat(path) for path in self._find_below(path)}
 
 
 def store_planned(

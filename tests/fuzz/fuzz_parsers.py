@@ -13,6 +13,7 @@ from collections.abc import Callable
 import atheris
 
 with atheris.instrument_imports(include=["mvc"]):
+    from mvc.checkpoints.dcp.metadata import parse_dcp_metadata
     from mvc.checkpoints.detect import read_layout
     from mvc.checkpoints.safetensors import find_shards
     from mvc.checkpoints.torch_pickle.unpickler import unpickle
@@ -30,7 +31,7 @@ with atheris.instrument_imports(include=["mvc"]):
 
 from mvc.errors import FormatError
 
-SUFFIXES = (".safetensors", ".pt", ".npz", ".npy", ".gguf", ".bin", "")
+SUFFIXES = (".safetensors", ".pt", ".npz", ".npy", ".gguf", ".bin", ".distcp", "")
 
 
 def fuzz_layout(data: bytes) -> None:
@@ -46,6 +47,15 @@ def fuzz_pickle(data: bytes) -> None:
         unpickle(data, lambda _callee, _arguments: None, lambda _pid: None)
     except FormatError:
         return
+
+
+def fuzz_dcp(data: bytes) -> None:
+    """The metadata of a DCP folder parse, or are refused."""
+    try:
+        metadata = parse_dcp_metadata(data)
+    except FormatError:
+        return
+    assert all(item.key in metadata.entries for items in metadata.files.values() for item in items)
 
 
 def fuzz_manifest(data: bytes) -> None:

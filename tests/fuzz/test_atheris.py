@@ -8,6 +8,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "fuzz_parsers.py"
 TARGETS = [
+    "dcp",
     "delta",
     "encoding",
     "hub",

@@ -1,0 +1,1 @@
+"""Folders of PyTorch's distributed checkpoints (DCP): ``.metadata`` and ``*.distcp``."""
