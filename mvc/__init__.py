@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
+    from mvc.states.share import Peers, Share
     from mvc.workspace.models import Model
+    from mvc.workspace.stored_share import StoredShare, parse_stored_share
     from mvc.workspace.tensors import ModelTensor
 
 __getattr__ = lazy_names(
@@ -54,7 +56,9 @@ __getattr__ = lazy_names(
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
+        "mvc.states.share": "Peers Share",
         "mvc.workspace.models": "Model",
+        "mvc.workspace.stored_share": "StoredShare parse_stored_share",
         "mvc.workspace.tensors": "ModelTensor",
     },
 )
@@ -71,12 +75,15 @@ __all__ = [
     "ModelTensor",
     "MvcError",
     "NotFoundError",
+    "Peers",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "Share",
     "StateLayout",
     "StorageError",
+    "StoredShare",
     "UnsupportedError",
     "UsageError",
     "WriteCounts",
@@ -90,6 +97,7 @@ __all__ = [
     "merge_recipe",
     "open_model",
     "outline_image",
+    "parse_stored_share",
     "read_image",
     "this_process",
     "verify_models",

@@ -46,6 +46,8 @@ step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gat
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
 delta=None, parent=None, describe=None, no_gate=False, progress=None)
 commit_recipe(self, recipe, *, seed=0, message=None, no_gate=False, progress=None)
+commit_shares(self, share, stored, *, message, step=None, metrics=None, meta=None, branch=None, \
+parent=None, describe=None, no_gate=False)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
@@ -72,7 +74,7 @@ healthy(self, branch=None)
 init(cls, path='.', *, branch='main', store=None)
 is_repack_due(self)
 list_remote(self, remote=None)
-load_state(self, revision='HEAD', *, framework='torch', into=None)
+load_state(self, revision='HEAD', *, framework='torch', into=None, folder=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
@@ -83,7 +85,8 @@ merge_recipe(self, recipe, output, *, seed=0, force=False, progress=None)
 move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
-outline_state(self, revision='HEAD')
+open_share(self, image, form, previous=None)
+outline_state(self, revision='HEAD', *, folder=None)
 plan_add(self, paths, *, force=False, tracked_only=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
 plan_gc_remote(self, remote=None, *, grace_s=None)
@@ -130,6 +133,7 @@ stash_clear(self)
 stash_drop(self, number=0)
 stashes(self)
 status(self, *, untracked=True, ignored=False)
+store_share(self, share, peers, *, branch=None, delta=None, progress=None)
 switch(self, branch, *, create=False, start=None, force=False, progress=None)
 tag_message(self, name)
 tags(self)
@@ -138,7 +142,7 @@ tensors(self, revision='HEAD', *, paths=(), tensors=None, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
 upstream(self, branch=None)
 verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
-verify_state(self, state, revision='HEAD')
+verify_state(self, state, revision='HEAD', *, folder=None)
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 """
 PROPERTIES = {"worktree", "git_dir", "head", "identity", "is_interrupted"}
@@ -252,10 +256,10 @@ def test_names_of_mvc():
     assert set(mvc.__all__) == {
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError",
-        "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
+        "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
+        "Share", "StateLayout", "StorageError", "StoredShare", "UnsupportedError", "UsageError", "WriteCounts",
         "__version__", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
-        "open_model", "outline_image", "read_image",
+        "open_model", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

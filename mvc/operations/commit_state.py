@@ -65,19 +65,60 @@ def commit_state(
 
     ``beside`` are other files for the same commit, which the next state leaves as they are.
     """
+    files = [*_checked_beside(beside, files), *files]
+
+    def store(
+        base: Mapping[str, TreeEntry], mode: DeltaMode
+    ) -> tuple[dict[str, TreeEntry], WriteCounts]:
+        return _store_state(context, files, base, mode, previous, progress)
+
+    return commit_files(
+        context,
+        [file.path for file in files],
+        store,
+        message,
+        annotations=annotations,
+        branch=branch,
+        author=author,
+        time_s=time_s,
+        delta=delta,
+        parent=parent,
+        describe=describe,
+        no_gate=no_gate,
+    )
+
+
+def commit_files(
+    context: Context,
+    paths: Sequence[str],
+    store: Callable[[Mapping[str, TreeEntry], DeltaMode], tuple[dict[str, TreeEntry], WriteCounts]],
+    message: str,
+    *,
+    annotations: Annotations | None,
+    branch: str | None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    delta: bool | None = None,
+    parent: str | None = None,
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    no_gate: bool = False,
+) -> CommitResult:
+    """Commit the files of a state; ``store`` stores them on top of a tree and returns entries and counts.
+
+    The caller holds the sweep lock.
+    """
     started_s = time.perf_counter()
     recover(context)
     facts = annotations or Annotations()
     new_message(message, facts)  # raises before anything is written
-    files = [*_checked_beside(beside, files), *files]
-    place = _find_place(context, branch, parent)
+    place = find_place(context, branch, parent)
     base = context.history.read_tree(place.tip) if place.tip is not None else {}
     index, old = context.history.read_index(), find_state_files(context, base)
     if place.is_current:
         check_decided(index)
-        _check_not_staged(index, base, {*old, *(file.path for file in files)})
+        _check_not_staged(index, base, {*old, *paths})
     mode = context.delta_mode(insist=delta)  # before anything is written, too
-    entries, counts = _store_state(context, files, base, mode, previous, progress)
+    entries, counts = store(base, mode)
     kept = base
     if place.is_current:  # what is staged is committed too, as in any commit
         kept = staged_tree(index)
@@ -98,7 +139,7 @@ def commit_state(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a commit goes: HEAD at the start, a branch other than its, and the commit it follows."""
 
     head: Head
@@ -111,15 +152,16 @@ class _Place:
         return self.branch is None
 
 
-def _find_place(context: Context, branch: str | None, parent: str | None) -> _Place:
+def find_place(context: Context, branch: str | None, parent: str | None = None) -> Place:
+    """Return where a commit to a branch goes; ConflictError unless the branch is at ``parent``."""
     history = context.history
     if branch is not None:
         branch_ref(branch)
     head = history.head()
     if branch is None or branch == head.branch:
-        place = _Place(head, None, head.commit)
+        place = Place(head, None, head.commit)
     else:
-        place = _Place(head, branch, history.find_ref(f"{HEADS}{branch}"))
+        place = Place(head, branch, history.find_ref(f"{HEADS}{branch}"))
     if parent is not None and (place.tip or "") != parent:
         name = branch or head.branch
         where = f"branch {name!r}" if name else "HEAD"
@@ -161,19 +203,24 @@ def _store_state(
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
         health = SessionHealth(context, writer)
         cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
-        entries = {path: _store_state_file(context, cutter, by_path[path]) for path in order}
+        entries = {path: _write_state_file(context, cutter, by_path[path]) for path in order}
     health.keep()
     return entries, writer.counts
 
 
-def _store_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
-    if is_plain(file.source, file.layout, file.path):
-        data = read_bytes(file.source, 0, file.layout.size_bytes)
-        return TreeEntry(MODE_FILE, context.history.write_blob(data))
-    data = encode_manifest(cutter.store(file.source, file.layout, file.path))
+def _write_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
+    data, is_manifest = store_state_file(cutter, file)
     blob = context.history.write_blob(data)
-    cutter.finish(blob)
+    if is_manifest:
+        cutter.finish(blob)
     return TreeEntry(MODE_FILE, blob)
+
+
+def store_state_file(cutter: Cutter, file: StateFile) -> tuple[bytes, bool]:
+    """Store the chunks of a file; return the content of its blob, and whether that is a manifest."""
+    if is_plain(file.source, file.layout, file.path):
+        return read_bytes(file.source, 0, file.layout.size_bytes), False
+    return encode_manifest(cutter.store(file.source, file.layout, file.path)), True
 
 
 def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterable[str]) -> None:
@@ -191,7 +238,7 @@ def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterab
 
 def _move_branch(
     context: Context,
-    place: _Place,
+    place: Place,
     new: GitId,
     text: str,
     stamp: Stamp,

@@ -11,7 +11,7 @@ from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import plan_state
 from mvc.workspace.parts import read_part
 from mvc.workspace.released import check_content
-from mvc.workspace.state_files import TensorSizes, read_state_text
+from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
 from mvc.workspace.tensors import ModelTensor, stored_tensors
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ def load_state(
     *,
     framework: str = "torch",
     into: Mapping[str, object] | None = None,
+    folder: str | None = None,
 ) -> dict[str, Any]:
     """Return the nested state of a commit exactly as it was given, every byte verified."""
     commit = context.history.resolve(revision)
-    tree = context.history.read_tree(commit)
-    text = read_state_text(context, commit, revision)
+    tree = read_state_tree(context, commit, folder)
+    text = read_state_text(context, commit, revision, folder)
     plan = plan_state(text, TensorSizes(context, tree), framework=framework, into=into)
     files = sorted({read.file for read in plan.reads})
     check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
@@ -45,10 +46,12 @@ def load_state(
     return plan.build()
 
 
-def outline_state(context: Context, revision: str = "HEAD") -> dict[str, Any]:
+def outline_state(
+    context: Context, revision: str = "HEAD", *, folder: str | None = None
+) -> dict[str, Any]:
     """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array."""
     commit = context.history.resolve(revision)
-    return outline_text(read_state_text(context, commit, revision))
+    return outline_text(read_state_text(context, commit, revision, folder))
 
 
 def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[TensorRead]) -> None:

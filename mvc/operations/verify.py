@@ -30,7 +30,12 @@ from mvc.workspace.parts import LivePart, find_different_parts
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
-from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
+from mvc.workspace.state_files import (
+    TensorSizes,
+    find_state_files,
+    read_state_text,
+    read_state_tree,
+)
 from mvc.workspace.tensors import live_tensors, stored_tensors
 from mvc.workspace.worktree import find_file_stat, read_link, scan_files
 
@@ -117,14 +122,16 @@ class StateCheck:
         return not self.differences
 
 
-def verify_state(context: Context, state: Mapping[str, object], revision: str) -> StateCheck:
+def verify_state(
+    context: Context, state: Mapping[str, object], revision: str, *, folder: str | None = None
+) -> StateCheck:
     """Compare a live state with a commit's, bit by bit; it is not copied as a whole.
 
     Of a DTensor what is here is compared.
     """
     commit = context.history.resolve(revision)
-    text = read_state_text(context, commit, revision)
-    tree = context.history.read_tree(commit)
+    text = read_state_text(context, commit, revision, folder)
+    tree = read_state_tree(context, commit, folder)
     check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
     files, spread = encode_spread(state, find_files(text))
     live = {file.path: file for file in files}

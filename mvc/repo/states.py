@@ -8,14 +8,17 @@ from mvc import operations, states, workspace
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Identity
-    from mvc.operations import aftercare, commit_state, load_state  # noqa: F401
+    from mvc.operations import aftercare, commit_shares, commit_state, load_state  # noqa: F401
     from mvc.operations.verify import StateCheck
     from mvc.repo.opening import Progress
+    from mvc.states.share import Peers, Share
     from mvc.workspace.commits import CommitResult
+    from mvc.workspace.stored_share import StoredShare
 
 
 class TrainingStates(OpenRepo):
@@ -132,14 +135,105 @@ class TrainingStates(OpenRepo):
         )
         return operations.aftercare.keep_up(self._context, result)
 
-    def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:
+    def open_share(self, image: memoryview, form: bytes, previous: Share | None = None) -> Share:
+        """Return what a rank of a sharded run keeps of its state.
+
+        Args:
+            image: the bytes of its layout, copied (see ``mvc.layout_state``).
+            form: that of the layout.
+            previous: the share of an earlier commit; it saves planning if the form is the same.
+
+        Raises:
+            FormatError: not such a form.
+        """
+        return states.share.open_share(image, form, self._context.chunk_bytes, previous)
+
+    def store_share(
+        self,
+        share: Share,
+        peers: Peers,
+        *,
+        branch: str | None = None,
+        delta: bool | None = None,
+        progress: Progress = None,
+    ) -> AbstractContextManager[StoredShare]:
+        """Store the chunks that a rank owns, for ``commit_shares``; usable as a context manager.
+
+        They are durable when its block begins, and safe from ``gc`` until it ends: keep it open until
+        the commit is made.
+
+        Args:
+            share: of this rank.
+            peers: the other ranks, for the rest of chunks that straddle ranks.
+            branch: whose last commit differences are taken from; defaults to the current one.
+            delta: as for ``add``.
+            progress: called with bytes taken since the last call.
+
+        Raises:
+            StorageError: another rank is gone, or the disk is full.
+        """
+        return operations.commit_shares.store_share(
+            self._context, share, peers, branch=branch, delta=delta, progress=progress
+        )
+
+    def commit_shares(
+        self,
+        share: Share,
+        stored: Sequence[StoredShare],
+        *,
+        message: str,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        parent: str | None = None,
+        describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+        no_gate: bool = False,
+    ) -> CommitResult:
+        """Commit what all ranks have stored, as ``commit_state`` would commit the whole.
+
+        Args:
+            share: that of rank 0, which calls this.
+            stored: what every rank's ``store_share`` gave, while their blocks are open.
+            message: subject, and body after an empty line.
+            step: training step.
+            metrics: name → number.
+            meta: name → one line of text.
+            branch: branch to move; defaults to the current one.
+            parent: id of the commit that the branch must be at ("" for a branch without one).
+            describe: as for ``commit_image``.
+            no_gate: as for ``commit``.
+
+        Raises:
+            FormatError: not the shares of all ranks.
+            ConflictError: they are of different states; or as for ``commit_state``.
+            GateError: a gate refuses the state.
+        """
+        result = operations.commit_shares.commit_shares(
+            self._context,
+            share,
+            stored,
+            message,
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
+            branch=branch,
+            parent=parent,
+            describe=describe,
+            no_gate=no_gate,
+        )
+        return operations.aftercare.keep_up(self._context, result)
+
+    def outline_state(
+        self, revision: str = "HEAD", *, folder: str | None = None
+    ) -> dict[str, Any]:
         """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
+
+        ``folder`` is where in the commit the state is: ``ranks/3`` has what was rank 3's alone.
 
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
             ReleasedError: content of that commit was released.
         """
-        return operations.load_state.outline_state(self._context, revision)
+        return operations.load_state.outline_state(self._context, revision, folder=folder)
 
     def load_state(
         self,
@@ -147,6 +241,7 @@ class TrainingStates(OpenRepo):
         *,
         framework: Literal["torch", "pt", "numpy", "np"] = "torch",
         into: Mapping[str, object] | None = None,
+        folder: str | None = None,
     ) -> dict[str, Any]:
         """Return the state of a commit: same structure, types and bits, shared tensors shared.
 
@@ -156,23 +251,27 @@ class TrainingStates(OpenRepo):
                 for all tensors (and needs no torch).
             into: live tensors of the same structure to fill in place; a DTensor takes its part, and
                 only the chunks with something of that are read.
+            folder: as for ``outline_state``.
 
         Raises:
             ConflictError: ``into`` has another structure or shape than the state.
         """
         return operations.load_state.load_state(
-            self._context, revision, framework=framework, into=into
+            self._context, revision, framework=framework, into=into, folder=folder
         )
 
-    def verify_state(self, state: Mapping[str, object], revision: str = "HEAD") -> StateCheck:
+    def verify_state(
+        self, state: Mapping[str, object], revision: str = "HEAD", *, folder: str | None = None
+    ) -> StateCheck:
         """Compare a live state with a commit's, bit by bit; nothing is changed.
 
         Args:
             state: nested, as for ``commit_state``.
             revision: which commit.
+            folder: as for ``outline_state``.
 
         Raises:
             UnsupportedError: a live value that is not data; the message names its path.
             FormatError: the commit lacks something that its state names.
         """
-        return operations.verify.verify_state(self._context, state, revision)
+        return operations.verify.verify_state(self._context, state, revision, folder=folder)

@@ -35,8 +35,9 @@ LONG_LIST_HINT = "keep long lists of numbers as arrays"
 SCALARS = frozenset({int, float, bool, str, type(None)})
 """Types that JSON has itself."""
 _FORMAT = "mvc-state"
-_VERSION = 1
-_FIELDS = {"format", "version", "files", "shared", "state"}
+_VERSION = 2
+"""Since 2 there may be ``folders``; a document without them is of version 1."""
+_FIELDS = {"format", "version", "files", "shared", "state", "folders"}
 _LINE_CHARS = 160
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
@@ -146,18 +147,23 @@ def _refuse_constant(name: str) -> JsonValue:
 class Document:
     """The content of a ``state.json``: files with arrays, shared storages, the state itself.
 
-    ``state`` is an object; in a text yet to be written, ``Kept`` may take its place.
+    ``state`` is an object; in a text yet to be written, ``Kept`` may take its place. All files in
+    ``folders`` belong to the state too: they hold what single ranks of a run have of their own.
     """
 
     files: tuple[str, ...]
     shared: tuple[Node, ...]
     state: JsonValue
+    folders: tuple[str, ...] = ()
 
 
 def encode_document(document: Document) -> bytes:
     """Return the canonical text; UnsupportedError if it would be past the limits."""
-    value: dict[str, JsonValue] = {"format": _FORMAT, "version": _VERSION}
+    version = _VERSION if document.folders else 1
+    value: dict[str, JsonValue] = {"format": _FORMAT, "version": version}
     value["files"] = list(document.files)
+    if document.folders:
+        value["folders"] = list(document.folders)
     if document.shared:
         value["shared"] = list(document.shared)
     value["state"] = document.state
@@ -171,6 +177,7 @@ def parse_document(text: bytes) -> Document:
         raise FormatError("state.json is not the state of a training run")
     _check_version(value.get("version"))
     value.setdefault("shared", [])
+    value.setdefault("folders", [])
     if value.keys() != _FIELDS:
         raise FormatError("state.json does not have the fields of a state")
     files, shared, state = value["files"], value["shared"], value["state"]
@@ -180,7 +187,10 @@ def parse_document(text: bytes) -> Document:
         raise FormatError("state.json has an invalid list of files")
     if not isinstance(shared, list) or not all(map(_is_storage, shared)):
         raise FormatError("state.json has an invalid table of shared storages")
-    return Document(tuple(files), tuple(shared), state)
+    folders = value["folders"]
+    if not isinstance(folders, list) or not all(map(_is_folder, folders)):
+        raise FormatError("state.json has an invalid list of folders")
+    return Document(tuple(files), tuple(shared), state, tuple(folders))
 
 
 def _check_version(version: object) -> None:
@@ -195,6 +205,10 @@ def _check_version(version: object) -> None:
 
 def _is_file(name: object) -> bool:
     return isinstance(name, str) and name.endswith(TENSOR_SUFFIX) and "/" not in name
+
+
+def _is_folder(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and "/" not in name
 
 
 def _is_storage(node: object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,10 @@ class Spread:
     ranks: tuple[int, ...]
     boxes: tuple[Box, ...]
     mine: Box
+
+    def without_mine(self) -> Spread:
+        """Return it as every rank has it."""
+        return replace(self, mine=self.boxes[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

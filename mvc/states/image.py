@@ -46,13 +46,18 @@ def open_image(files: Mapping[str, memoryview], *, is_local: bool = False) -> li
 
 
 def _open_file(path: str, data: memoryview) -> StateFile:
-    source = MemorySource(data.toreadonly())
     if path == STATE_FILE:
-        return StateFile(path, FileLayout("opaque", source.size_bytes), source)
+        return open_text(data)
+    source = MemorySource(data.toreadonly())
     layout = read_layout(source, path)
     if layout.format != "safetensors":
         raise FormatError(f"{path} of an image is not a safetensors file: {layout.warning}")
     return StateFile(path, layout, source)
+
+
+def open_text(data: memoryview) -> StateFile:
+    """Return ``state.json`` as a file."""
+    return StateFile(STATE_FILE, FileLayout("opaque", data.nbytes), MemorySource(data.toreadonly()))
 
 
 def read_image(

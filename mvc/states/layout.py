@@ -16,7 +16,9 @@ from mvc.states.alias import find_crowded, find_groups
 from mvc.states.document import STATE_FILE, Document, encode_document
 from mvc.states.memory import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
-from mvc.states.state import encode_walk
+from mvc.states.share import SharePlan, encode_share
+from mvc.states.share_layout import KeptRun, form_state, keep_runs
+from mvc.states.state import encode_walk, refuse_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from mvc.states.alias import SharedGroup
     from mvc.states.memory import Region
     from mvc.states.plan import ArrayPlan, StatePart
+    from mvc.states.state import EncodedState
 
 PAGE_BYTES = 4096
+RANKS_FOLDER = "ranks"
+"""Where the own states of ranks are in a commit, each in a folder of its number."""
 _SMALL_BYTES = 2**20
 """Smaller neighbours are copied together; larger ones by all threads."""
 
@@ -76,10 +81,11 @@ class ImagePart:
 class StateLayout:
     """What the image of a live state will hold, before anything is copied."""
 
-    files: tuple[ImageFile, ...]  # in order, ``state.json`` at the end
+    files: tuple[ImageFile, ...]  # in order, ``state.json`` at the end; none if there is a form
     parts: tuple[ImagePart, ...]  # what has to be copied where
     size_bytes: int  # length of the image
     plan: LayoutPlan | None = None  # makes the next layout faster; None if it cannot
+    form: bytes | None = None  # of several ranks: what this one's image holds, for ``open_share``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,34 +104,87 @@ class LayoutPlan:
     pieces: tuple[ImagePart | _Piece, ...]
     text: bytes
     text_offset: int
+    world: World
+    form: bytes = b""
+    own: LayoutPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Which of how many ranks lays out the state."""
+
+    rank: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Arrays that follow each other in the image from ``offset`` on, by index in the walk.
+    """Ranges of arrays that follow each other in the image from ``offset`` on.
 
-    ``starts`` counts from ``offset``, and also says where the last array ends.
+    ``starts`` counts from ``offset``, and also says where the last range ends.
     """
 
     offset: int
-    indexes: tuple[int, ...]
+    ranges: tuple[KeptRun, ...]
     starts: tuple[int, ...]
 
 
-def layout_state(state: Mapping[str, object], previous: LayoutPlan | None = None) -> StateLayout:
+def layout_state(
+    state: Mapping[str, object],
+    previous: LayoutPlan | None = None,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    own: Mapping[str, object] | None = None,
+) -> StateLayout:
     """Return the image that a live state, as for ``Repo.commit_state``, would have.
 
     ``previous``, the plan of an earlier layout, saves most of the time if the state has the same
     form as then, and makes no other difference. A value that is not data is an UnsupportedError
     that names its path.
+
+    With several ``ranks`` it is the image of one of them: what it keeps of the state, which is the
+    same on every rank, apart from DTensors, of which each has its part; and ``own``, a state that
+    only this rank has. Scalars and texts of the state are those of rank 0.
     """
-    found = None if previous is None else _follow_plan(previous, state)
-    return _layout_from_scratch(state) if found is None else found
+    world = World(rank, ranks)
+    inner = None if previous is None else previous.own
+    if previous is not None and previous.world == world:
+        found = _follow_plan(previous, state)
+    else:
+        found = None
+    layout = _layout_from_scratch(state, world) if found is None else found
+    if ranks == 1:
+        return layout
+    return _add_own(layout, world, None if own is None else layout_state(own, inner))
 
 
-def _layout_from_scratch(state: Mapping[str, object]) -> StateLayout:
+def _add_own(layout: StateLayout, world: World, own: StateLayout | None) -> StateLayout:
+    """Return the layout of a rank, with its own files behind what it keeps, and its form."""
+    start = _round_up(layout.size_bytes)
+    folder = f"{RANKS_FOLDER}/{world.rank}/"
+    inner = () if own is None else own.files
+    files = [
+        *((one.path, one.offset, one.size_bytes) for one in layout.files),
+        *((folder + one.path, start + one.offset, one.size_bytes) for one in inner),
+    ]
+    parts = () if own is None else own.parts
+    plan = layout.plan
+    return StateLayout(
+        (),
+        (*layout.parts, *(ImagePart(start + one.offset, one.source) for one in parts)),
+        layout.size_bytes if own is None else start + own.size_bytes,
+        None if plan is None else replace(plan, own=None if own is None else own.plan),
+        encode_share(world.rank, layout.form or b"", files),
+    )
+
+
+def _layout_from_scratch(state: Mapping[str, object], world: World) -> StateLayout:
     walk = Recorder()
     encoded = encode_walk(state, walk)
+    if world.ranks > 1:
+        return _layout_share(walk, encoded, world)
+    refuse_parts(walk)
     files: list[ImageFile] = []
     parts: list[ImagePart] = []
     end = 0
@@ -135,18 +194,59 @@ def _layout_from_scratch(state: Mapping[str, object]) -> StateLayout:
         parts.extend(ImagePart(start + offset, part) for offset, part in _split(file.source))
         end = start + file.layout.size_bytes
     text, start = encode_document(encoded.document), _round_up(end)
-    plan = None
-    if walk.is_complete and sum(len(file.arrays) for file in walk.files.values()) == len(
-        walk.arrays
-    ):  # else there are arrays that only exist because others overlap
-        pieces = tuple(_plan_pieces(parts, walk))
-        regions = {index: item.array.region for index, item in enumerate(walk.placed)}
-        ties = _describe_groups(encoded.groups, regions)
-        document = replace(encoded.document, state={})
-        plan = LayoutPlan(
-            walk.root, tuple(walk.arrays), ties, document, tuple(files), pieces, text, start
-        )
+    indexes = {id(item.array.source): index for index, item in enumerate(walk.placed)}
+    runs = {
+        id(one.source): KeptRun(one.offset, indexes[id(one.source)], 0, one.size_bytes)
+        for one in parts
+        if id(one.source) in indexes
+    }
+    pieces = list(_plan_pieces(parts, runs, walk)) if _is_followable(walk) else []
+    plan = _make_plan(walk, encoded, pieces, text, start, World())
+    plan = None if plan is None else replace(plan, files=tuple(files))
     return _finish(files, parts, text, start, plan)
+
+
+def _layout_share(walk: Recorder, encoded: EncodedState, world: World) -> StateLayout:
+    """Return what a rank keeps of a state; its text only if it is the first."""
+    document = replace(encoded.document, folders=(RANKS_FOLDER,))
+    encoded = replace(encoded, document=document)
+    form, arrays = form_state(encoded, walk.files, world.ranks)
+    indexes = {id(item.array): index for index, item in enumerate(walk.placed)}
+    plan = SharePlan(form)
+    runs = list(keep_runs(plan, arrays, indexes, world.rank))
+    parts = [ImagePart(one.offset, one.open(walk.placed[one.index].array.source)) for one in runs]
+    end = max((one.offset + one.size_bytes for one in runs), default=0)
+    text = encode_document(document) if world.rank == 0 else b""
+    start = _round_up(end)
+    by_source = {id(part.source): run for part, run in zip(parts, runs, strict=True)}
+    pieces = list(_plan_pieces(parts, by_source, walk)) if _is_followable(walk) else []
+    kept = _make_plan(walk, encoded, pieces, text, start, world)
+    kept = None if kept is None else replace(kept, form=form)
+    return replace(_finish((), parts, text, start, kept), form=form)
+
+
+def _is_followable(walk: Recorder) -> bool:
+    """Return whether the form says all; arrays that only exist because others overlap are not in it."""
+    named = sum(len(file.arrays) for file in walk.files.values())
+    return walk.is_complete and named == len(walk.arrays)
+
+
+def _make_plan(
+    walk: Recorder,
+    encoded: EncodedState,
+    pieces: Sequence[ImagePart | _Piece],
+    text: bytes,
+    start: int,
+    world: World,
+) -> LayoutPlan | None:
+    if not _is_followable(walk):
+        return None
+    regions = {index: item.array.region for index, item in enumerate(walk.placed)}
+    ties = _describe_groups(encoded.groups, regions)
+    document = replace(encoded.document, state={})
+    return LayoutPlan(
+        walk.root, tuple(walk.arrays), ties, document, (), tuple(pieces), text, start, world
+    )
 
 
 def _round_up(size_bytes: int) -> int:
@@ -167,8 +267,10 @@ def _finish(
     start: int,
     plan: LayoutPlan | None,
 ) -> StateLayout:
-    """Return a layout with the text after everything else."""
+    """Return a layout with the text, unless there is none, after everything else."""
     size = len(text)
+    if not text:
+        return StateLayout((), tuple(parts), start, plan)
     return StateLayout(
         (*files, ImageFile(STATE_FILE, start, size)),
         (*parts, ImagePart(start, MemorySource(text))),
@@ -177,29 +279,33 @@ def _finish(
     )
 
 
-def _plan_pieces(parts: Iterable[ImagePart], walk: Recorder) -> Iterator[ImagePart | _Piece]:
-    """Yield headers as they are, and arrays by index, small neighbours together."""
-    index_of = {id(item.array.source): index for index, item in enumerate(walk.placed)}
-    run: list[ImagePart] = []
+def _plan_pieces(
+    parts: Iterable[ImagePart], runs: Mapping[int, KeptRun], walk: Recorder
+) -> Iterator[ImagePart | _Piece]:
+    """Yield headers as they are, and ranges of arrays, small neighbours together.
+
+    ``runs`` are the ranges by ``id`` of the source of their part.
+    """
+    found: list[KeptRun] = []
 
     def end_run() -> Iterator[_Piece]:
-        if run:
-            offset = run[0].offset
-            end = run[-1].offset + run[-1].size_bytes
-            starts = tuple(place - offset for place in (*(part.offset for part in run), end))
-            yield _Piece(offset, tuple(index_of[id(part.source)] for part in run), starts)
-            run.clear()
+        if found:
+            offset = found[0].offset
+            end = found[-1].offset + found[-1].size_bytes
+            starts = tuple(place - offset for place in (*(one.offset for one in found), end))
+            yield _Piece(offset, tuple(found), starts)
+            found.clear()
 
     for part in parts:
-        index = index_of.get(id(part.source))
-        if index is None:
+        run = runs.get(id(part.source))
+        if run is None:
             yield from end_run()
             yield part
-        elif walk.arrays[index].is_plain and part.size_bytes < _SMALL_BYTES:
-            run.append(part)
+        elif walk.arrays[run.index].is_plain and part.size_bytes < _SMALL_BYTES:
+            found.append(run)
         else:
             yield from end_run()
-            yield _Piece(part.offset, (index,), (0, part.size_bytes))
+            yield _Piece(run.offset, (run,), (0, run.size_bytes))
     yield from end_run()
 
 
@@ -225,7 +331,7 @@ def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
         root = walk.follow(plan.root, state)
         ties = _find_ties(plan, walk)
         text = plan.text
-        if root is not plan.root:
+        if root is not plan.root and text:
             text = encode_document(replace(plan.document, state=root.form))
     except (DiffersError, MvcError, RuntimeError, ValueError):
         return None  # the walk from the beginning says what is wrong, if anything is
@@ -236,7 +342,8 @@ def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
         for piece in plan.pieces
     ]
     plan = replace(plan, root=root, text=text)
-    return _finish(plan.files, parts, text, plan.text_offset, plan)
+    layout = _finish(plan.files, parts, text, plan.text_offset, plan)
+    return replace(layout, form=plan.form) if plan.form else layout
 
 
 def _find_ties(plan: LayoutPlan, walk: Follow) -> tuple[object, ...]:
@@ -246,7 +353,7 @@ def _find_ties(plan: LayoutPlan, walk: Follow) -> tuple[object, ...]:
 
 
 def _make_part(piece: _Piece, sources: Sequence[ByteSource]) -> ImagePart:
-    if len(piece.indexes) == 1:
-        return ImagePart(piece.offset, sources[piece.indexes[0]])
-    run = [sources[index] for index in piece.indexes]
+    run = [one.open(sources[one.index]) for one in piece.ranges]
+    if len(run) == 1:
+        return ImagePart(piece.offset, run[0])
     return ImagePart(piece.offset, HostRun(run, piece.starts))  # type: ignore[arg-type]  # plain arrays all, see ``_plan_pieces``

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mvc.sources import ByteSource
 
 MAX_SKEW = 16
 """Elements are at most so wide, so a storage never has to begin that many bytes later."""
@@ -293,3 +294,31 @@ class HostRun:
                     continue
             part.check_alive()
             ctypes.memmove(target + low, address, high - low)
+
+
+def cut_source(source: ByteSource, start: int, size_bytes: int) -> ByteSource:
+    """Return a range of the bytes of an array, in the same memory."""
+    if size_bytes == source.size_bytes:
+        return source
+    if isinstance(source, HostBytes):
+        return replace(source, address=source.address + start, size_bytes=size_bytes)
+    cut = getattr(source, "cut", None)  # memory outside the host
+    found: ByteSource | None = None if cut is None else cut(start, size_bytes)
+    return RangeSource(source, start, size_bytes) if found is None else found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeSource:
+    """A range of the bytes of another source."""
+
+    whole: ByteSource
+    start: int
+    size_bytes: int
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return that range without a copy, or None if it has to be gathered."""
+        return self.whole.view(self.start + offset, size_bytes)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on."""
+        self.whole.read_into(self.start + offset, buffer)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from mvc.numbers.boxes import Box, whole_box
 from mvc.states.containers import CONTAINERS, open_value
 from mvc.states.document import keep_text
 from mvc.states.encode import EncodeWalk, describe_ndarray
@@ -64,6 +65,7 @@ class TensorForm:
     neg: bool
     item_bytes: int
     size_bytes: int
+    shard: ShardForm | None = None
 
     def fits(self, tensor: Any) -> bool:
         """Return whether a tensor is the same except for its address; torch may raise RuntimeError."""
@@ -78,16 +80,37 @@ class TensorForm:
             and tensor.device == self.device
             and tensor.is_conj() is self.conj
             and tensor.is_neg() is self.neg
+            and (self.shard is None or self.shard.fits(tensor))
         )
 
     def find_bytes(self, tensor: Any) -> HostBytes:
         """Return where the bytes are of a tensor that fits and whose ``size_bytes`` is not 0."""
+        if self.shard is not None:
+            return self.shard.local.find_bytes(tensor._local_tensor)  # noqa: SLF001  as in ``torch_shards``
         storage = tensor.untyped_storage()
         base, limit = storage.data_ptr(), storage.nbytes()
         start = tensor.storage_offset() * self.item_bytes
         if start + self.size_bytes > limit:
             raise DiffersError
         return HostBytes(storage, base, limit, base + start, self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardForm:
+    """What a DTensor is besides: how it is sharded, and what the part is that is here."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    box: Box
+    local: TensorForm
+
+    def fits(self, tensor: Any) -> bool:
+        """Return whether a DTensor of the same form is sharded alike."""
+        return (
+            tensor.placements == self.placements
+            and tensor.device_mesh == self.mesh
+            and self.local.fits(tensor._local_tensor)  # noqa: SLF001  as in ``torch_shards``
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,22 +212,32 @@ def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | No
             and array.region is not None
             and find_flat_bytes(source.words) is not None
         )
-        tensor = TensorForm(
-            type(value),
-            value.dtype,
-            value.layout,
-            value.device,
-            tuple(value.shape),
-            tuple(value.stride()),
-            value.requires_grad,
-            value.is_conj(),
-            value.is_neg(),
-            array.element.size_bytes,
-            source.size_bytes if is_plain else 0,
-        )
+        size_bytes = source.size_bytes if is_plain else 0
+        tensor = _form_tensor(value, array.element.size_bytes, size_bytes)
+        if hasattr(value, "placements"):  # a DTensor, even if all of it is here
+            box = whole_box(array.shape) if array.spread is None else array.spread.mine
+            local = _form_tensor(value._local_tensor, array.element.size_bytes, size_bytes)  # noqa: SLF001
+            shard = ShardForm(value.device_mesh, value.placements, box, local)
+            tensor = replace(tensor, shard=shard)
     elif type(value) is not np.ndarray:
         return None
     return ArrayPlan(form, tensor, array.element, array.shape, array.strides, array.region)
+
+
+def _form_tensor(value: Any, item_bytes: int, size_bytes: int) -> TensorForm:
+    return TensorForm(
+        type(value),
+        value.dtype,
+        value.layout,
+        value.device,
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.requires_grad,
+        value.is_conj(),
+        value.is_neg(),
+        item_bytes,
+        size_bytes,
+    )
 
 
 @dataclass(slots=True)
@@ -233,7 +266,7 @@ class Follow(EncodeWalk):
     def find_region(self, index: int, part: ArrayPlan) -> Region:
         """Return the place of an array that is in ``spans``."""
         source = self.sources[index]
-        if not isinstance(source, HostBytes):
+        if index in self._regions or not isinstance(source, HostBytes):
             return self._regions[index]
         assert part.region is not None
         return replace(part.region, address=source.address)
@@ -268,6 +301,8 @@ class Follow(EncodeWalk):
             found = form.find_bytes(value)
             self.sources.append(found)
             self.spans.append((found.address, found.address + form.size_bytes, index))
+            if form.shard is not None:
+                self._regions[index] = _locate(value, form.shard.box, part.element)
             return part
         array = _describe(value, is_tensor=form is not None)
         if (array.element, array.shape, array.strides, array.region is None) != (
@@ -285,6 +320,12 @@ class Follow(EncodeWalk):
 
     def _encode_array(self, value: Any) -> JsonValue:  # noqa: ARG002  as the walk calls it
         raise DiffersError  # an array in what was a leaf
+
+
+def _locate(value: Any, box: Box, element: ElementType) -> Region:
+    from mvc.states.torch_shards import locate_shard  # noqa: PLC0415  imports torch, which is loaded
+
+    return locate_shard(value._local_tensor, box, element)  # noqa: SLF001  as there
 
 
 def _describe(value: Any, *, is_tensor: bool) -> LiveArray:

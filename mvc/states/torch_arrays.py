@@ -32,7 +32,7 @@ from mvc.states.memory import (
 )
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
-from mvc.states.torch_shards import find_spread, get_local, is_sharded
+from mvc.states.torch_shards import find_spread, get_local, is_sharded, locate_shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,12 +154,7 @@ def _describe_sharded(tensor: Any, steps: Sequence[object]) -> LiveArray:
     shape, size = tuple(tensor.shape), array.element.size_bytes
     if spread.mine == whole_box(shape) and len(spread.ranks) == 1:
         return array
-    # A tie is the same part of the same kind in the same memory; whatever else shares memory is
-    # another part of it. What is empty has no address, but a storage all the same.
-    storage = local.untyped_storage()
-    part = (local.storage_offset(), *local.shape, *local.stride(), *spread.mine.offsets)
-    space = f"part {part} of {storage._cdata}"  # noqa: SLF001  the only name of a storage's identity
-    region = Region(space, 0, shape, c_strides(shape, size), f"torch {array.element.name}", size)
+    region = locate_shard(local, spread.mine, array.element)
     steps_bytes = tuple(step * size for step in tensor.stride())
     strides = find_kept_strides(shape, steps_bytes, size) if math.prod(shape) else None
     is_empty = not math.prod(shape)
@@ -222,6 +217,13 @@ class TorchArray:
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from ``offset`` on, copying only what it takes."""
         read_units(self._gather, self.unit, offset, buffer)
+
+    def cut(self, start: int, size_bytes: int) -> TorchArray | None:
+        """Return a range of whole elements, or None if they do not follow each other in memory."""
+        if not self.tensor.is_contiguous() or start % self.unit or size_bytes % self.unit:
+            return None
+        first, count = start // self.unit, size_bytes // self.unit
+        return TorchArray(self.tensor.view(-1)[first : first + count], self.unit)
 
     def _gather(self, first: int, out: NDArray[np.uint8]) -> None:
         tensor = self.tensor if self.tensor.ndim else self.tensor.reshape(1)

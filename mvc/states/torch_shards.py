@@ -16,10 +16,13 @@ import torch
 from mvc.errors import UnsupportedError
 from mvc.numbers.boxes import Box, whole_box
 from mvc.states.files import Spread
+from mvc.states.memory import Region
 from mvc.states.refusals import format_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mvc.states.elements import ElementType
 
 
 def is_sharded(tensor: object) -> bool:
@@ -31,6 +34,20 @@ def get_local(tensor: Any) -> torch.Tensor:
     """Return the part of a DTensor that is here; nothing is copied or waited for without need."""
     local = tensor._local_tensor  # noqa: SLF001  to_local() costs a node of autograd each time
     return local if type(local) is torch.Tensor else tensor.detach().to_local()
+
+
+def locate_shard(local: torch.Tensor, box: Box, element: ElementType) -> Region:
+    """Return the place of a rank's part of a DTensor: the same for ties, and for nothing else.
+
+    What is empty has no address, but a storage all the same. Parts that share memory in another
+    way are different tensors as far as this rank can tell.
+    """
+    storage = local.untyped_storage()._cdata  # noqa: SLF001  the only name of a storage's identity
+    part = (local.storage_offset(), *local.shape, *local.stride(), *box.offsets)
+    address = local.data_ptr() or storage
+    return Region(
+        f"{part} of {storage}", address, (), (), f"torch {element.name}", element.size_bytes
+    )
 
 
 def find_spread(tensor: Any, steps: Sequence[object] = ()) -> Spread:

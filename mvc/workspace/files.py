@@ -214,14 +214,9 @@ class Cutter:
 
     def store(self, source: ByteSource, layout: FileLayout, path: str) -> Manifest:
         """Store what is new of a file; fp32 tensors come before those that may be rounded."""
-        gaps = GapStream(find_gaps(layout.size_bytes, layout.segments), source)
-        sizes = cut_sizes(gaps.size_bytes, self.chunk_bytes)
-        spans = [
-            ChunkSpan(place * self.chunk_bytes, size, None) for place, size in enumerate(sizes)
-        ]
+        gap_ids = self.store_gaps(source, layout)
         if self.health is not None:
             self.health.begin()
-        gap_ids = tuple(self.writer.add(gaps, spans, self.progress))
         relatives = self.relatives
         if relatives is None:
             stored = self._store_segments(source, layout.segments, {})
@@ -235,11 +230,22 @@ class Cutter:
         segments = tuple(StoredSegment(segment, stored[segment]) for segment in layout.segments)
         return Manifest(layout.format, layout.size_bytes, self.chunk_bytes, gap_ids, segments)
 
+    def store_gaps(self, source: ByteSource, layout: FileLayout) -> tuple[ChunkId, ...]:
+        """Store what is around the tensors of a file; return its chunks."""
+        gaps = GapStream(find_gaps(layout.size_bytes, layout.segments), source)
+        sizes = cut_sizes(gaps.size_bytes, self.chunk_bytes)
+        spans = [
+            ChunkSpan(place * self.chunk_bytes, size, None) for place, size in enumerate(sizes)
+        ]
+        return tuple(self.writer.add(gaps, spans, self.progress))
+
     def _store_segments(
         self, source: ByteSource, segments: Sequence[Segment], hints: Mapping[Segment, Hint]
     ) -> dict[Segment, tuple[ChunkId, ...]]:
         """Store the chunks of some segments and return their ids."""
-        spans = [span for one in segments for span in self._cut(one, hints.get(one))]
+        spans = [
+            span for one in segments for span in cut_segment(one, self.chunk_bytes, hints.get(one))
+        ]
         found = self.writer.add(source, spans, self.progress)
         if self.health is not None:
             self.health.note(source, spans, found)
@@ -251,17 +257,21 @@ class Cutter:
         if self.health is not None:
             self.health.finish(blob)
 
-    def _cut(self, segment: Segment, hint: Hint | None) -> Iterator[ChunkSpan]:
-        dtype = get_dtype(segment.dtype)
-        position = segment.start
-        for number, size in enumerate(cut_sizes(segment.size_bytes, self.chunk_bytes)):
-            if hint is None:
-                yield ChunkSpan(position, size, dtype)
-            else:
-                base = hint.bases[number] if number < len(hint.bases) else None
-                masters = hint.masters_of(number)
-                yield ChunkSpan(position, size, dtype, base, masters, hint.cast, hint.group)
-            position += size
+
+def cut_segment(
+    segment: Segment, chunk_bytes: int, hint: Hint | None = None
+) -> Iterator[ChunkSpan]:
+    """Yield the chunks that a segment is cut into, with what each may resemble."""
+    dtype = get_dtype(segment.dtype)
+    position = segment.start
+    for number, size in enumerate(cut_sizes(segment.size_bytes, chunk_bytes)):
+        if hint is None:
+            yield ChunkSpan(position, size, dtype)
+        else:
+            base = hint.bases[number] if number < len(hint.bases) else None
+            masters = hint.masters_of(number)
+            yield ChunkSpan(position, size, dtype, base, masters, hint.cast, hint.group)
+        position += size
 
 
 def find_layout(

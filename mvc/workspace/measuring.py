@@ -40,6 +40,11 @@ class SessionHealth:
         self._measured: dict[Key, Health] = {}
         self._files: dict[GitId, Health] = {}
 
+    @property
+    def total(self) -> Health:
+        """The health of the chunks of the file so far."""
+        return self._total
+
     def begin(self) -> None:
         """Begin with a file."""
         self._writer.take_small_health()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.states.document import STATE_FILE
-from mvc.states.state import find_files
+from mvc.states.document import STATE_FILE, parse_document
 from mvc.workspace.content import write_content
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_content
@@ -31,17 +30,33 @@ def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str
     if entry is None:
         return set()
     try:
-        return {STATE_FILE, *find_files(read_small_file(context, entry.blob))}
+        document = parse_document(read_small_file(context, entry.blob))
+        beside = tuple(f"{folder}/" for folder in document.folders)
+        return {STATE_FILE, *document.files, *(path for path in tree if path.startswith(beside))}
     except FormatError:
         return set()  # the user's own file of that name
 
 
-def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:
-    """Return ``state.json`` of a commit."""
-    entry = context.history.read_tree(commit).get(STATE_FILE)
+def read_state_tree(
+    context: Context, commit: GitId, folder: str | None = None
+) -> dict[str, TreeEntry]:
+    """Return the files of a commit, or of a folder of it, whose name they then lack."""
+    tree = context.history.read_tree(commit)
+    if folder is None:
+        return tree
+    start = f"{folder.strip('/')}/"
+    inside = (path for path in tree if path.startswith(start))
+    return {path.removeprefix(start): tree[path] for path in inside}
+
+
+def read_state_text(
+    context: Context, commit: GitId, revision: str, folder: str | None = None
+) -> bytes:
+    """Return ``state.json`` of a commit, or of a folder of it."""
+    entry = read_state_tree(context, commit, folder).get(STATE_FILE)
     if entry is None:
         raise NotFoundError(
-            f"{revision} holds no training state",
+            f"{revision} holds no training state" + (f" in {folder}" if folder else ""),
             hint="it was committed from files; read single tensors instead",
         )
     check_content(context, [(STATE_FILE, entry.blob)], commit=commit)

@@ -42,8 +42,8 @@ def test_limits_are_checked_before_parsing(monkeypatch):
 
 
 def test_a_newer_version_says_so():
-    with pytest.raises(UnsupportedError, match="version 2"):
-        decode_state(b'{"format": "mvc-state", "version": 2, "anything": 1}', None, sizes={})
+    with pytest.raises(UnsupportedError, match="version 3"):
+        decode_state(b'{"format": "mvc-state", "version": 3, "anything": 1}', None, sizes={})
 
 
 def test_kept_text_is_the_text_at_any_depth():

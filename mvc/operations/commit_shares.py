@@ -1,0 +1,245 @@
+"""The commit of a sharded run: every rank stores its chunks, one of them makes the commit.
+
+Manifests do not know ranks: they list the chunks of whole tensors, as if one process had stored them.
+Each rank hashes, encodes and writes the chunks that it owns, durably, and holds the sweep lock until the
+commit is made, since nothing names its chunks before. Only ids travel to the rank that commits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.values import WriteCounts
+from mvc.errors import ConflictError, FormatError
+from mvc.formats.manifest import Manifest, StoredSegment, cut_sizes
+from mvc.formats.manifest_lines import encode_manifest
+from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.ids import ChunkId
+from mvc.numbers.figures import Health
+from mvc.operations.commit_state import commit_files, find_place, store_state_file
+from mvc.states.assembling import open_files
+from mvc.states.document import STATE_FILE
+from mvc.states.image import open_image, open_text
+from mvc.states.layout import RANKS_FOLDER
+from mvc.states.outline import check_sizes
+from mvc.states.state import measure_tensors
+from mvc.workspace.bases import Relatives
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.files import Cutter, cut_segment
+from mvc.workspace.kept_health import keep_files
+from mvc.workspace.measuring import SessionHealth
+from mvc.workspace.stored_share import ID_BYTES, StoredShare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from mvc.chunkstore.relatives import DeltaMode
+    from mvc.chunkstore.values import ChunkSpan
+    from mvc.formats.layout import FileLayout
+    from mvc.progress import ByteProgress
+    from mvc.sources import JoinedSource
+    from mvc.states.files import StateFile
+    from mvc.states.share import Peers, Share
+    from mvc.workspace.annotations import Annotations
+    from mvc.workspace.commits import CommitResult
+    from mvc.workspace.context import Context
+
+FIRST = 0
+"""The rank that stores headers and texts, and makes the commit."""
+
+
+@contextmanager
+def store_share(
+    context: Context,
+    share: Share,
+    peers: Peers,
+    *,
+    branch: str | None = None,
+    delta: bool | None = None,
+    progress: ByteProgress = None,
+) -> Iterator[StoredShare]:
+    """Store the chunks that a rank owns, durably; until the end of the block no sweep takes them."""
+    with context.history.no_sweep():
+        tip = find_place(context, branch, None).tip
+        base = context.history.read_tree(tip) if tip is not None else {}
+        mode = context.delta_mode(insist=delta)
+        yield _ShareWriter(context, share, open_files(share, peers), base).store(mode, progress)
+
+
+class _ShareWriter:
+    """Stores the share of one rank in one session."""
+
+    def __init__(
+        self,
+        context: Context,
+        share: Share,
+        files: Mapping[str, JoinedSource],
+        base: Mapping[str, TreeEntry],
+    ) -> None:
+        self._context, self._share, self._files, self._base = context, share, files, base
+        self._ids: list[ChunkId] = []
+        self._array = 0
+
+    def store(self, mode: DeltaMode, progress: ByteProgress) -> StoredShare:
+        """Store everything; return what is to be told."""
+        context, share = self._context, self._share
+        with context.here.writer(mode, measure=True) as writer:
+            relatives = Relatives(context, writer, self._base, self._files)
+            health = SessionHealth(context, writer)
+            cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
+            own = {file.path: store_state_file(cutter, file)[0] for file in _open_own(share)}
+            if share.rank == FIRST:
+                self._store_gaps(cutter)
+            totals = tuple(
+                self._store_file(cutter, path, layout) for path, _, layout in share.plan.layouts
+            )
+        health.keep()
+        return StoredShare(
+            share.rank,
+            share.digest,
+            context.chunk_bytes,
+            b"".join(self._ids),
+            totals,
+            own,
+            writer.counts,
+        )
+
+    def _store_gaps(self, cutter: Cutter) -> None:
+        for path, _, layout in self._share.plan.layouts:
+            self._ids += cutter.store_gaps(self._files[path], layout)
+
+    def _store_file(self, cutter: Cutter, path: str, layout: FileLayout) -> Health:
+        """Store the chunks of a file that this rank owns; return their health."""
+        assert cutter.relatives is not None
+        assert cutter.health is not None
+        hints = cutter.relatives.find_hints(path, layout)
+        spans: list[ChunkSpan] = []
+        for segment in layout.segments:
+            owned = set(self._share.plan.keepers.owned(self._array, self._share.rank))
+            self._array += 1
+            found = cut_segment(segment, cutter.chunk_bytes, hints.get(segment)) if owned else ()
+            spans += (span for number, span in enumerate(found) if number in owned)
+        cutter.health.begin()
+        source = self._files[path]
+        ids = cutter.writer.add(source, spans, cutter.progress)
+        cutter.health.note(source, spans, ids)
+        self._ids += ids
+        return cutter.health.total
+
+
+def _open_own(share: Share) -> list[StateFile]:
+    """Return the files that a rank has of its own; of the first, the text of the state."""
+    files = share.own_files()
+    if share.rank == FIRST:
+        text = files[STATE_FILE]
+        check_sizes(
+            bytes(text), measure_tensors((path, one) for path, _, one in share.plan.layouts)
+        )
+        return [open_text(text)]
+    if not files:
+        return []
+    folder = f"{RANKS_FOLDER}/{share.rank}/"
+    opened = open_image({path.removeprefix(folder): data for path, data in files.items()})
+    return [replace(file, path=folder + file.path) for file in opened]
+
+
+@holds_sweep_lock
+def commit_shares(
+    context: Context,
+    share: Share,
+    stored: Sequence[StoredShare],
+    message: str,
+    *,
+    annotations: Annotations | None = None,
+    branch: str | None = None,
+    parent: str | None = None,
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    no_gate: bool = False,
+) -> CommitResult:
+    """Record what all ranks have stored as one commit, as ``commit_state`` would of the whole."""
+    by_rank = _check_shares(context, share, stored)
+    manifests = _join_manifests(context, share, by_rank)
+    own = {path: data for one in by_rank for path, data in one.files.items()}
+
+    def write(*_: object) -> tuple[dict[str, TreeEntry], WriteCounts]:
+        data = {path: encode_manifest(one) for path, one in manifests.items()} | own
+        blobs = {path: context.history.write_blob(one) for path, one in data.items()}
+        totals = zip(manifests, zip(*(one.health for one in by_rank), strict=True), strict=True)
+        keep_files(context, {blobs[path]: sum(parts, Health()) for path, parts in totals})
+        entries = {path: TreeEntry(MODE_FILE, blob) for path, blob in blobs.items()}
+        return entries, _add_counts([one.counts for one in by_rank])
+
+    return commit_files(
+        context,
+        [*manifests, *own],
+        write,
+        message,
+        annotations=annotations,
+        branch=branch,
+        parent=parent,
+        describe=describe,
+        no_gate=no_gate,
+    )
+
+
+def _check_shares(
+    context: Context, share: Share, stored: Sequence[StoredShare]
+) -> list[StoredShare]:
+    """Return the shares in the order of their ranks, after checking that they fit together."""
+    by_rank = sorted(stored, key=lambda one: one.rank)
+    if [one.rank for one in by_rank] != list(range(share.ranks)):
+        raise FormatError(f"not the shares of {share.ranks} ranks, one of each")
+    for one in by_rank:
+        if one.digest != share.digest:
+            raise ConflictError(
+                f"rank {one.rank} holds another state than rank {share.rank}: other tensors, shapes or "
+                "shards",
+                hint="every rank of a run has the same parts, and trains the same model",
+            )
+        if one.chunk_bytes != context.chunk_bytes:
+            raise ConflictError(
+                f"rank {one.rank} cuts tensors every {one.chunk_bytes:,} bytes, and this one every "
+                f"{context.chunk_bytes:,}",
+                hint="mvc.chunkbytes has to be the same everywhere",
+            )
+        if len(one.health) != len(share.plan.layouts):
+            raise FormatError(f"the stored share of rank {one.rank} has other files than its form")
+    return by_rank
+
+
+def _join_manifests(
+    context: Context, share: Share, by_rank: Sequence[StoredShare]
+) -> dict[str, Manifest]:
+    """Return the manifests of the state's files, of the ids that the ranks have told."""
+    ids = [_split_ids(one.ids) for one in by_rank]
+    gaps = [
+        tuple(islice(ids[FIRST], len(cut_sizes(len(head), context.chunk_bytes))))
+        for _, head, _ in share.plan.layouts
+    ]
+    owners = iter(share.plan.keepers.owners)
+    found = {}
+    try:
+        for (path, _, layout), around in zip(share.plan.layouts, gaps, strict=True):
+            segments = tuple(
+                StoredSegment(segment, tuple(next(ids[rank]) for rank in next(owners).tolist()))
+                for segment in layout.segments
+            )
+            size_bytes = layout.size_bytes
+            found[path] = Manifest(layout.format, size_bytes, context.chunk_bytes, around, segments)
+    except (StopIteration, RuntimeError):  # the first becomes the second within a generator
+        raise FormatError("a rank has stored fewer chunks than it owns") from None
+    if any(next(rest, None) is not None for rest in ids):
+        raise FormatError("a rank has stored more chunks than it owns")
+    return found
+
+
+def _split_ids(data: bytes) -> Iterator[ChunkId]:
+    return (ChunkId(data[at : at + ID_BYTES]) for at in range(0, len(data), ID_BYTES))
+
+
+def _add_counts(counts: Sequence[WriteCounts]) -> WriteCounts:
+    names = [one.name for one in fields(WriteCounts)]
+    return WriteCounts(**{name: sum(getattr(one, name) for one in counts) for name in names})

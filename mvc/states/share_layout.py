@@ -1,0 +1,122 @@
+"""Where the boxes that a rank keeps of a live state go in its image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import UnsupportedError
+from mvc.numbers.boxes import flatten_box, whole_box
+from mvc.sources import read_bytes
+from mvc.states.memory import cut_source
+from mvc.states.share import (
+    ITEM_BYTES,
+    ArrayWords,
+    FileWords,
+    SharePlan,
+    SpreadWords,
+    StateForm,
+    encode_form,
+    iterate_places,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mvc.sources import ByteSource
+    from mvc.states.encode import FileDraft
+    from mvc.states.files import LiveArray, Spread, StateFile
+    from mvc.states.state import EncodedState
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """Bytes of an array that go to the image: its number in the walk, where they begin, how many."""
+
+    offset: int
+    index: int
+    start: int
+    size_bytes: int
+
+    def open(self, source: ByteSource) -> ByteSource:
+        """Return the bytes, given those of the array that are here."""
+        return cut_source(source, self.start, self.size_bytes)
+
+
+def form_state(
+    encoded: EncodedState, files: Mapping[object, FileDraft], ranks: int
+) -> tuple[bytes, list[LiveArray]]:
+    """Return the form of a sharded state, and its arrays in the form's order.
+
+    UnsupportedError: an array is not all on these ranks, or of elements of an odd length.
+    """
+    found: list[LiveArray] = []
+    spreads: dict[Spread, int] = {}
+    words = [
+        _form_file(file, dict(draft.arrays), ranks, spreads, found)
+        for file, draft in zip(encoded.files, files.values(), strict=True)
+    ]
+    form = StateForm(ranks, tuple(words), tuple(map(_spell_spread, spreads)))
+    return encode_form(form), found
+
+
+def _form_file(
+    file: StateFile,
+    arrays: Mapping[str, LiveArray],
+    ranks: int,
+    spreads: dict[Spread, int],
+    found: list[LiveArray],
+) -> FileWords:
+    rows = []
+    segments = file.layout.segments
+    head = read_bytes(file.source, 0, segments[0].start if segments else file.source.size_bytes)
+    for segment in segments:
+        view = segment.tensors[0]
+        array = arrays[view.name]
+        found.append(array)
+        number = (
+            -1 if array.spread is None else _number_spread(array.spread, ranks, view.name, spreads)
+        )
+        shape, item_bytes = array.shape, array.element.size_bytes
+        if item_bytes not in ITEM_BYTES:
+            shape, item_bytes = (segment.size_bytes,), 1
+        rows.append(ArrayWords(view.name, view.dtype, view.shape, shape, item_bytes, number))
+    return FileWords(file.path, head, tuple(rows))
+
+
+def _number_spread(spread: Spread, ranks: int, name: str, spreads: dict[Spread, int]) -> int:
+    here = [box for rank, box in zip(spread.ranks, spread.boxes, strict=True) if 0 <= rank < ranks]
+    elements = sum(box.elements for box in dict.fromkeys(here))
+    if elements != math.prod(spread.shape):
+        raise UnsupportedError(
+            f"tensor {name!r} is spread over other processes than those that commit",
+            hint="every rank that holds a part of the state has to take part in its commits",
+        )
+    return spreads.setdefault(spread.without_mine(), len(spreads))
+
+
+def _spell_spread(spread: Spread) -> SpreadWords:
+    return SpreadWords(
+        spread.ranks,
+        tuple(box.offsets for box in spread.boxes),
+        tuple(box.sizes for box in spread.boxes),
+    )
+
+
+def keep_runs(
+    plan: SharePlan, arrays: list[LiveArray], indexes: Mapping[int, int], rank: int
+) -> Iterator[KeptRun]:
+    """Yield what a rank keeps; ``indexes`` are ``id`` of array → its number in the walk."""
+    rows = zip(
+        arrays, plan.arrays, plan.keepers.divisions, iterate_places(plan.keepers, rank), strict=True
+    )
+    for array, form, division, places in rows:
+        mine = whole_box(form.shape) if array.spread is None else array.spread.mine
+        _, flat = flatten_box(form.shape, mine)
+        for number, offset in places.items():
+            box = division.kept[number].box
+            row_bytes = math.prod(flat.sizes[1:]) * form.item_bytes
+            start = (box.offsets[0] - flat.offsets[0]) * row_bytes
+            size = box.elements * form.item_bytes
+            yield KeptRun(offset, indexes[id(array)], start, size)

@@ -1,0 +1,244 @@
+"""The same state is the same commit, whoever wrote it."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.distributed.tensor import Replicate, Shard  # noqa: E402
+
+from mvc import (  # noqa: E402
+    ConflictError,
+    FormatError,
+    Identity,
+    Repo,
+    StorageError,
+    UnsupportedError,
+    layout_state,
+)
+from mvc.states.share import open_share  # noqa: E402
+from support.sharded import SeenPeers, as_rank, commit_frozen, freeze, shard  # noqa: E402
+
+pytestmark = pytest.mark.torch
+ME = Identity("Ada", "ada@example.org")
+CHUNK = 4096
+TOPOLOGIES = {
+    "replicas": ((4,), ("dp",), {}),
+    "sharded": ((3,), ("dp",), {n: ("dp", [Shard(0)]) for n in ("wide", "odd", "tiny", "m", "half")}),
+    "columns": ((4,), ("tp",), {n: ("tp", [Shard(1)]) for n in ("wide", "odd", "m", "half")}),
+    "both": (
+        (2, 2), ("dp", "tp"),
+        {"wide": (("dp", "tp"), [Shard(0), Shard(0)]), "odd": (("dp", "tp"), [Shard(0), Shard(1)]),
+         "m": (("dp", "tp"), [Shard(1), Shard(0)]), "half": ("tp", [Shard(0)]), "tiny": ("dp", [Shard(0)])},
+    ),
+    "hybrid": (
+        (2, 4), ("rep", "dp"),
+        {n: (("rep", "dp"), [Replicate(), Shard(0)]) for n in ("wide", "odd", "tiny", "m", "half")},
+    ),
+}  # fmt: skip
+
+
+def make_state(seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    model = {
+        "wide": torch.randn(500, 33, generator=draw),
+        "odd": torch.randn(101, 67, generator=draw),
+        "tiny": torch.randn(2, generator=draw),
+        "half": torch.randn(64, 128, generator=draw).bfloat16(),
+        "complex": torch.randn(9, 40, generator=draw, dtype=torch.complex64),
+        "channels": torch.randn(2, 8, 9, 7, generator=draw).to(memory_format=torch.channels_last),
+        "none": torch.empty(0, 5),
+        "scalar": torch.tensor(3.0),
+    }
+    model["tied"] = model["tiny"]
+    state = {0: {"step": torch.tensor(5.0), "m": torch.randn(500, 33, generator=draw)}}
+    return {"model": model, "optimizer": {"state": state, "lr": 0.1}, "step": 4}
+
+
+def new_repo(folder, chunk_bytes=CHUNK):
+    Repo.init(folder)
+    with open(folder / ".mvc" / "config", "a") as file:
+        file.write(f"[mvc]\n\tchunkbytes = {chunk_bytes}\n")
+    return Repo.open(folder, identity=ME)
+
+
+def freeze_all(state, topology, *, own=True):
+    shape, names, placements = TOPOLOGIES[topology]
+    ranks = torch.Size(shape).numel()
+    frozen = []
+    for rank in range(ranks):
+        with as_rank(rank, shape, names) as mesh:
+            mine = {"pieces": [torch.arange(rank)]} if rank and own else None
+            live = shard(state, mesh, placements)
+            image, form, plan = freeze(live, rank, ranks, own=mine)
+            again = freeze(live, rank, ranks, own=mine, previous=plan)
+            assert plan is not None
+            assert (again[0], again[1]) == (image, form)
+            frozen.append((image, form))
+    return frozen
+
+
+def open_all(folder, ranks):
+    return [Repo.open(folder, identity=ME) for _ in range(ranks)]
+
+
+def blobs_of(repo):
+    tree = repo._context.history.read_tree(repo.resolve("HEAD"))
+    return {path: entry.blob for path, entry in tree.items() if path.endswith(".safetensors")}
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A repository with the state as one process commits it."""
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    repo = new_repo(folder)
+    repo.commit_state(make_state(), message="alone")
+    return repo
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("topology", list(TOPOLOGIES))
+def test_the_same_state_has_the_same_blobs(tmp_path, alone, topology, is_seen):
+    new_repo(tmp_path)
+    frozen = freeze_all(make_state(), topology)
+    repos = open_all(tmp_path, len(frozen))
+    commit_frozen(repos, frozen, is_seen=is_seen, message="many", step=4)
+    found = blobs_of(repos[0])
+    own = {path for path in found if path.startswith("ranks/")}
+    assert {path: blob for path, blob in found.items() if path not in own} == blobs_of(alone)
+    assert own == {f"ranks/{rank}/pieces.safetensors" for rank in range(1, len(frozen))}
+
+    assert not repos[0].fsck(data=True).problems
+    loaded = repos[0].load_state()
+    expected = make_state()
+    assert torch.equal(loaded["model"]["odd"], expected["model"]["odd"])
+    assert loaded["model"]["tied"].data_ptr() == loaded["model"]["tiny"].data_ptr()
+
+
+@pytest.mark.parametrize("topology", list(TOPOLOGIES))
+def test_every_chunk_is_stored_once_by_the_ranks_together(tmp_path, alone, topology):
+    new_repo(tmp_path)
+    frozen = freeze_all(make_state(), topology, own=False)
+    _, stored = commit_frozen(open_all(tmp_path, len(frozen)), frozen, message="many")
+    manifests = [alone._context.manifests.read(blob) for blob in blobs_of(alone).values()]
+    chunks = [size for one in manifests for *_, size in one.sized_chunks()]
+    assert sum(one.counts.chunks for one in stored) == len(chunks)
+    assert sum(one.counts.plain_bytes for one in stored) == sum(chunks)
+    kept = sum(len(image) for image, _ in frozen)
+    assert kept < sum(chunks) + len(frozen) * 8192  # padding, and the text
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("how", [Replicate(), Shard(0), Shard(1)])
+def test_the_load_is_even(ranks, how):
+    """Largest over mean, of what is kept and of what is stored."""
+    state = {"model": {f"w{n}": torch.empty(256, 1024 + 64 * (n % 3)) for n in range(24)}}
+    sizes, stored = [], [0] * ranks
+    for rank in range(ranks):
+        with as_rank(rank, (ranks,), ("dp",)) as mesh:
+            live = shard(state, mesh, {name: ("dp", [how]) for name in state["model"]})
+            layout = layout_state(live, rank=rank, ranks=ranks)
+        sizes.append(layout.size_bytes - (len_text(layout) if rank == 0 else 0))
+        share = open_share(memoryview(b""), layout.form, 2**16)
+    for number, owners in enumerate(share.plan.keepers.owners):
+        rest = share.plan.arrays[number].elements * 4
+        for rank in owners.tolist():
+            stored[rank] += min(rest, 2**16)
+            rest -= 2**16
+    assert max(sizes) * ranks <= 1.1 * sum(sizes)
+    assert max(stored) * ranks <= 1.1 * sum(stored)
+
+
+def len_text(layout):
+    return layout.parts[-1].size_bytes + 4096
+
+
+def test_the_next_commit_replaces_what_ranks_had(tmp_path):
+    repo = new_repo(tmp_path)
+    frozen = freeze_all(make_state(), "sharded")
+    commit_frozen(open_all(tmp_path, 3), frozen, message="three", step=4)
+    repo = Repo.open(tmp_path, identity=ME)
+    assert repo.outline_state(folder="ranks/2")["pieces"][0].shape == (2,)
+    assert repo.load_state(folder="ranks/2")["pieces"][0].tolist() == [0, 1]
+    assert repo.verify_state({"pieces": [torch.arange(2)]}, folder="ranks/2").is_exact
+    assert not repo.verify_state({"pieces": [torch.zeros(2).long()]}, folder="ranks/2").is_exact
+    repo.checkout("HEAD", paths=["."])
+    assert (tmp_path / "ranks" / "1" / "state.json").exists()
+    repo.commit_state(make_state(1), message="one")
+    assert set(repo._context.history.read_tree(repo.resolve("HEAD"))) == {
+        "model.safetensors", "optimizer.safetensors", "state.json",
+    }  # fmt: skip
+
+
+def test_differences_are_taken_from_the_last_commit(tmp_path):
+    new_repo(tmp_path, 2**15)
+    first, second = make_state(), make_state()
+    second["model"]["wide"][:, 0] = 0  # a little of every chunk
+    for state in (first, second):
+        frozen = freeze_all(state, "both", own=False)
+        repos = open_all(tmp_path, 4)
+        _, stored = commit_frozen(repos, frozen, delta=True, message="many", step=4)
+    wide = second["model"]["wide"].nbytes
+    assert sum(one.counts.new_plain_bytes for one in stored) == wide
+    assert sum(one.counts.stored_bytes for one in stored) < wide / 4
+    assert torch.equal(repos[0].load_state()["model"]["wide"], second["model"]["wide"])
+    assert not repos[0].fsck(data=True).problems
+
+
+def test_ranks_that_hold_different_states_make_no_commit(tmp_path):
+    repo = new_repo(tmp_path)
+    state, other = make_state(), make_state()
+    other["model"]["wide"] = other["model"]["wide"][:400]
+    frozen = freeze_all(state, "replicas")[:3] + freeze_all(other, "replicas")[3:]
+    with pytest.raises(ConflictError, match="rank 3 holds another state than rank 0"):
+        commit_frozen(open_all(tmp_path, 4), frozen, message="never")
+    assert repo.branches() == []
+
+
+def test_a_rank_that_is_missing_or_told_too_little_makes_no_commit(tmp_path):
+    from dataclasses import replace
+
+    repo = new_repo(tmp_path)
+    frozen = freeze_all(make_state(), "sharded")
+    repos = open_all(tmp_path, 3)
+    shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+    peers = SeenPeers(shares, is_seen=True)
+    stored = []
+    for rank, one in enumerate(repos):
+        with one.store_share(shares[rank], peers) as found:
+            stored.append(found)
+    for told, why in [
+        (stored[:2], "of 3 ranks"),
+        ([*stored[:2], stored[1]], "of 3 ranks"),
+        ([*stored[:2], replace(stored[2], ids=stored[2].ids[:-32])], "fewer chunks"),
+        ([*stored[:2], replace(stored[2], ids=stored[2].ids + bytes(32))], "more chunks"),
+        ([*stored[:2], replace(stored[2], health=())], "other files"),
+    ]:
+        with pytest.raises(FormatError, match=why):
+            repo.commit_shares(shares[0], told, message="never")
+    with pytest.raises(ConflictError, match="cuts tensors"):
+        repo.commit_shares(
+            shares[0], [*stored[:2], replace(stored[2], chunk_bytes=8192)], message="never"
+        )
+    assert repo.branches() == []
+
+
+def test_parts_of_another_length_are_refused(tmp_path):
+    new_repo(tmp_path)
+    frozen = freeze_all(make_state(), "columns")
+    repos = open_all(tmp_path, 4)
+    shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+
+    class Lying(SeenPeers):
+        def fetch_part(self, rank, array, chunk):
+            return super().fetch_part(rank, array, chunk)[:-1]
+
+    with pytest.raises(StorageError, match="rank 1 sent"):
+        with repos[0].store_share(shares[0], Lying(shares, is_seen=False)):
+            pass
+
+
+def test_a_part_of_a_state_that_no_rank_holds_is_refused():
+    with as_rank(0, (2, 2), ("pp", "dp")) as mesh:
+        live = shard({"model": {"w": torch.ones(8)}}, mesh, {"w": (("pp", "dp"), [Shard(0)] * 2)})
+        with pytest.raises(UnsupportedError, match="other processes than those that commit"):
+            layout_state(live, rank=0, ranks=2)
