@@ -150,9 +150,9 @@ def test_a_tensor_of_another_length_is_refused():
 
 def test_an_image_of_a_newer_mvc_is_refused():
     image = make_image({"step": 1})
-    text = json.loads(bytes(image["state.json"])) | {"version": 2}
+    text = json.loads(bytes(image["state.json"])) | {"version": 3}
     image["state.json"] = memoryview(json.dumps(text).encode())
-    with pytest.raises(UnsupportedError, match="version 2"):
+    with pytest.raises(UnsupportedError, match="version 3"):
         open_image(image)
 
 

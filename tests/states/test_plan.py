@@ -41,7 +41,7 @@ def assert_as_anew(state, plan):
 def was_followed(monkeypatch, state, plan):
     """Tell whether a plan was of use."""
     with monkeypatch.context() as patch:
-        patch.setattr(state_layout, "_layout_from_scratch", lambda _: None)
+        patch.setattr(state_layout, "_layout_from_scratch", lambda *_: None)
         return layout_state(state, plan) is not None
 
 
