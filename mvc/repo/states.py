@@ -222,9 +222,7 @@ class TrainingStates(OpenRepo):
         )
         return operations.aftercare.keep_up(self._context, result)
 
-    def outline_state(
-        self, revision: str = "HEAD", *, folder: str | None = None
-    ) -> dict[str, Any]:
+    def outline_state(self, revision: str = "HEAD", *, folder: str | None = None) -> dict[str, Any]:
         """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
 
         ``folder`` is where in the commit the state is: ``ranks/3`` has what was rank 3's alone.
