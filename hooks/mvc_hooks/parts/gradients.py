@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mvc import UnsupportedError
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.tree import Difference, compare_arrays, find_at
+from mvc_hooks.parts.shards import drop_unreduced, fits_whole, list_unreduced, make_blank
+from mvc_hooks.parts.tree import Difference, compare_arrays, find_at, is_sharded, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 log = logging.getLogger("mvc_hooks")
+UNREDUCED = "unreduced"
+"""Where gradients are named that cannot be stored; see ``refuse_unreduced``."""
 _NEW, _UNSEEN, _CLEARS, _OUTLIVES = "new", "unseen", "clears", "outlives"
 """How an optimizer's gradients fare after its step: no step yet, one but nothing added since, known."""
 _LATE = (
@@ -63,6 +68,8 @@ class _Watch:
         # Parameters whose next gradient is awaited: (node of autograd, hook); the node must live.
         self._probes: list[tuple[Any, Any]] = []
         self._met: dict[int, bool] = {}
+        # Gradients that a step left and that are not cleared since, by parameter.
+        self._left: dict[int, weakref.ref[torch.Tensor]] = {}
         self._on_step: Any = None
         register = getattr(optimizer, "register_step_post_hook", None)
         self.can_close = register is not None
@@ -99,6 +106,8 @@ class _Watch:
                     node = torch.autograd.graph.get_gradient_edge(param).node
                 hook = node.register_prehook(partial(self._meet, param))
                 self._probes.append((node, hook))
+                if is_sharded(param) and param.grad is not None:
+                    self._left[id(param)] = weakref.ref(param.grad)
 
     def restore(self, habit: str, *, is_open: bool) -> None:
         self.look()  # parameters that the restored state trains and the live one did not
@@ -120,12 +129,16 @@ class _Watch:
             hook.remove()
         self._probes.clear()
         self._met.clear()
+        self._left.clear()
 
     def _count_params(self) -> list[int]:
         return [len(group["params"]) for group in self._optimizer.param_groups]
 
     def _open(self, param: torch.Tensor) -> None:
         self.is_open = self.has_opened = True
+        # FSDP2 adds to gradients without autograd, whose nodes then tell nothing.
+        if id(param) in self._left and id(param) not in self._met:
+            self._met[id(param)] = self._left[id(param)]() is param.grad
         if self._empty_steps is not None and not self.has_filled:
             self.has_filled = _has_values(param.grad)
 
@@ -231,7 +244,12 @@ class GradsPart(Part):
         pairs = zip(places, is_open, _derive_open(places, state), strict=True)
         if any(mine != derived and _has_gradients(named) for named, mine, derived in pairs):
             state["open"] = is_open
+        if unreduced := list_unreduced(self._modules()):
+            state[UNREDUCED] = unreduced
         return state
+
+    def _modules(self) -> list[torch.nn.Module]:
+        return self._names.list_modules() if isinstance(self._names, ParameterNames) else []
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare with the parameters: a gradient may come and go, but it fits its parameter."""
@@ -254,18 +272,21 @@ class GradsPart(Part):
                 place = (*path, "accumulated", name)
                 yield from compare_arrays(mine[name], accumulated[name], place)
 
-    def targets(self, captured: Any) -> object:  # noqa: ARG002  leftovers are not in it
-        """Return the gradients that are there, in use or left over."""
-        return {
-            "accumulated": {
-                name: param.grad.detach()
-                for name, param in self._params().items()
-                if param.grad is not None
-            }
-        }
+    def targets(self, captured: Any, stored: Any) -> object:  # noqa: ARG002  leftovers are not in it
+        """Return the gradients that are there, in use or left over; new DTensors for others."""
+        accumulated = find_at(stored, ("accumulated",))
+        lent: dict[str, torch.Tensor] = {}
+        for name, param in self._params().items():
+            theirs = find_at(accumulated, (name,))
+            if param.grad is not None:
+                lent[name] = param.grad.detach()
+            elif fits_whole(param, theirs):
+                lent[name] = make_blank(param, theirs)
+        return {"accumulated": lent}
 
     def restore(self, stored: Any) -> None:
         """Make gradients what they were: stored, zeros or none."""
+        drop_unreduced(self._modules())
         places = self._name()
         for name, param in (pair for named in places for pair in named):
             if name in stored["accumulated"]:
@@ -298,9 +319,22 @@ def _has_gradients(named: Iterable[tuple[str, torch.Tensor]]) -> bool:
     return any(param.grad is not None for _, param in named)
 
 
+def refuse_unreduced(state: object) -> None:
+    """Raise UnsupportedError if captured gradients lack some that FSDP2 has yet to average."""
+    names = state.get(UNREDUCED) if isinstance(state, dict) else None
+    if names:
+        raise UnsupportedError(
+            f"the gradients of {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''} are not "
+            "averaged over the ranks yet, and in no parameter",
+            hint="commit after an optimizer step, or leave set_requires_gradient_sync() at True",
+        )
+
+
 def _has_values(gradient: torch.Tensor | None) -> bool:
     if gradient is None:
         return False
+    if is_sharded(gradient):
+        return True  # every rank has to come to the same answer, and none may ask the others
     values = gradient if gradient.layout is torch.strided else gradient._values()  # noqa: SLF001  the public one refuses uncoalesced tensors
     return bool(values.count_nonzero())
 
@@ -310,7 +344,7 @@ def _set_gradient(param: torch.Tensor, stored: torch.Tensor) -> None:
     is_filled = (
         live is not None
         and live.layout is stored.layout is torch.strided
-        and live.data_ptr() == stored.data_ptr()
+        and locate(live) == locate(stored) is not None
     )
     if not is_filled:
         param.grad = stored.to(param.device)

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
-from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers, index_parameters
+from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.reach import GENERATORS
@@ -42,13 +42,13 @@ _SURELY_PARTS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, torch.utils.data.DataLoader),
     *GENERATORS,
 )
-_FSDP = ("FSDP", "train it in DistributedDataParallel")
+_FSDP = ("FSDP1", "shard it by fully_shard() of torch.distributed.fsdp, which is FSDP2")
 _ZERO = (
     "DeepSpeed's ZeRO",
     "train with its stage 0 (zero_optimization), or DistributedDataParallel",
 )
 _SHARDERS = {
-    **dict.fromkeys(("FullyShardedDataParallel", "FSDPModule"), _FSDP),
+    "FullyShardedDataParallel": _FSDP,
     **dict.fromkeys(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"), _ZERO),
     "ZeroRedundancyOptimizer": (
         "ZeRO (ZeroRedundancyOptimizer)",
@@ -146,10 +146,6 @@ def _refuse_shards(name: str, value: object) -> None:
     kinds = {kind.__name__ for owner in owners for kind in type(owner).__mro__}
     if isinstance(value, nn.Module) and any(hasattr(p, "ds_id") for p in value.parameters()):
         kinds.add("DeepSpeedZeroOptimizer")  # the third stage marks the parameters
-    if isinstance(value, Optimizer) and any(
-        hasattr(param, "to_local") for param in index_parameters(value).values()
-    ):
-        kinds.add("FSDPModule")  # which is the model's class, and replaces its parameters
     for kind in _SHARDERS.keys() & kinds:
         scheme, instead = _SHARDERS[kind]
         raise UnsupportedError(

@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.part import Part, RestoreOrder
+from mvc_hooks.parts.shards import blank_shards
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -33,7 +34,9 @@ from mvc_hooks.parts.tree import (
     find_at,
     format_path,
     is_array,
+    is_sharded,
     locate,
+    to_local,
     walk_leaves,
 )
 
@@ -90,6 +93,10 @@ class ParameterNames(dict[int, str]):
         """Return the parameter of a name, or None."""
         return next((param for one, param in self._walk() if one == name), None)
 
+    def list_modules(self) -> list[nn.Module]:
+        """Return the models."""
+        return [one for _, one in walk_leaves(self._objects) if isinstance(one, nn.Module)]
+
     def _walk(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, module in walk_leaves(self._objects):
             if isinstance(module, nn.Module):
@@ -103,7 +110,7 @@ class ModulePart(Part):
     order = RestoreOrder.MODULE
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        """Take a model; lazy, quantised, distributed or data-less parameters are refused."""
+        """Take a model; lazy, quantised or data-less parameters are refused."""
         self.module = unwrap_module(module)
         _check_parameters(name, self.module)
         self.companion: ModuleDetails = ModuleDetails(self.module)
@@ -135,14 +142,17 @@ class ModulePart(Part):
             for difference in found:
                 yield replace(difference, may_fit=_may_fit(modules, key))
 
-    def targets(self, captured: Any) -> object:
+    def targets(self, captured: Any, stored: Any) -> object:
         """Return the entries that are the model's memory (hooks may have added others)."""
         own = self._locate_own()
-        return {
+        found = {
             name: value
             for name, value in captured.items()
             if isinstance(value, torch.Tensor) and locate(value) in own
         }
+        others = {name: value for name, value in captured.items() if name not in found}
+        blank = blank_shards(others, stored)
+        return found if blank is ABSENT else {**found, **blank}
 
     def restore(self, stored: Any) -> None:
         """Take what could not be filled in place through the model's own ``load_state_dict``."""
@@ -163,7 +173,10 @@ class ModulePart(Part):
             for one in self.module.modules()
         ]
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        tensors = [(one, one.data, state.get(clean_name(name))) for name, one in named]
+        tensors = [
+            (one, None if is_sharded(one) else one.data, state.get(clean_name(name)))
+            for name, one in named
+        ]
 
         def take_back() -> None:
             with contextlib.suppress(Exception):  # the rest may do
@@ -175,9 +188,10 @@ class ModulePart(Part):
                 module._parameters.clear()  # noqa: SLF001
                 module._parameters.update(parameters)  # noqa: SLF001
             for tensor, data, values in tensors:
-                tensor.data = data
+                if data is not None:
+                    tensor.data = data
                 if values is not None:
-                    data.copy_(values)
+                    to_local(tensor).detach().copy_(to_local(values))
 
         return take_back
 
@@ -218,7 +232,8 @@ def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bo
     if place is None or place == locate(live):
         return place in own or not stored.numel()
     # Memory in which elements overlap cannot be filled; it may hold the values already.
-    return locate(live) in own and torch.equal(stored.to(live.device), live)
+    here, there = to_local(live), to_local(stored)
+    return locate(live) in own and torch.equal(there.to(here.device), here)
 
 
 def _find_modules(module: nn.Module) -> dict[str, nn.Module]:
@@ -267,7 +282,7 @@ def _check_parameters(name: str, module: nn.Module) -> None:
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             lazy.append(f"{name}.{key}")
-        elif tensor.is_meta or tensor.is_quantized or hasattr(tensor, "to_local"):
+        elif to_local(tensor).is_meta or to_local(tensor).is_quantized:
             odd.append(f"{name}.{key}")
     if lazy:
         raise UsageError(
@@ -275,8 +290,8 @@ def _check_parameters(name: str, module: nn.Module) -> None:
         )
     if odd:
         raise UnsupportedError(
-            f"{_list(odd)} is a quantised, distributed or data-less tensor",
-            hint="gather or dequantise the whole state yourself and commit it with Repo.commit_state",
+            f"{_list(odd)} is a quantised or data-less tensor",
+            hint="dequantise the whole state yourself and commit it with Repo.commit_state",
         )
 
 
@@ -333,7 +348,7 @@ class ModuleDetails(Part):
             if not _is_cache(find_at(ours, key), find_at(theirs, key)):
                 yield difference
 
-    def targets(self, captured: Any) -> object:
+    def targets(self, captured: Any, stored: Any) -> object:  # noqa: ARG002  what fits is picked
         """Return the buffers."""
         return {"buffers": find_at(captured, ("buffers",))}
 

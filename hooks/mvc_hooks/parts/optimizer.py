@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from mvc import ConflictError
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
+from mvc_hooks.parts.shards import fits_whole, make_blank, shard_like
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -44,6 +45,7 @@ from mvc_hooks.parts.tree import (
     is_array,
     locate,
     map_tensors,
+    outline,
     walk_leaves,
 )
 
@@ -97,23 +99,37 @@ class OptimizerPart(Part):
             yield from _compare_entry(ours, theirs, (*path, "state", key))
         yield from compare_keys(live, stored, path)
 
-    def targets(self, captured: Any) -> object:
-        """Return the tensors of state and groups that share their memory with nothing else."""
-        if self._is_custom or not _is_standard(captured):
-            return ABSENT
-        params = index_parameters(self._optimizer).values()
-        seen = {locate(param) for param in params}
+    def targets(self, captured: Any, stored: Any) -> object:
+        """Return the tensors of state and groups that share their memory with nothing else.
+
+        And new DTensors for state that is not here, if it is stored with the shape of its parameter.
+        """
+        if not _is_standard(captured) or not _is_standard(stored):
+            return super().targets(captured, stored)
         state: dict[Any, dict[Any, torch.Tensor]] = {}
+        if self._is_custom:
+            self._add_shards(state, stored["state"])
+            return {"state": state}
+        seen = {locate(param) for param in index_parameters(self._optimizer).values()}
         for key, entry in captured["state"].items():
             for name, value in entry.items() if isinstance(entry, dict) else ():
                 if isinstance(value, torch.Tensor) and locate(value) not in seen - {None}:
                     seen.add(locate(value))
                     state.setdefault(key, {})[name] = value
+        self._add_shards(state, stored["state"])
         groups = [
             {name: value for name, value in group.items() if isinstance(value, torch.Tensor)}
             for group in captured["param_groups"]
         ]
         return {"state": state, "param_groups": groups}
+
+    def _add_shards(self, state: dict[Any, dict[Any, Any]], stored: Mapping[Any, Any]) -> None:
+        """Add a new DTensor for every other stored tensor that is sharded as its parameter is."""
+        params = index_parameters(self._optimizer)
+        for key, entry in stored.items():
+            for name, one in entry.items() if isinstance(entry, dict) else ():
+                if name not in state.get(key, ()) and _is_shard(params.get(key), name, one):
+                    state.setdefault(key, {})[name] = make_blank(params[key], one)
 
     def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""
@@ -445,9 +461,18 @@ def _take_group(group: dict[str, Any], stored: Mapping[str, Any]) -> None:
         group[name] = live[name] if is_own else _take_value(live.get(name), value, None)
 
 
+def _is_shard(param: torch.Tensor | None, name: object, stored: Any) -> bool:
+    """Return whether state is sharded as its parameter: a counter of steps never is."""
+    return param is not None and name != "step" and fits_whole(param, stored)
+
+
 def _take_entry(live: dict[Any, Any], stored: Any, param: torch.Tensor, hosted: set[str]) -> Any:
     if not isinstance(stored, dict):
         return _take_value(None, stored, param.device)
+    stored = {
+        name: shard_like(param, one) if _is_shard(param, name, outline(one)) else one
+        for name, one in stored.items()
+    }
     values = {
         name: _take_value(live.get(name), value, None if name in hosted else param.device)
         for name, value in stored.items()

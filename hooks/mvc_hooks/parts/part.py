@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items, map_tensors
+from mvc_hooks.parts.shards import blank_shards
+from mvc_hooks.parts.tree import (
+    ABSENT,
+    Difference,
+    compare_arrays,
+    find_at,
+    list_items,
+    map_tensors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -80,9 +88,13 @@ class Part(ABC):
         """Return a function that takes the part back to now; ``state`` is a copy of what it has."""
         return lambda: self.restore(map_tensors(state, torch.clone))
 
-    def targets(self, captured: Any) -> object:  # noqa: ARG002  the default lends nothing
-        """Return the tensors of a captured state that may be filled in place, nested, or ABSENT."""
-        return ABSENT
+    def targets(self, captured: Any, stored: Any) -> object:
+        """Return the tensors that may be filled, nested as the state, or ABSENT.
+
+        They are those of the captured state that may be filled in place, and new DTensors where
+        the stored outline has a tensor that is to come back as one. The default lends new ones only.
+        """
+        return blank_shards(captured, stored)
 
 
 class Group(Part):
@@ -115,10 +127,13 @@ class Group(Part):
             else:
                 yield Difference((*path, key), "a part", None)
 
-    def targets(self, captured: Any) -> object:
+    def targets(self, captured: Any, stored: Any) -> object:
         """Return what the members lend."""
         states = dict(list_items(captured) or ())
-        lent = {key: part.targets(states[key]) for key, part in self.members.items()}
+        lent = {
+            key: part.targets(states[key], find_at(stored, (key,)))
+            for key, part in self.members.items()
+        }
         if self.kind is dict:
             return {key: value for key, value in lent.items() if value is not ABSENT}
         return [None if value is ABSENT else value for value in lent.values()]

@@ -63,7 +63,7 @@ class PowerSgdPart(Part):
             ).endswith("_dict"):
                 yield difference
 
-    def targets(self, captured: Any) -> object:
+    def targets(self, captured: Any, stored: Any) -> object:  # noqa: ARG002  what fits is picked
         """Return the buckets' memory."""
         return {key: value for key, value in captured.items() if key.endswith("_dict")}
 

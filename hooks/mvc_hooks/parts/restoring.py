@@ -12,6 +12,7 @@ import torch
 from mvc import ConflictError, MvcError
 from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
 from mvc_hooks.parts.rng import keep_rng
+from mvc_hooks.parts.shards import blank_shards
 from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -87,7 +88,8 @@ def restore_parts(
         raise _refuse(refused)
     load = source.load
     if refused:
-        values = source.load({})  # once more in memory, as nothing live may be filled yet
+        # Once more in memory, as nothing live may be filled yet; of DTensors what is here.
+        values = source.load(_lend_blank(parts, captured, stored_outline))
         _try_to_fit(_take_from(captured, values, differences), parts, refused)
         captured, load = capture_parts(parts), from_values(values).load
     stored = load(_lend(parts, captured, stored_outline))
@@ -230,8 +232,19 @@ def _lend(parts: Mapping[str, Part], captured: object, stored: object) -> dict[s
     for entry in list_places(parts):
         theirs = find_at(stored, entry.path)
         if theirs is not ABSENT:
-            targets = entry.part.targets(find_at(captured, entry.path))
+            targets = entry.part.targets(find_at(captured, entry.path), theirs)
             lent = edit_at(lent, entry.path, pick_targets(targets, theirs))
+    return lent
+
+
+def _lend_blank(parts: Mapping[str, Part], captured: object, stored: object) -> dict[str, Any]:
+    """Return new DTensors for those that parts lend."""
+    lent: dict[str, Any] = {}
+    for entry in list_places(parts):
+        theirs, mine = (find_at(side, entry.path) for side in (stored, captured))
+        if theirs is not ABSENT:
+            blank = blank_shards(entry.part.targets(mine, theirs), theirs)
+            lent = edit_at(lent, entry.path, blank)
     return lent
 
 

@@ -121,6 +121,19 @@ def map_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> 
     )
 
 
+def is_sharded(value: object) -> bool:
+    """Return whether a value is a DTensor, of which this process holds a part."""
+    return hasattr(type(value), "__create_chunk_list__") and hasattr(value, "placements")
+
+
+def to_local(tensor: Any) -> torch.Tensor:
+    """Return the part of a DTensor that is here, or the tensor itself if it is not one."""
+    if not is_sharded(tensor):
+        return tensor  # type: ignore[no-any-return]  # a tensor
+    local = tensor._local_tensor  # noqa: SLF001  to_local() makes a node of autograd each time
+    return local if type(local) is torch.Tensor else tensor.detach().to_local()
+
+
 def place_like(stored: Any, live: object) -> Any:
     """Return a stored state, copied, with its tensors on the devices of the live ones."""
 
@@ -132,10 +145,13 @@ def place_like(stored: Any, live: object) -> Any:
 
 
 def read_bits(leaf: Any) -> tuple[str, Any]:
-    """Return what a leaf is and its bytes; both are equal only for leaves that are the same bit by bit."""
+    """Return what a leaf is and its bytes; both are equal only for leaves that are the same bit by bit.
+
+    The bytes of a DTensor are those that are here.
+    """
     if isinstance(leaf, torch.Tensor):
         what = f"{leaf.layout}{leaf.dtype}{tuple(leaf.shape)}"
-        plain = leaf.detach()
+        plain = to_local(leaf.detach())
         if plain.layout is torch.sparse_coo:
             parts = (plain._indices(), plain._values())  # noqa: SLF001  the public ones refuse uncoalesced tensors
             found = [read_bits(part) for part in parts]
@@ -297,6 +313,7 @@ def pick_targets(lent: object, stored: object) -> object:
 
 def can_fill(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's memory can take bytes: strided, and no two elements share a place."""
+    tensor = to_local(tensor)
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         return False
     return all(
@@ -309,7 +326,12 @@ def locate(tensor: torch.Tensor) -> tuple[object, ...] | None:
     """Return where a tensor's elements are, the same for tied ones; None if it has none."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    here = to_local(tensor)
+    place = (here.device, here.data_ptr(), tensor.dtype, tensor.shape, here.stride())
+    if here.numel():
+        return place
+    # What is here of a DTensor may be nothing; it has no address, but a storage all the same.
+    return (*place, here.untyped_storage()._cdata, here.storage_offset())  # noqa: SLF001  the only name of its identity
 
 
 def is_growth(keys: Steps, live: object, stored: object) -> bool:

@@ -22,6 +22,7 @@ from mvc_hooks.parts.tree import (
     compare_arrays,
     compare_fixed_arrays,
     compare_keys,
+    locate,
     outline,
     place_like,
 )
@@ -59,7 +60,7 @@ class ValuePart(Part):
         compare = compare_fixed_arrays if is_held else compare_arrays
         yield from compare(live, stored, path)
 
-    def targets(self, captured: Any) -> object:
+    def targets(self, captured: Any, stored: Any) -> object:  # noqa: ARG002  what fits is picked
         """Return all of it: only this part knows its content."""
         return captured
 
@@ -124,7 +125,7 @@ def _fill_array(live: np.ndarray[Any, Any], stored: np.ndarray[Any, Any]) -> obj
 def _fill_tensor(live: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
     if outline(live) != outline(stored) or live.layout is not torch.strided:
         return stored.to(live.device)
-    if live.data_ptr() != stored.data_ptr():
+    if locate(live) is None or locate(live) != locate(stored):
         with torch.no_grad():
             live.copy_(stored)
     return live
@@ -157,7 +158,7 @@ class StatefulPart(Part):
     """An object that takes its state through ``load_state_dict``.
 
     Its tensors are not filled in place, because such a method may not expect its memory to hold the
-    new values already. They are handed over on the device of the live ones.
+    new values already. They are handed over on the device of the live ones, DTensors as new ones.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
-from mvc_hooks.parts.tree import format_path, list_items, read_bits, walk_leaves
+from mvc_hooks.parts.tree import format_path, list_items, read_bits, to_local, walk_leaves
 from mvc_hooks.run.script import is_library_class, read_carried, read_scope
 from mvc_hooks.run.tokens import (
     MAX_DEPTH,
@@ -270,7 +270,7 @@ def _find_reached(objects: Mapping[str, object]) -> set[int]:
 
 def _address(tensor: torch.Tensor) -> int:
     with suppress(Exception):  # some kinds of tensors have no storage of their own
-        return tensor.untyped_storage().data_ptr()
+        return to_local(tensor).untyped_storage().data_ptr()
     return id(tensor)
 
 

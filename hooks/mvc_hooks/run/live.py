@@ -15,13 +15,13 @@ from mvc import FormatError, UsageError
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.environment import read_environment
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.optimizer import find_inner, find_optimizers
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.tree import walk_leaves
+from mvc_hooks.parts.tree import to_local, walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.own import RankState
@@ -279,12 +279,17 @@ class LiveRun:
         To ``gather`` the pieces of all ranks on rank 0, every rank must call this.
         """
         state: dict[str, object] = {
-            **capture_parts(self.parts),
+            **self._capture_parts(),
             RUN: asdict(self.counters),
             ENVIRONMENT: self.environment,
             **extras,
         }
         return self._ranks.gather(state) if gather else state
+
+    def _capture_parts(self) -> dict[str, Any]:
+        state = capture_parts(self.parts)
+        refuse_unreduced(state[GRADIENTS])
+        return state
 
     def restore(
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
@@ -309,7 +314,7 @@ class LiveRun:
                 for param in group["params"]:
                     for _, tensor in walk_leaves([param, optimizer.state.get(param, {})]):
                         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-                            found[tensor.untyped_storage().data_ptr()] = tensor
+                            found[to_local(tensor).untyped_storage().data_ptr()] = tensor
         return found
 
     def scale_lr(self, factor: float) -> None:

@@ -62,13 +62,6 @@ def _shard_by_wrapper(model):
     return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
 
 
-def _shard_in_place(model):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-
-
 def _shard_optimizer(model):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -76,12 +69,7 @@ def _shard_optimizer(model):
 
 
 SHARDERS = {
-    "FSDP": (_shard_by_wrapper, "DistributedDataParallel"),
-    "FSDP2": (_shard_in_place, "DistributedDataParallel"),
-    "FSDP2, its optimizer": (
-        lambda model: torch.optim.SGD(_shard_in_place(model).parameters(), 0.1),
-        "DistributedDataParallel",
-    ),
+    "FSDP1": (_shard_by_wrapper, "fully_shard"),
     "ZeRO": (_shard_optimizer, "optimizer_class"),
 }
 

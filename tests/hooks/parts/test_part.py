@@ -18,7 +18,7 @@ class Held(Part):
     def restore(self, stored):
         self.value = stored
 
-    def targets(self, captured):
+    def targets(self, captured, stored):
         return self.lent
 
 
@@ -48,8 +48,8 @@ def test_one_member_more_or_less_is_a_difference():
 
 def test_what_members_lend():
     members = {"a": Held(1, lent="x"), "b": Held(2)}
-    assert Group(dict, members).targets({"a": 1, "b": 2}) == {"a": "x"}
-    assert Group(list, {0: members["b"], 1: members["a"]}).targets([2, 1]) == [None, "x"]
+    assert Group(dict, members).targets({"a": 1, "b": 2}, {}) == {"a": "x"}
+    assert Group(list, {0: members["b"], 1: members["a"]}).targets([2, 1], []) == [None, "x"]
 
 
 def test_members_stand_in_for_groups_and_companions_follow():

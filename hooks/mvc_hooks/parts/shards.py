@@ -1,0 +1,118 @@
+"""DTensors in parts of a run: only what is here of one is touched, and no other rank is asked.
+
+Operations on DTensors may send messages (a comparison, a count, a copy to other placements); what a
+part does between two steps must not, since other ranks may do something else meanwhile. So bits are
+read and compared in the local tensor, and copies are made between equal placements.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mvc import ArrayOutline
+from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def make_blank(like: torch.Tensor, stored: ArrayOutline) -> torch.Tensor:
+    """Return a new DTensor with the mesh, placements and shape of another, for a stored tensor.
+
+    Only the part that is here takes memory.
+    """
+    return torch.empty_like(like.detach(), dtype=getattr(torch, stored.dtype))
+
+
+def fits_whole(tensor: Any, stored: object) -> bool:
+    """Return whether a stored array has the shape of a DTensor, so that it may be sharded like that."""
+    return (
+        is_sharded(tensor)
+        and isinstance(stored, ArrayOutline)
+        and stored.kind == "tensor"
+        and stored.shape == tuple(tensor.shape)
+    )
+
+
+def shard_like(like: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Return a tensor sharded as another of its shape, with the values of a whole one."""
+    if is_sharded(whole):
+        return whole
+    made = torch.empty_like(like.detach(), dtype=whole.dtype)
+    if to_local(made).numel():
+        (chunk,) = like.__create_chunk_list__()  # type: ignore[attr-defined]  # DTensor has it
+        cut = tuple(
+            slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True)
+        )
+        to_local(made).copy_(whole[cut])
+    return made
+
+
+def blank_shards(captured: Any, stored: Any) -> Any:
+    """Return a new DTensor for every captured one that is stored with its shape, nested as both.
+
+    ABSENT if there is none.
+    """
+    if fits_whole(captured, stored):
+        return make_blank(captured, stored)
+    items = list_items(captured)
+    if items is None or list_items(stored) is None:
+        return ABSENT
+    found = {key: blank_shards(item, find_at(stored, (key,))) for key, item in items}
+    if all(one is ABSENT for one in found.values()):
+        return ABSENT
+    if isinstance(captured, dict):
+        return {key: one for key, one in found.items() if one is not ABSENT}
+    return [None if one is ABSENT else one for one in found.values()]
+
+
+def list_unreduced(modules: Iterable[torch.nn.Module]) -> list[str]:
+    """Return the parameters of FSDP2 whose gradients were not yet averaged over the ranks.
+
+    Those gradients are in no parameter: FSDP2 keeps them until it is to average them.
+    """
+    return sorted(
+        {str(getattr(param, "_param_fqn", "?")) for param in _iterate_waiting(modules, clear=False)}
+    )
+
+
+def drop_unreduced(modules: Iterable[torch.nn.Module]) -> None:
+    """Drop gradients that were not yet averaged."""
+    for _ in _iterate_waiting(modules, clear=True):
+        pass
+
+
+def _iterate_waiting(modules: Iterable[torch.nn.Module], *, clear: bool) -> Iterator[Any]:
+    """Yield what FSDP2 keeps of every parameter with gradients of its own; torch has no public way."""
+    for group in _list_groups(modules):
+        is_partial = getattr(group, "_partial_reduce_output", None) is not None
+        if is_partial and clear:
+            group._partial_reduce_output = None  # noqa: SLF001
+        for param in getattr(group, "fsdp_params", ()):
+            whole = getattr(param, "_unsharded_param", None)
+            waits = getattr(param, "unsharded_accumulated_grad", None) is not None
+            if is_partial or waits or (whole is not None and whole.grad is not None):
+                yield param
+                if clear:
+                    param.unsharded_accumulated_grad = None
+                    if whole is not None:
+                        whole.grad = None
+
+
+def _list_groups(modules: Iterable[torch.nn.Module]) -> list[Any]:
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", ())
+    states = [
+        one._get_fsdp_state()  # noqa: SLF001
+        for module in modules
+        for one in module.modules()
+        if isinstance(one, kind)
+    ]
+    groups: list[Any] = []
+    for state in states:
+        several = getattr(state, "_fsdp_param_groups", None)
+        groups += several if several is not None else [getattr(state, "_fsdp_param_group", None)]
+    return list({id(group): group for group in groups if group is not None}.values())
