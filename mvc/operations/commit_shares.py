@@ -26,11 +26,12 @@ from mvc.states.image import open_image, open_text
 from mvc.states.layout import RANKS_FOLDER
 from mvc.states.outline import check_sizes
 from mvc.states.state import measure_tensors
-from mvc.workspace.bases import Relatives
+from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.kept_health import keep_files
 from mvc.workspace.measuring import SessionHealth
+from mvc.workspace.own_masters import OwnMasters
 from mvc.workspace.stored_share import ID_BYTES, StoredShare
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.values import ChunkSpan
-    from mvc.formats.layout import FileLayout
+    from mvc.formats.layout import FileLayout, Segment
     from mvc.progress import ByteProgress
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
     from mvc.states.share import Peers, Share
     from mvc.workspace.annotations import Annotations
+    from mvc.workspace.bases import Hint
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
@@ -80,54 +82,76 @@ class _ShareWriter:
         base: Mapping[str, TreeEntry],
     ) -> None:
         self._context, self._share, self._files, self._base = context, share, files, base
-        self._ids: list[ChunkId] = []
-        self._array = 0
+        self._masters = OwnMasters(share, files, context.chunk_bytes)
+        self._ids: dict[int, list[ChunkId]] = {}
 
     def store(self, mode: DeltaMode, progress: ByteProgress) -> StoredShare:
         """Store everything; return what is to be told."""
-        context, share = self._context, self._share
+        context, share, gaps = self._context, self._share, list[ChunkId]()
+        layouts = {path: layout for path, _, layout in share.plan.layouts}
         with context.here.writer(mode, measure=True) as writer:
             relatives = Relatives(context, writer, self._base, self._files)
             health = SessionHealth(context, writer)
             cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
             own = {file.path: store_state_file(cutter, file)[0] for file in _open_own(share)}
             if share.rank == FIRST:
-                self._store_gaps(cutter)
-            totals = tuple(
-                self._store_file(cutter, path, layout) for path, _, layout in share.plan.layouts
-            )
+                for path, layout in layouts.items():
+                    gaps += cutter.store_gaps(self._files[path], layout)
+            totals = {
+                path: self._store_file(cutter, path, layouts[path])
+                for path in masters_first(list(layouts), layouts)
+            }
         health.keep()
+        ids = (one for array in sorted(self._ids) for one in self._ids[array])
         return StoredShare(
             share.rank,
             share.digest,
             context.chunk_bytes,
-            b"".join(self._ids),
-            totals,
+            b"".join([*gaps, *ids]),
+            tuple(totals[path] for path in layouts),
             own,
             writer.counts,
         )
-
-    def _store_gaps(self, cutter: Cutter) -> None:
-        for path, _, layout in self._share.plan.layouts:
-            self._ids += cutter.store_gaps(self._files[path], layout)
 
     def _store_file(self, cutter: Cutter, path: str, layout: FileLayout) -> Health:
         """Store the chunks of a file that this rank owns; return their health."""
         assert cutter.relatives is not None
         assert cutter.health is not None
+        first = self._share.plan.first_arrays[path]
+        arrays = {segment: first + at for at, segment in enumerate(layout.segments)}
         hints = cutter.relatives.find_hints(path, layout)
-        spans: list[ChunkSpan] = []
-        for segment in layout.segments:
-            owned = set(self._share.plan.keepers.owned(self._array, self._share.rank))
-            self._array += 1
-            found = cut_segment(segment, cutter.chunk_bytes, hints.get(segment)) if owned else ()
-            spans += (span for number, span in enumerate(found) if number in owned)
+        early, late = cutter.relatives.split(layout.segments)
         cutter.health.begin()
-        source = self._files[path]
-        ids = cutter.writer.add(source, spans, cutter.progress)
-        cutter.health.note(source, spans, ids)
-        self._ids += ids
+        self._store_arrays(cutter, path, {one: arrays[one] for one in early}, hints)
+        self._store_arrays(cutter, path, {one: arrays[one] for one in late}, hints)
         return cutter.health.total
+
+    def _store_arrays(
+        self,
+        cutter: Cutter,
+        path: str,
+        arrays: Mapping[Segment, int],
+        hints: Mapping[Segment, Hint],
+    ) -> None:
+        """Store what this rank owns of some tensors of a file, which may be roundings of earlier ones."""
+        assert cutter.health is not None
+        spans: list[ChunkSpan] = []
+        counts: dict[int, list[int]] = {}
+        for segment, array in arrays.items():
+            owned = counts[array] = self._share.plan.keepers.owned(array, self._share.rank)
+            if owned:
+                found = list(cut_segment(segment, cutter.chunk_bytes, hints.get(segment)))
+                mine = ((number, found[number]) for number in owned)
+                spans += self._masters.offer(segment, array, mine, cutter.writer)
+        source = self._files[path]
+        found_ids = cutter.writer.add(source, spans, cutter.progress)
+        cutter.health.note(source, spans, found_ids)
+        ids = iter(found_ids)
+        for segment, array in arrays.items():
+            self._ids[array] = list(islice(ids, len(counts[array])))
+            self._masters.note(
+                path, segment, array, dict(zip(counts[array], self._ids[array], strict=True))
+            )
 
 
 def _open_own(share: Share) -> list[StateFile]:

@@ -110,9 +110,11 @@ class SharePlan:
         everyone = tuple(range(form.ranks))
         self.arrays: list[ArrayForm] = []
         self.layouts: list[tuple[str, bytes, FileLayout]] = []
+        self.first_arrays: dict[str, int] = {}
         whole: dict[tuple[int, ...], Holders] = {}
         checked: set[ArrayForm] = set()
         for file in form.files:
+            self.first_arrays[file.path] = len(self.arrays)
             segments, start = [], len(file.head)
             for one in file.arrays:
                 segments.append(single_tensor(one.name, one.dtype, one.shape, start))

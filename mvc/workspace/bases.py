@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _MAX_RELATED_FILES = 16
 _PROBES = 16
 """Elements at the start and in the middle that a rounding must share with its master."""
-_MIN_CAST_ELEMENTS = 4096
-_MAX_MASTERS = 64
+MIN_CAST_ELEMENTS = 4096
+MAX_MASTERS = 64
 """How many tensors of one size are compared; a model has at most a hundred layers of a kind."""
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 MIXED_DTYPES = ("BF16", "F16")
@@ -170,7 +170,7 @@ class Relatives:
         source = self._sources.get(path) or PathSource(self._context.worktree / path)
         for segment, chunks in stored.items():
             elements = segment.size_bytes // 4
-            if segment.dtype == MASTER_DTYPE and elements >= _MIN_CAST_ELEMENTS:
+            if segment.dtype == MASTER_DTYPE and elements >= MIN_CAST_ELEMENTS:
                 sizes = cut_sizes(segment.size_bytes, self._context.chunk_bytes)
                 pairs = tuple(zip(chunks, sizes, strict=True))
                 master = _Master(pairs, source, segment.start)
@@ -184,8 +184,8 @@ class Relatives:
         if not masters or kind is None:
             return hint
         probe = _probe(source, segment.start, elements, 2)
-        for master in masters[:_MAX_MASTERS]:
-            if _round(kind, _probe(master.source, master.start, elements, 4)) == probe:
+        for master in masters[:MAX_MASTERS]:
+            if round_probe(kind, _probe(master.source, master.start, elements, 4)) == probe:
                 ids = [chunk for chunk, _ in master.chunks]
                 self.offer(ids, master.source, master.start)
                 return replace(hint, masters=master.chunks, cast=kind)
@@ -194,7 +194,7 @@ class Relatives:
 
 def is_castable(segment: Segment) -> bool:
     """Return whether a tensor may be the rounding of another, which must then be stored first."""
-    return segment.dtype in MIXED_DTYPES and segment.size_bytes // 2 >= _MIN_CAST_ELEMENTS
+    return segment.dtype in MIXED_DTYPES and segment.size_bytes // 2 >= MIN_CAST_ELEMENTS
 
 
 def masters_first(paths: Sequence[str], layouts: Mapping[str, FileLayout]) -> list[str]:
@@ -277,7 +277,8 @@ def _probe(source: ByteSource, start: int, elements: int, element_bytes: int) ->
     return bytes(data)
 
 
-def _round(kind: int, words: bytes) -> bytes:
+def round_probe(kind: int, words: bytes) -> bytes:
+    """Return a few elements rounded."""
     rounded = np.empty(len(words) // 2, np.uint8)
     round_words(kind, np.frombuffer(words, np.uint8), rounded, np.empty(ARENA_BYTES, np.uint8))
     return rounded.tobytes()

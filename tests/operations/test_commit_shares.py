@@ -242,3 +242,25 @@ def test_a_part_of_a_state_that_no_rank_holds_is_refused():
         live = shard({"model": {"w": torch.ones(8)}}, mesh, {"w": (("pp", "dp"), [Shard(0)] * 2)})
         with pytest.raises(UnsupportedError, match="other processes than those that commit"):
             layout_state(live, rank=0, ranks=2)
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)])
+def test_weights_that_are_rounded_masters_are_stored_as_such(tmp_path, placement):
+    master = torch.randn(512, 300)
+    state = {
+        "model": {"w": master.bfloat16()},
+        "optimizer": {"state": {0: {"master": master}}},
+        "step": 1,
+    }
+    new_repo(tmp_path, 2**15)
+    frozen = []
+    for rank in range(4):
+        with as_rank(rank, (4,), ("dp",)) as mesh:
+            live = shard(state, mesh, dict.fromkeys(("w", "master"), ("dp", [placement])))
+            frozen.append(freeze(live, rank, 4)[:2])
+    repos = open_all(tmp_path, 4)
+    _, stored = commit_frozen(repos, frozen, message="many")
+    assert sum(one.counts.new_plain_bytes for one in stored) > master.nbytes * 1.5
+    assert sum(one.counts.stored_bytes for one in stored) < master.nbytes
+    assert torch.equal(repos[0].load_state()["model"]["w"], state["model"]["w"])
+    assert not repos[0].fsck(data=True).problems
