@@ -22,7 +22,7 @@ from mvc.numbers.figures import Health
 from mvc.operations.commit_state import commit_files, find_place, store_state_file
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
-from mvc.states.image import open_image, open_text
+from mvc.states.image import open_file, open_image
 from mvc.states.layout import RANKS_FOLDER
 from mvc.states.outline import check_sizes
 from mvc.states.state import measure_tensors
@@ -155,14 +155,14 @@ class _ShareWriter:
 
 
 def _open_own(share: Share) -> list[StateFile]:
-    """Return the files that a rank has of its own; of the first, the text of the state."""
+    """Return the files that a rank has of its own; of the first, those in the state, and its text."""
     files = share.own_files()
     if share.rank == FIRST:
-        text = files[STATE_FILE]
-        check_sizes(
-            bytes(text), measure_tensors((path, one) for path, _, one in share.plan.layouts)
-        )
-        return [open_text(text)]
+        found = [open_file(path, data) for path, data in files.items()]
+        layouts = [(path, one) for path, _, one in share.plan.layouts]
+        layouts += [(file.path, file.layout) for file in found]
+        check_sizes(bytes(files[STATE_FILE]), measure_tensors(layouts))
+        return found
     if not files:
         return []
     folder = f"{RANKS_FOLDER}/{share.rank}/"

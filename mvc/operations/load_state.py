@@ -11,7 +11,7 @@ from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import plan_state
 from mvc.workspace.parts import read_part
 from mvc.workspace.released import check_content
-from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
+from mvc.workspace.state_files import TensorIds, TensorSizes, read_state_text, read_state_tree
 from mvc.workspace.tensors import ModelTensor, stored_tensors
 
 if TYPE_CHECKING:
@@ -47,11 +47,19 @@ def load_state(
 
 
 def outline_state(
-    context: Context, revision: str = "HEAD", *, folder: str | None = None
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    folder: str | None = None,
+    with_content: bool = False,
 ) -> dict[str, Any]:
     """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array."""
     commit = context.history.resolve(revision)
-    return outline_text(read_state_text(context, commit, revision, folder))
+    text = read_state_text(context, commit, revision, folder)
+    if not with_content:
+        return outline_text(text)
+    ids = TensorIds(context, read_state_tree(context, commit, folder))
+    return outline_text(text, ids.find)
 
 
 def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[TensorRead]) -> None:

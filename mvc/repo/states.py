@@ -222,16 +222,21 @@ class TrainingStates(OpenRepo):
         )
         return operations.aftercare.keep_up(self._context, result)
 
-    def outline_state(self, revision: str = "HEAD", *, folder: str | None = None) -> dict[str, Any]:
+    def outline_state(
+        self, revision: str = "HEAD", *, folder: str | None = None, with_content: bool = False
+    ) -> dict[str, Any]:
         """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
 
         ``folder`` is where in the commit the state is: ``ranks/3`` has what was rank 3's alone.
+        ``with_content`` has every outline say, in ``content``, what is the same for the same bytes.
 
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
             ReleasedError: content of that commit was released.
         """
-        return operations.load_state.outline_state(self._context, revision, folder=folder)
+        return operations.load_state.outline_state(
+            self._context, revision, folder=folder, with_content=with_content
+        )
 
     def load_state(
         self,

@@ -63,14 +63,17 @@ class EncodeWalk:
     """One walk over a state; ``is_flat`` puts all of its arrays into one file.
 
     With ``is_local``, a file holds what is here of an array that is spread over several processes.
+    At and below the paths ``first`` arrays are those of the first of several ranks.
     """
 
     is_flat: bool = False
     is_local: bool = False
+    first: frozenset[tuple[object, ...]] = frozenset()
     # drafts by top-level key, in the order of the state
     files: dict[object, FileDraft] = field(default_factory=dict)
     placed: list[PlacedArray] = field(default_factory=list)
     steps: list[object] = field(default_factory=list)
+    placed_first: set[int] = field(default_factory=set)  # those at ``first``, by number
     _file_names: Names = field(default_factory=lambda: Names(set(), fold_case=True, mark="-"))
     _open: set[int] = field(default_factory=set)
     _values: int = 0
@@ -209,6 +212,8 @@ class EncodeWalk:
             node[PART] = {"offsets": list(box.offsets), "sizes": list(box.sizes)}
             array = replace(array, shape=box.sizes, spread=None)
         node["name"] = file.add(".".join(map(_label, steps[1:] or [top])), array)
+        if self.first and any(tuple(steps[:size]) in self.first for size in range(len(steps) + 1)):
+            self.placed_first.add(len(self.placed))
         self.placed.append(PlacedArray(array, node, file))
         return node
 

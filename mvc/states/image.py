@@ -39,13 +39,14 @@ def open_image(files: Mapping[str, memoryview], *, is_local: bool = False) -> li
     document = parse_document(text)
     if {*document.files, STATE_FILE} != files.keys():
         raise FormatError(f"an image holds other files than its {STATE_FILE} names")
-    found = [_open_file(path, data) for path, data in files.items()]
+    found = [open_file(path, data) for path, data in files.items()]
     sizes = measure_tensors((file.path, file.layout) for file in found)
     check_sizes(text, sizes, is_local=is_local)
     return found
 
 
-def _open_file(path: str, data: memoryview) -> StateFile:
+def open_file(path: str, data: memoryview) -> StateFile:
+    """Return a file of an image; FormatError if it is not one of a state."""
     if path == STATE_FILE:
         return open_text(data)
     source = MemorySource(data.toreadonly())

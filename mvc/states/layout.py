@@ -21,10 +21,11 @@ from mvc.states.share_layout import KeptRun, form_state, keep_runs
 from mvc.states.state import encode_walk, refuse_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from mvc.sources import ByteSource
     from mvc.states.alias import SharedGroup
+    from mvc.states.files import StateFile
     from mvc.states.memory import Region
     from mvc.states.plan import ArrayPlan, StatePart
     from mvc.states.state import EncodedState
@@ -111,10 +112,12 @@ class LayoutPlan:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which of how many ranks lays out the state."""
+    """Which of how many ranks lays out the state; the rest as for ``layout_state``."""
 
     rank: int = 0
     ranks: int = 1
+    private: frozenset[str] = frozenset()
+    first: frozenset[tuple[object, ...]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +139,8 @@ def layout_state(
     rank: int = 0,
     ranks: int = 1,
     own: Mapping[str, object] | None = None,
+    private: Collection[str] = (),
+    first: Collection[Sequence[object]] = (),
 ) -> StateLayout:
     """Return the image that a live state, as for ``Repo.commit_state``, would have.
 
@@ -145,9 +150,11 @@ def layout_state(
 
     With several ``ranks`` it is the image of one of them: what it keeps of the state, which is the
     same on every rank, apart from DTensors, of which each has its part; and ``own``, a state that
-    only this rank has. Scalars and texts of the state are those of rank 0.
+    only this rank has. Scalars and texts of the state are those of rank 0. What ranks may have of their
+    own in the state is to be told: ``private`` are top-level names that rank 0 alone has in it, and
+    ``first`` paths, given alike on all ranks, at which the arrays of rank 0 count.
     """
-    world = World(rank, ranks)
+    world = World(rank, ranks, frozenset(private), frozenset(map(tuple, first)))
     inner = None if previous is None else previous.own
     if previous is not None and previous.world == world:
         found = _follow_plan(previous, state)
@@ -180,49 +187,68 @@ def _add_own(layout: StateLayout, world: World, own: StateLayout | None) -> Stat
 
 
 def _layout_from_scratch(state: Mapping[str, object], world: World) -> StateLayout:
-    walk = Recorder()
+    walk = Recorder(first=world.first)
     encoded = encode_walk(state, walk)
     if world.ranks > 1:
         return _layout_share(walk, encoded, world)
     refuse_parts(walk)
-    files: list[ImageFile] = []
-    parts: list[ImagePart] = []
-    end = 0
-    for file in encoded.files:
-        start = _round_up(end)
-        files.append(ImageFile(file.path, start, file.layout.size_bytes))
-        parts.extend(ImagePart(start + offset, part) for offset, part in _split(file.source))
-        end = start + file.layout.size_bytes
+    files, parts, end = _place_files(encoded.files, 0)
     text, start = encode_document(encoded.document), _round_up(end)
-    indexes = {id(item.array.source): index for index, item in enumerate(walk.placed)}
-    runs = {
-        id(one.source): KeptRun(one.offset, indexes[id(one.source)], 0, one.size_bytes)
-        for one in parts
-        if id(one.source) in indexes
-    }
+    runs = _find_runs(parts, walk)
     pieces = list(_plan_pieces(parts, runs, walk)) if _is_followable(walk) else []
     plan = _make_plan(walk, encoded, pieces, text, start, World())
     plan = None if plan is None else replace(plan, files=tuple(files))
     return _finish(files, parts, text, start, plan)
 
 
+def _place_files(
+    stored: Iterable[StateFile], end: int
+) -> tuple[list[ImageFile], list[ImagePart], int]:
+    """Return whole files, one after the other, their bytes, and where they end."""
+    files: list[ImageFile] = []
+    parts: list[ImagePart] = []
+    for file in stored:
+        start = _round_up(end)
+        files.append(ImageFile(file.path, start, file.layout.size_bytes))
+        parts.extend(ImagePart(start + offset, part) for offset, part in _split(file.source))
+        end = start + file.layout.size_bytes
+    return files, parts, end
+
+
+def _find_runs(parts: Iterable[ImagePart], walk: Recorder) -> dict[int, KeptRun]:
+    """Return the whole arrays among parts, by ``id`` of their source."""
+    indexes = {id(item.array.source): index for index, item in enumerate(walk.placed)}
+    return {
+        id(one.source): KeptRun(one.offset, indexes[id(one.source)], 0, one.size_bytes)
+        for one in parts
+        if id(one.source) in indexes
+    }
+
+
 def _layout_share(walk: Recorder, encoded: EncodedState, world: World) -> StateLayout:
     """Return what a rank keeps of a state; its text only if it is the first."""
     document = replace(encoded.document, folders=(RANKS_FOLDER,))
     encoded = replace(encoded, document=document)
-    form, arrays = form_state(encoded, walk.files, world.ranks)
+    files = list(zip(encoded.files, walk.files.values(), strict=True))
+    alone = [key in world.private for key in walk.files]
+    shared = [file for file, is_private in zip(files, alone, strict=True) if not is_private]
+    first = {id(walk.placed[number].array) for number in walk.placed_first}
+    form, arrays = form_state(shared, world.ranks, first)
     indexes = {id(item.array): index for index, item in enumerate(walk.placed)}
     plan = SharePlan(form)
     runs = list(keep_runs(plan, arrays, indexes, world.rank))
     parts = [ImagePart(one.offset, one.open(walk.placed[one.index].array.source)) for one in runs]
     end = max((one.offset + one.size_bytes for one in runs), default=0)
+    by_source = {id(part.source): run for part, run in zip(parts, runs, strict=True)}
+    private = (file for (file, _), is_private in zip(files, alone, strict=True) if is_private)
+    own, own_parts, end = _place_files(private, end)
+    parts, by_source = [*parts, *own_parts], by_source | _find_runs(own_parts, walk)
     text = encode_document(document) if world.rank == 0 else b""
     start = _round_up(end)
-    by_source = {id(part.source): run for part, run in zip(parts, runs, strict=True)}
     pieces = list(_plan_pieces(parts, by_source, walk)) if _is_followable(walk) else []
     kept = _make_plan(walk, encoded, pieces, text, start, world)
-    kept = None if kept is None else replace(kept, form=form)
-    return replace(_finish((), parts, text, start, kept), form=form)
+    kept = None if kept is None else replace(kept, form=form, files=tuple(own))
+    return replace(_finish(own, parts, text, start, kept), form=form)
 
 
 def _is_followable(walk: Recorder) -> bool:

@@ -8,7 +8,7 @@ value is, to the bit, so that NaNs with other payloads, a set in another order o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from mvc.states.reads import ReadTable, get_form, load_torch, measure_array
 from mvc.states.refusals import Attribute, format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mvc.states.containers import OpenNode
     from mvc.states.document import Document, JsonValue, Node
@@ -50,6 +50,7 @@ class ArrayOutline:
     # spelled as in ``state.json``; ``uint8`` for bytes, that of the values for sparse
     dtype: str
     shape: tuple[int, ...]
+    content: str | None = field(default=None, compare=False)  # the same for the same bytes
 
     def __str__(self) -> str:
         """Return it as messages name it: ``float32 [768, 3072]``."""
@@ -65,9 +66,18 @@ class ArrayOutline:
         return cls(kind, str(array.dtype).removeprefix("torch."), tuple(array.shape))
 
 
-def outline_state(state_json: bytes) -> dict[Any, Any]:
-    """Return a state with an ``ArrayOutline`` in place of every array; raises as ``parse_document``."""
-    value: dict[Any, Any] = decode_outline(parse_document(state_json))
+def outline_state(
+    state_json: bytes, identify: Callable[[str, str], str] | None = None
+) -> dict[Any, Any]:
+    """Return a state with an ``ArrayOutline`` in place of every array; raises as ``parse_document``.
+
+    ``identify`` returns what is the same for the same bytes, given file and name of a tensor.
+    """
+    document = parse_document(state_json)
+    table = _OutlineTable({}, (), _load_any)
+    if identify is not None:
+        table = _IdentityTable(identify)
+    value: dict[Any, Any] = DecodeWalk(table, is_first=False).decode_state(document.state)
     return value
 
 
@@ -119,7 +129,21 @@ class _OutlineTable(ReadTable):
         parts: list[Any],
         **flags: bool,  # noqa: ARG002
     ) -> ArrayOutline:
-        return ArrayOutline("sparse", parts[-1].dtype, shape)
+        found = [part.content for part in parts]
+        content = None if None in found else " ".join(found)
+        return ArrayOutline("sparse", parts[-1].dtype, shape, content)
+
+
+class _IdentityTable(_OutlineTable):
+    """Outlines that say whose bytes are the same, too."""
+
+    def __init__(self, identify: Callable[[str, str], str]) -> None:
+        super().__init__({}, (), _load_any)
+        self._identify = identify
+
+    def get(self, node: Node) -> ArrayOutline:
+        file, name = (get_field(node, key, str) for key in _PLACE)
+        return replace(super().get(node), content=self._identify(file, name))
 
 
 class _SizeTable(_OutlineTable):

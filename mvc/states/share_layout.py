@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UnsupportedError
 from mvc.numbers.boxes import flatten_box, whole_box
 from mvc.sources import read_bytes
+from mvc.states.files import Spread
 from mvc.states.memory import cut_source
 from mvc.states.share import (
     ITEM_BYTES,
@@ -22,12 +23,11 @@ from mvc.states.share import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from mvc.sources import ByteSource
     from mvc.states.encode import FileDraft
-    from mvc.states.files import LiveArray, Spread, StateFile
-    from mvc.states.state import EncodedState
+    from mvc.states.files import LiveArray, StateFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,19 @@ class KeptRun:
 
 
 def form_state(
-    encoded: EncodedState, files: Mapping[object, FileDraft], ranks: int
+    files: Iterable[tuple[StateFile, FileDraft]], ranks: int, first: Collection[int] = ()
 ) -> tuple[bytes, list[LiveArray]]:
-    """Return the form of a sharded state, and its arrays in the form's order.
+    """Return the form of the files of a sharded state, and their arrays in the form's order.
+
+    Of arrays whose ``id`` is in ``first``, which are whole on every rank, the first rank has the ones
+    that count.
 
     UnsupportedError: an array is not all on these ranks, or of elements of an odd length.
     """
     found: list[LiveArray] = []
     spreads: dict[Spread, int] = {}
     words = [
-        _form_file(file, dict(draft.arrays), ranks, spreads, found)
-        for file, draft in zip(encoded.files, files.values(), strict=True)
+        _form_file(file, dict(draft.arrays), ranks, spreads, found, first) for file, draft in files
     ]
     form = StateForm(ranks, tuple(words), tuple(map(_spell_spread, spreads)))
     return encode_form(form), found
@@ -67,6 +69,7 @@ def _form_file(
     ranks: int,
     spreads: dict[Spread, int],
     found: list[LiveArray],
+    first: Collection[int],
 ) -> FileWords:
     rows = []
     segments = file.layout.segments
@@ -75,12 +78,13 @@ def _form_file(
         view = segment.tensors[0]
         array = arrays[view.name]
         found.append(array)
-        number = (
-            -1 if array.spread is None else _number_spread(array.spread, ranks, view.name, spreads)
-        )
         shape, item_bytes = array.shape, array.element.size_bytes
         if item_bytes not in ITEM_BYTES:
             shape, item_bytes = (segment.size_bytes,), 1
+        spread = array.spread
+        if spread is None and id(array) in first:
+            spread = Spread(shape, (0,), (whole_box(shape),), whole_box(shape))
+        number = -1 if spread is None else _number_spread(spread, ranks, view.name, spreads)
         rows.append(ArrayWords(view.name, view.dtype, view.shape, shape, item_bytes, number))
     return FileWords(file.path, head, tuple(rows))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
+from mvc.formats.manifest import tensor_id
 from mvc.states.document import STATE_FILE, parse_document
 from mvc.workspace.content import write_content
 from mvc.workspace.manifests import find_manifest
@@ -86,6 +87,25 @@ class TensorSizes(Mapping[str, Mapping[str, int]]):
 
     def __len__(self) -> int:
         return len(self._tree)
+
+
+class TensorIds:
+    """The identities of the tensors of a tree; no content is read."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context, self._tree = context, tree
+        self._files: dict[str, dict[str, str]] = {}
+
+    def find(self, path: str, name: str) -> str:
+        """Return that of a tensor; FormatError if there is none."""
+        if path not in self._files:
+            entry = self._tree.get(path)
+            manifest = None if entry is None else find_manifest(self._context, entry.blob)
+            stored = () if manifest is None else manifest.tensors()
+            self._files[path] = {view.name: tensor_id(view, one) for view, one in stored}
+        if name not in self._files[path]:
+            raise FormatError(f"{path} has no tensor {name!r}")
+        return self._files[path][name]
 
 
 def read_small_file(context: Context, blob: GitId) -> bytes:

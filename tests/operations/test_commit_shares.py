@@ -264,3 +264,55 @@ def test_weights_that_are_rounded_masters_are_stored_as_such(tmp_path, placement
     assert sum(one.counts.stored_bytes for one in stored) < master.nbytes
     assert torch.equal(repos[0].load_state()["model"]["w"], state["model"]["w"])
     assert not repos[0].fsck(data=True).problems
+
+
+def freeze_own(seed=0, *, buffers=True):
+    """Return the frozen states of three ranks, each with generators and buffers of its own."""
+    frozen = []
+    for rank in range(3):
+        with as_rank(rank, (3,), ("dp",)) as mesh:
+            live = shard(make_state(), mesh, TOPOLOGIES["sharded"][2])
+            live["model"]["mean"] = torch.full((7,), float(rank + seed))
+            live["model"]["odd mean"] = torch.full((5, 3), rank + seed, dtype=torch.complex128)
+            first = (("model", "mean"), ("model", "odd mean")) if buffers else ()
+            if rank == 0:
+                own = {"private": ["rng", "data"], "first": first}
+                live |= {"rng": {"torch": torch.arange(9) + seed}, "data": {"drawn": 4}}
+            else:
+                own = {"first": first, "own": {"rng": torch.arange(rank)}}
+            image, form, plan = freeze(live, rank, 3, **own)
+            again = freeze(live, rank, 3, previous=plan, **own)
+            assert again[:2] == (image, form)
+            frozen.append((image, form))
+    return frozen
+
+
+def test_what_belongs_to_rank_0_is_in_the_state_and_not_in_the_form(tmp_path):
+    new_repo(tmp_path)
+    (tmp_path / "one").mkdir()
+    alone = new_repo(tmp_path / "one")
+    state = make_state()
+    state["model"] |= {"mean": torch.zeros(7), "odd mean": torch.zeros(5, 3, dtype=torch.complex128)}
+    alone.commit_state({**state, "rng": {"torch": torch.arange(9)}, "data": {"drawn": 4}}, message="alone")
+    repos = open_all(tmp_path, 3)
+    commit_frozen(repos, freeze_own(), message="many")
+    found = {path: blob for path, blob in blobs_of(repos[0]).items() if "/" not in path}
+    assert found == blobs_of(alone)
+    assert repos[0].load_state()["data"] == {"drawn": 4}
+    assert torch.equal(repos[0].load_state(folder="ranks/2")["rng"], torch.arange(2))
+    assert not repos[0].fsck(data=True).problems
+    commit_frozen(repos, freeze_own(1), message="again", parent=repos[0].resolve("HEAD"))
+    assert torch.equal(repos[0].load_state()["rng"]["torch"], torch.arange(9) + 1)
+    assert torch.equal(repos[0].load_state()["model"]["mean"], torch.ones(7))
+
+
+def test_an_outline_says_whose_bytes_are_the_same(tmp_path):
+    new_repo(tmp_path)
+    repo = open_all(tmp_path, 1)[0]
+    draw = torch.arange(9)
+    repo.commit_state({"a": draw, "b": {"c": draw.clone(), "d": draw + 1}, "s": draw.to_sparse(), "n": 1}, message="x")
+    found = repo.outline_state(with_content=True)
+    assert found["a"].content == found["b"]["c"].content != found["b"]["d"].content
+    assert found["s"].content
+    assert found == repo.outline_state()
+    assert repo.outline_state()["a"].content is None

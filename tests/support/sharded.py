@@ -43,9 +43,9 @@ def shard(value, mesh, placements):
     return convert(None, value)
 
 
-def freeze(state, rank, ranks, *, own=None, previous=None):
+def freeze(state, rank, ranks, *, previous=None, **terms):
     """Return image, form and plan of a rank."""
-    layout = layout_state(state, previous, rank=rank, ranks=ranks, own=own)
+    layout = layout_state(state, previous, rank=rank, ranks=ranks, **terms)
     image = memoryview(bytearray(layout.size_bytes))
     for part in layout.parts:
         part.copy_into(image)
