@@ -292,8 +292,13 @@ def test_what_belongs_to_rank_0_is_in_the_state_and_not_in_the_form(tmp_path):
     (tmp_path / "one").mkdir()
     alone = new_repo(tmp_path / "one")
     state = make_state()
-    state["model"] |= {"mean": torch.zeros(7), "odd mean": torch.zeros(5, 3, dtype=torch.complex128)}
-    alone.commit_state({**state, "rng": {"torch": torch.arange(9)}, "data": {"drawn": 4}}, message="alone")
+    state["model"] |= {
+        "mean": torch.zeros(7),
+        "odd mean": torch.zeros(5, 3, dtype=torch.complex128),
+    }
+    alone.commit_state(
+        {**state, "rng": {"torch": torch.arange(9)}, "data": {"drawn": 4}}, message="alone"
+    )
     repos = open_all(tmp_path, 3)
     commit_frozen(repos, freeze_own(), message="many")
     found = {path: blob for path, blob in blobs_of(repos[0]).items() if "/" not in path}
@@ -310,7 +315,10 @@ def test_an_outline_says_whose_bytes_are_the_same(tmp_path):
     new_repo(tmp_path)
     repo = open_all(tmp_path, 1)[0]
     draw = torch.arange(9)
-    repo.commit_state({"a": draw, "b": {"c": draw.clone(), "d": draw + 1}, "s": draw.to_sparse(), "n": 1}, message="x")
+    repo.commit_state(
+        {"a": draw, "b": {"c": draw.clone(), "d": draw + 1}, "s": draw.to_sparse(), "n": 1},
+        message="x",
+    )
     found = repo.outline_state(with_content=True)
     assert found["a"].content == found["b"]["c"].content != found["b"]["d"].content
     assert found["s"].content
