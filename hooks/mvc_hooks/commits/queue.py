@@ -23,8 +23,8 @@ import msgspec
 from mvc import GateError, MvcError
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.snapshot.ring import MemoryPool
-from mvc_hooks.writer.messages import Answer, Commit, MarkHealthy
-from mvc_hooks.writer.process import LOST, WriterProcess, recall_commit
+from mvc_hooks.writer.messages import LOST, Answer, Commit, MarkHealthy
+from mvc_hooks.writer.process import WriterProcess, recall_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

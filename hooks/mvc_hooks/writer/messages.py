@@ -13,6 +13,8 @@ MAX_LINE_BYTES = 64 * 2**20
 READ_BYTES = 2**16
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a terminal or scheduler sends to the whole process group; the writer ignores them."""
+LOST = "lost"
+"""Error kind of a request whose writer ended before it could answer."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

@@ -22,6 +22,7 @@ from mvc.interpreter import module_command
 from mvc_hooks.snapshot.memory import keep_from_children
 from mvc_hooks.writer.messages import (
     GROUP_SIGNALS,
+    LOST,
     READ_BYTES,
     Answer,
     Commit,
@@ -35,9 +36,6 @@ from mvc_hooks.writer.messages import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-LOST = "lost"
-"""Error kind of a request whose writer ended before it could answer."""
 
 _LAST_WORDS_BYTES = 2000
 _DEATH_S = 60.0

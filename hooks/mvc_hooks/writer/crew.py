@@ -1,0 +1,59 @@
+"""Who takes part in a sharded run, and where each rank's writer is reached; plain values."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the writers of one rank are reached, one after the other.
+
+    Attributes:
+        hosts: names or numbers to try, the best first.
+        port: of TCP.
+        path: of the Unix socket; "" for none.
+        node: what names the machine; only ranks of one machine can share memory.
+        token: this rank's part of the secret that all ranks know.
+    """
+
+    hosts: tuple[str, ...]
+    port: int
+    path: str
+    node: str
+    token: str
+
+
+class Crew(msgspec.Struct, frozen=True):
+    """One rank, and the addresses of all ranks in their order.
+
+    Attributes:
+        grace_s: how long a writer that was there may be silent or away.
+        patience_s: how long a rank is waited for that is there, but does not come to a turn.
+    """
+
+    rank: int
+    addresses: tuple[Address, ...]
+    grace_s: float = 30.0
+    patience_s: float = 600.0
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.addresses)
+
+    @property
+    def beat_s(self) -> float:
+        """How often a writer shows that it is there."""
+        return self.grace_s / 5
+
+    def make_key(self) -> bytes:
+        """Return the secret that only the ranks of this run know."""
+        tokens = "\n".join(address.token for address in self.addresses)
+        return hashlib.sha256(tokens.encode()).digest()
+
+    def is_near(self, rank: int) -> bool:
+        """Return whether another rank may be reached by its Unix socket."""
+        mine, theirs = self.addresses[self.rank], self.addresses[rank]
+        return bool(theirs.path) and mine.node == theirs.node

@@ -1,0 +1,86 @@
+"""The writers of a sharded run together: what one of them needs of the others to make a commit."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mvc_hooks.writer.dialing import Dialer
+from mvc_hooks.writer.following import Follower
+from mvc_hooks.writer.leading import Leader
+from mvc_hooks.writer.peers import Asking, TurnPeers
+from mvc_hooks.writer.serving import Server
+from mvc_hooks.writer.turns import Turns
+from mvc_hooks.writer.wire import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc_hooks.writer.crew import Crew
+    from mvc_hooks.writer.turns import Offer
+
+_LOOK_S = 0.25
+
+
+class Mesh:
+    """One writer among the others.
+
+    Attributes:
+        counts: what it has sent since it began.
+        turns: what became of the commits.
+        leader: rank 0's side; None elsewhere, where there is a ``follower``.
+    """
+
+    def __init__(self, crew: Crew, listening: Sequence[int]) -> None:
+        self.crew, self.counts, self.turns = crew, Counts(), Turns()
+        dialer = Dialer(crew, self.counts)
+        self._asking = Asking(dialer, self.turns)
+        is_first = crew.rank == 0
+        side = Leader(crew, self.turns, dialer) if is_first else Follower(crew, self.turns, dialer)
+        self.leader = side if isinstance(side, Leader) else None
+        self.follower = side if isinstance(side, Follower) else None
+        self._side = side
+        self._server = Server(crew, self.turns, self.counts, self._side)
+        self._server.start(listening)
+        self._closed = threading.Event()
+        self._threads = [threading.Thread(target=self._watch, daemon=True)]
+        if self.follower is not None:
+            self._threads.append(threading.Thread(target=self.follower.run, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    @contextlib.contextmanager
+    def turn(self, offer: Offer) -> Iterator[TurnPeers]:
+        """Take part in a turn; give the other ranks in it.
+
+        Raises:
+            TurnError: it has come to nothing already.
+        """
+        turn = offer.join.turn
+        self._side.begin(turn, offer)
+        try:
+            self.turns.check(turn)
+            yield TurnPeers(self._asking, self.crew, offer.join)
+        finally:
+            self.turns.end()
+
+    def _watch(self) -> None:
+        """Show that this writer is there, and notice who is not."""
+        beat_s = time.monotonic()
+        while not self._closed.wait(min(_LOOK_S, self.crew.beat_s)):
+            if time.monotonic() - beat_s >= self.crew.beat_s:
+                self._side.beat()
+                beat_s = time.monotonic()
+            self._side.judge()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        self._closed.set()
+        self._server.close()
+        if self.follower is not None:
+            self.follower.close()
+        for thread in self._threads:
+            thread.join()
+        self._asking.close()
