@@ -15,6 +15,9 @@ is added meet nothing (None, zeros), or what the last step left? Until that is s
 if something was met, what a step leaves counts as in use (``habits``). Gradients of parameters that
 several optimizers step are in use as long as one of them has not stepped since; which ones have is
 stored where that does not follow from the gradients (``open``).
+
+Gradients of parameters that tensor parallelism copies may be sums that are still to be added up over
+the ranks: each rank's own summand is stored as it is (``sums``).
 """
 
 from __future__ import annotations
@@ -30,7 +33,14 @@ import torch
 from mvc import UnsupportedError
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.shards import drop_unreduced, fits_whole, list_unreduced, make_blank
+from mvc_hooks.parts.shards import (
+    build_sum,
+    describe_sum,
+    drop_unreduced,
+    fits_whole,
+    list_unreduced,
+    make_blank,
+)
 from mvc_hooks.parts.tree import Difference, compare_arrays, find_at, is_sharded, locate
 
 if TYPE_CHECKING:
@@ -232,8 +242,10 @@ class GradsPart(Part):
             elif there:
                 left |= {name: str(grad.layout) for name, grad in there.items()}
                 watch.probe_one()
+        sums = {name: sum_ for name, grad in used.items() if (sum_ := describe_sum(grad))}
         state: dict[str, object] = {
-            "accumulated": used,
+            "accumulated": {name: grad for name, grad in used.items() if name not in sums},
+            **({"sums": sums} if sums else {}),
             "zeroed": [name for name, layout in left.items() if layout == "torch.strided"],
             "zeroed_sparse": [name for name, layout in left.items() if layout != "torch.strided"],
         }
@@ -258,7 +270,8 @@ class GradsPart(Part):
             yield Difference(path, "gradients", "something else")
             return
         known = {*self._params(), *self._names.values()}  # a group may come back with the state
-        for name in [*accumulated, *stored["zeroed"], *stored["zeroed_sparse"]]:
+        names = [*accumulated, *stored.get("sums", ()), *stored["zeroed"], *stored["zeroed_sparse"]]
+        for name in names:
             if name not in known:
                 yield Difference((*path, "accumulated", name), None, "a gradient")
         count = len(self._watches)
@@ -278,7 +291,7 @@ class GradsPart(Part):
         lent: dict[str, torch.Tensor] = {}
         for name, param in self._params().items():
             theirs = find_at(accumulated, (name,))
-            if param.grad is not None:
+            if param.grad is not None and not describe_sum(param.grad):
                 lent[name] = param.grad.detach()
             elif fits_whole(param, theirs):
                 lent[name] = make_blank(param, theirs)
@@ -291,6 +304,8 @@ class GradsPart(Part):
         for name, param in (pair for named in places for pair in named):
             if name in stored["accumulated"]:
                 _set_gradient(param, stored["accumulated"][name])
+            elif name in stored.get("sums", ()):
+                param.grad = build_sum(param, stored["sums"][name])
             elif name in stored["zeroed"]:
                 _clear_gradient(param)
             elif name in stored["zeroed_sparse"]:
@@ -307,10 +322,10 @@ def _derive_open(
     places: Iterable[Iterable[tuple[str, torch.Tensor]]], state: Mapping[str, Any]
 ) -> list[bool]:
     """Return whether each optimizer has gradients in use, from which of its gradients are."""
-    left = {*state["zeroed"], *state["zeroed_sparse"]} - state["accumulated"].keys()
+    used = {*state["accumulated"], *state.get("sums", ())}
+    left = {*state["zeroed"], *state["zeroed_sparse"]} - used
     return [
-        not left & {name for name, _ in named}
-        and any(name in state["accumulated"] for name, _ in named)
+        not left & {name for name, _ in named} and any(name in used for name, _ in named)
         for named in places
     ]
 

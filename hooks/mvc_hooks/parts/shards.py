@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc import ArrayOutline
+from mvc import ArrayOutline, ConflictError
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_local
 
 if TYPE_CHECKING:
@@ -67,6 +67,47 @@ def blank_shards(captured: Any, stored: Any) -> Any:
     if isinstance(captured, dict):
         return {key: one for key, one in found.items() if one is not ABSENT}
     return [None if one is ABSENT else one for one in found.values()]
+
+
+def describe_sum(tensor: Any) -> dict[str, Any] | None:
+    """Return what is here of a DTensor that is still to be added up, and how; None for any other.
+
+    The placement along each dimension of the mesh is the dimension of the tensor that is sharded
+    there, ``copied``, or how the summands become one.
+    """
+    if not is_sharded(tensor) or not any(one.is_partial() for one in tensor.placements):
+        return None
+    placed = [_spell(one) for one in tensor.placements]
+    if None in placed:
+        return None  # it will be refused by its path
+    return {"here": to_local(tensor.detach()), "placed": placed}
+
+
+def _spell(placement: Any) -> int | str | None:
+    kind = type(placement).__name__
+    known = {"Shard": "dim", "Partial": "reduce_op"}
+    return "copied" if kind == "Replicate" else getattr(placement, known.get(kind, ""), None)
+
+
+def build_sum(param: torch.Tensor, stored: dict[str, Any]) -> torch.Tensor:
+    """Return the gradient of a parameter that ``describe_sum`` described."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard  # noqa: PLC0415  loaded, as the parameter is one
+
+    mesh = getattr(param, "device_mesh", None)
+    if mesh is None or mesh.ndim != len(stored["placed"]):
+        raise ConflictError("gradients were summed up over another mesh")
+    placements = [
+        Replicate() if one == "copied" else Shard(one) if isinstance(one, int) else Partial(one)
+        for one in stored["placed"]
+    ]
+    return DTensor.from_local(
+        stored["here"].to(to_local(param).device),
+        mesh,
+        placements,
+        run_check=False,
+        shape=param.shape,
+        stride=param.stride(),
+    )
 
 
 def list_unreduced(modules: Iterable[torch.nn.Module]) -> list[str]:

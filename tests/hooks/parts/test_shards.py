@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 
@@ -20,7 +21,7 @@ from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.restoring import InexactRestoreError, MisfitError, capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.parts.tree import locate, to_local
+from mvc_hooks.parts.tree import find_changes, locate, to_local
 from support.fake_ranks import become_rank, shard
 
 WORLD = 4
@@ -276,6 +277,31 @@ class TestGradients:
         state = run.grads.capture()
         assert state["habits"] == ["outlives"]
         assert state["accumulated"]
+
+    def test_summands_of_each_rank_come_back_as_they_are(self):
+        def make(rank):
+            mesh = become_rank(rank, (1, 1, 2))
+            plan = {"0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1))}
+            model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))
+            model = parallelize_module(model, mesh["tp"], plan)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            return mesh["tp"], model, GradsPart([optimizer], ParameterNames({"model": model}))
+
+        mesh, model, grads = make(1)
+        model(DTensor.from_local(torch.randn(2, 3, 4), mesh, [Shard(1)])).sum().backward()
+        assert model[0].weight.grad.placements[0].is_partial()
+        wanted = {name: one.grad for name, one in model.named_parameters()}
+        state = grads.capture()
+        assert state["sums"].keys() == {"model.0.weight", "model.0.bias"}
+        assert not any(isinstance(one["here"], DTensor) for one in state["sums"].values())
+        _, model, grads = make(1)
+        assert list(grads.compare({"accumulated": {}}, state, ())) == []
+        grads.restore(state)
+        for name, one in model.named_parameters():
+            assert one.grad.placements == wanted[name].placements
+            assert to_local(one.grad).equal(to_local(wanted[name]))
+        assert list(find_changes(grads.capture(), state)) == []
+        assert "model.0.weight" not in grads.targets(grads.capture(), state)["accumulated"]
 
     def test_those_that_are_not_averaged_yet_are_refused(self, run):
         run.train()
