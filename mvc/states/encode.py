@@ -188,6 +188,12 @@ class EncodeWalk:
             return node
         return flags | {name: self._at(Attribute(name), part) for name, part in parts.items()}
 
+    def take_here(self, array: LiveArray) -> LiveArray:
+        """Return what a file is to hold of an array."""
+        if not self.is_local or array.spread is None:
+            return array
+        return replace(array, shape=array.spread.mine.sizes)
+
     def _encode_blob(self, value: bytes | bytearray) -> Node:
         array = describe_ndarray(np.frombuffer(value, np.uint8), self.steps, can_share=False)
         node = self.place(type(value).__name__, array)
@@ -210,7 +216,7 @@ class EncodeWalk:
         if self.is_local and array.spread is not None:
             box = array.spread.mine
             node[PART] = {"offsets": list(box.offsets), "sizes": list(box.sizes)}
-            array = replace(array, shape=box.sizes, spread=None)
+            array = self.take_here(array)
         node["name"] = file.add(".".join(map(_label, steps[1:] or [top])), array)
         if self.first and any(tuple(steps[:size]) in self.first for size in range(len(steps) + 1)):
             self.placed_first.add(len(self.placed))

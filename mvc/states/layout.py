@@ -118,6 +118,7 @@ class World:
     ranks: int = 1
     private: frozenset[str] = frozenset()
     first: frozenset[tuple[object, ...]] = frozenset()
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +142,7 @@ def layout_state(
     own: Mapping[str, object] | None = None,
     private: Collection[str] = (),
     first: Collection[Sequence[object]] = (),
+    is_local: bool = False,
 ) -> StateLayout:
     """Return the image that a live state, as for ``Repo.commit_state``, would have.
 
@@ -153,8 +155,11 @@ def layout_state(
     only this rank has. Scalars and texts of the state are those of rank 0. What ranks may have of their
     own in the state is to be told: ``private`` are top-level names that rank 0 alone has in it, and
     ``first`` paths, given alike on all ranks, at which the arrays of rank 0 count.
+
+    With ``is_local`` it is the whole state of one rank, and of DTensors the part that is here: not
+    to be committed, but to be given back to the same rank.
     """
-    world = World(rank, ranks, frozenset(private), frozenset(map(tuple, first)))
+    world = World(rank, ranks, frozenset(private), frozenset(map(tuple, first)), is_local)
     inner = None if previous is None else previous.own
     if previous is not None and previous.world == world:
         found = _follow_plan(previous, state)
@@ -187,16 +192,17 @@ def _add_own(layout: StateLayout, world: World, own: StateLayout | None) -> Stat
 
 
 def _layout_from_scratch(state: Mapping[str, object], world: World) -> StateLayout:
-    walk = Recorder(first=world.first)
+    walk = Recorder(first=world.first, is_local=world.is_local)
     encoded = encode_walk(state, walk)
     if world.ranks > 1:
         return _layout_share(walk, encoded, world)
-    refuse_parts(walk)
+    if not world.is_local:
+        refuse_parts(walk)
     files, parts, end = _place_files(encoded.files, 0)
     text, start = encode_document(encoded.document), _round_up(end)
     runs = _find_runs(parts, walk)
     pieces = list(_plan_pieces(parts, runs, walk)) if _is_followable(walk) else []
-    plan = _make_plan(walk, encoded, pieces, text, start, World())
+    plan = _make_plan(walk, encoded, pieces, text, start, world)
     plan = None if plan is None else replace(plan, files=tuple(files))
     return _finish(files, parts, text, start, plan)
 
@@ -352,7 +358,7 @@ def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
     """Return a state's layout, or None if it has another form than the plan."""
     if not isinstance(state, Mapping):
         return None
-    walk = Follow()
+    walk = Follow(is_local=plan.world.is_local)
     try:
         root = walk.follow(plan.root, state)
         ties = _find_ties(plan, walk)

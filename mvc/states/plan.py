@@ -304,7 +304,7 @@ class Follow(EncodeWalk):
             if form.shard is not None:
                 self._regions[index] = _locate(value, form.shard.box, part.element)
             return part
-        array = _describe(value, is_tensor=form is not None)
+        array = self.take_here(_describe(value, is_tensor=form is not None))
         if (array.element, array.shape, array.strides, array.region is None) != (
             part.element,
             part.shape,

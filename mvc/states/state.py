@@ -70,7 +70,8 @@ def encode_state(
     """
     walk = state_encode.EncodeWalk(is_local=is_local)
     encoded = encode_walk(state, walk, like)
-    refuse_parts(walk)
+    if not is_local:
+        refuse_parts(walk)
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
 
 

@@ -7,10 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
-from mvc import ConflictError, FormatError, compare_image, outline_image, read_image  # noqa: E402
-from mvc.sources import read_bytes  # noqa: E402
+from mvc import ConflictError, FormatError, compare_image, layout_state, outline_image, read_image  # noqa: E402
 from mvc.states.image import open_image  # noqa: E402
-from mvc.states.state import encode_state  # noqa: E402
 from support.fake_ranks import local, shard  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -160,16 +158,25 @@ def test_ties_are_filled_once_and_seen(chunked, on_rank):
         chunked.load_state(into=tied)
 
 
-def freeze(state):
-    files = encode_state(state, is_local=True)
-    return {one.path: memoryview(read_bytes(one.source, 0, one.source.size_bytes)) for one in files}
+def freeze(state, plan=None):
+    layout = layout_state(state, plan, is_local=True)
+    data = memoryview(bytearray(layout.size_bytes))
+    for part in layout.parts:
+        part.copy_into(data)
+    files = {one.path: data[one.offset : one.offset + one.size_bytes] for one in layout.files}
+    return files, layout.plan
 
 
 def test_an_image_of_one_rank_has_its_parts(on_rank):
     whole = make_whole()
     for rank in range(8):
         wanted = {"model": place(whole, on_rank(rank)), "step": 3}
-        image = freeze(wanted)
+        other = {"model": blank(wanted["model"]), "step": 4}
+        _, plan = freeze(other)
+        assert plan is not None
+        image, followed = freeze(wanted, plan)
+        assert followed.root.children[0] is plan.root.children[0]  # only the step is encoded again
+        assert compare_image(other, image)
         assert outline_image(image)["model"]["row"].shape == (ROWS, COLUMNS)
         assert sum(map(len, image.values())) < sum(one.nbytes for one in whole.values())
         into = {"model": blank(wanted["model"])}

@@ -147,14 +147,15 @@ def take_snapshot(
     fenced: Mapping[int, torch.Tensor] | None = None,
     *,
     since_s: float | None = None,
+    is_local: bool = False,
 ) -> Snapshot:
-    """Freeze a live state.
+    """Freeze a live state; with ``is_local``, of DTensors the part that is here.
 
     Tensors may change again when this returns, those of ``fenced`` once the fence stands. The stall
     counts from ``since_s`` of ``time.perf_counter()``, if that is given.
     """
     since_s = time.perf_counter() if since_s is None else since_s
-    layout = layout_state(state, pool.plan)
+    layout = layout_state(state, pool.plan, is_local=is_local)
     pool.plan = layout.plan
     memory = pool.take(layout.size_bytes)
     try:
@@ -205,9 +206,9 @@ class SnapshotRing:
     def take(
         self, state: Mapping[str, object], step: int, fenced: Mapping[int, torch.Tensor] | None
     ) -> Snapshot:
-        """Freeze a state; a full ring drops its oldest one first."""
+        """Freeze what this rank has of a state; a full ring drops its oldest one first."""
         self._make_room()
-        snapshot = take_snapshot(state, step, self._pool, fenced)
+        snapshot = take_snapshot(state, step, self._pool, fenced, is_local=True)
         self._kept.append(snapshot)
         # How large a snapshot is, is known only now: a state may have grown since the last one.
         limit = self._settings.max_bytes
