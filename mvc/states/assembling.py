@@ -38,12 +38,16 @@ class ArraySource(ByteSource):
         return form.elements * form.item_bytes
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return a chunk without a copy, if one rank keeps it whole, in memory seen from here."""
+        """Return a chunk without a copy, if this rank keeps it whole.
+
+        Another rank's memory may change at any time, should the commit fail there.
+        """
         chunk, inside = divmod(offset, self.share.plan.chunk_bytes)
         if inside or size_bytes != self._chunk_size(chunk):
             return None
-        found = list(self.share.plan.keepers.divisions[self.array].find_parts(chunk))
-        if len(found) != 1:
+        division = self.share.plan.keepers.divisions[self.array]
+        found = division.find_parts(chunk)
+        if len(found) != 1 or division.kept[found[0][0]].rank != self.share.rank:
             return None
         return next(self._parts(chunk))[1]
 

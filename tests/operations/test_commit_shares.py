@@ -14,6 +14,7 @@ from mvc import (  # noqa: E402
     UnsupportedError,
     layout_state,
 )
+from mvc.states.assembling import ArraySource  # noqa: E402
 from mvc.states.share import open_share  # noqa: E402
 from support.sharded import SeenPeers, as_rank, commit_frozen, freeze, shard  # noqa: E402
 
@@ -324,3 +325,18 @@ def test_an_outline_says_whose_bytes_are_the_same(tmp_path):
     assert found["s"].content
     assert found == repo.outline_state()
     assert repo.outline_state()["a"].content is None
+
+
+def test_what_is_stored_is_a_copy_of_other_ranks_memory():
+    """It may change under a reader, if the commit fails over there."""
+    frozen = []
+    for rank in range(2):
+        with as_rank(rank, (2,), ("dp",)) as mesh:
+            live = shard({"model": {"w": torch.arange(4096.0)}}, mesh, {"w": ("dp", [Shard(0)])})
+            frozen.append(freeze(live, rank, 2)[:2])
+    shares = [open_share(*one, 4096) for one in frozen]
+    sources = [ArraySource(one, 0, SeenPeers(shares, is_seen=True)) for one in shares]
+    assert sources[0].view(0, 4096) == frozen[0][0][:4096]
+    assert sources[1].view(0, 4096) is None
+    assert sources[1].view(8192, 4096) is not None
+    assert sources[0].view(8192, 4096) is None
