@@ -74,6 +74,8 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.runner = Runner(self.folder, patience_s=options.patience)
         self.rounds: int = options.rounds or (1 if options.quick else 3)
+        if options.quick:  # torch's threads only wait for each other where all is tiny
+            self.runner.environment["OMP_NUM_THREADS"] = "1"
         self.results: dict[str, Any] = {}
         tools = Tools(self.runner, options.peers_venv or self.folder / "venv")
         self.peers, self.peer_versions = find_peers(tools, options.peers)
