@@ -34,6 +34,9 @@ setup: $(READY)
 demo: $(DEMO_READY)
 	$(BIN)/python examples/demo.py
 
+# Images of containers often set it: then all test modules are compiled anew, by each worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The slow fuzzing runs too, bounded by the hypothesis profile.
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
