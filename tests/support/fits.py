@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import random
@@ -19,7 +20,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, _utils
 
 for _library in ("lightning", "transformers", "accelerate", "torchdata"):
-    pytest.importorskip(_library)
+    if importlib.util.find_spec(_library) is None:  # each takes seconds to import: not before a fit
+        pytest.skip(f"{_library} is not installed", allow_module_level=True)
 
 # An iterator that is freed with a cycle of references cannot reach its workers, and waits so long for each.
 _utils.MP_STATUS_CHECK_INTERVAL = 0.2

@@ -2,10 +2,6 @@
 
 import pytest
 
-pytest.importorskip("lightning")
-
-from lightning.pytorch.callbacks import ModelCheckpoint
-
 from mvc_hooks import rollback, stop
 from support.fits import fit_lightning
 
@@ -17,13 +13,19 @@ pytestmark = [
 ]
 
 
+def _make_saver(folder, **options):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    return ModelCheckpoint(folder, **options)
+
+
 def _fit(tmp_path, saver, **options):
     settings = {"enable_checkpointing": True}
     return fit_lightning(tmp_path / "run", callbacks=[saver], settings=settings, **options)
 
 
 def test_a_best_checkpoint_that_is_gone_is_forgotten(tmp_path, caplog):
-    first, second = (ModelCheckpoint(tmp_path / "best", monitor="held_out") for _ in range(2))
+    first, second = (_make_saver(tmp_path / "best", monitor="held_out") for _ in range(2))
     _fit(tmp_path, first, until=13)
     for path in (tmp_path / "best").iterdir():
         path.unlink()
@@ -35,7 +37,7 @@ def test_a_best_checkpoint_that_is_gone_is_forgotten(tmp_path, caplog):
 
 def test_a_checkpoint_that_abandoned_steps_removed_is_still_there(tmp_path, caplog):
     """Each score is better than the one before, so each checkpoint replaces the last."""
-    saver = ModelCheckpoint(tmp_path / "best", monitor="step_count", mode="max")
+    saver = _make_saver(tmp_path / "best", monitor="step_count", mode="max")
     found = []
 
     def look(net):
