@@ -5,8 +5,27 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_writers():
+    """Writers that need not import anything first."""
+    from support.writers import forked_writers
+
+    with forked_writers():
+        yield
+
+
+@pytest.fixture
+def real_writers(quick_writers):
+    """Writers that start as those of users do, where a test is about that, or about a child's end."""
+    from support.writers import use_forked, use_real
+
+    use_real()
+    yield
+    use_forked()
+
+
 @pytest.fixture(scope="session")
-def trainings():
+def trainings(quick_writers):
     from support.zygote import Zygote
 
     with Zygote("support.training_runs") as zygote:

@@ -292,7 +292,9 @@ def warm_up():
 
     import mvc_hooks.checkpointer  # noqa: F401
     from support.scenarios import SCENARIOS
+    from support.writers import use_forked
 
+    use_forked()
     torch.set_num_threads(1)
     # Loader workers of a killed child look that often whether it is still there.
     _utils.worker.MP_STATUS_CHECK_INTERVAL = worker.MP_STATUS_CHECK_INTERVAL = 0.1

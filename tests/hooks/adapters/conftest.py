@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def fits():
+def fits(quick_writers):
     from support.zygote import Zygote
 
     with Zygote("support.loops") as zygote:

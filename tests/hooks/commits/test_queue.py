@@ -14,7 +14,7 @@ from mvc_hooks.writer.messages import Open
 from mvc_hooks.writer.process import WriterProcess
 from support.committing import WHO, Rig, clone_state, make_state, train_on
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("real_writers")]
 
 
 def _assert_works(rig, state, step, parent):

@@ -13,7 +13,7 @@ from mvc import Repo
 from mvc_hooks import CommitFailedError, rollback, stop
 from support.training_runs import find_writer
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("real_writers")]
 
 _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 

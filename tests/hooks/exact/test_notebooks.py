@@ -48,7 +48,7 @@ _CELLS = {
         run()
         """,
     "lose the repository": "os.rename(path, path + '-elsewhere')",
-    "delete the folder": "import shutil; shutil.rmtree(path)",
+    "delete the folder": "import shutil; ckpt.wait(); shutil.rmtree(path)",
     "misspell": "Checkpointer(path, model=model, optimizer=optimizer, evry=10)",
     "say": "print(begun, ckpt.is_closed)",
 }

@@ -87,6 +87,7 @@ def test_going_back_forgets_what_came_later(state):
     ring.close()
 
 
+@pytest.mark.usefixtures("real_writers")
 @pytest.mark.parametrize("closes", [False, True])
 def test_memory_is_not_used_while_a_commit_reads_it(tmp_path, state, closes):
     ring = SnapshotRing(Ring(keep=1))
