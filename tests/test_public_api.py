@@ -64,7 +64,7 @@ diff(self, old=None, new=None, *, staged=False, paths=(), tensors=None, with_ten
 progress=None)
 doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
-export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
+export(self, revision, output, *, path=None, tensors=None, format=None, force=False, progress=None)
 fetch(self, remote=None, refspecs=(), *, prune=False, tags=None, content=None, content_of=(), depth=None, unshallow=False, limit_bytes_s=None, progress=None)
 follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, sources=(), remote=None, progress=None)
@@ -174,7 +174,7 @@ RESULTS = {
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice under_way",
     "operations.du.DuReport": "totals selection branches tags commits files tensors",
-    "operations.export.ExportResult": "path tensors size_bytes files",
+    "operations.export.ExportResult": "path tensors size_bytes files format left_out",
     "workspace.files.StoredFile": "path mode blob stat size_bytes manifest warning",
     "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released promised promised_bytes",
     "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",

@@ -45,17 +45,27 @@ def find_pickles(entries: Sequence[ZipEntry]) -> list[ZipEntry]:
 
 def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
     """Name the tensors of a file that ``torch.save`` wrote."""
-    pickles = find_pickles(entries)
-    if len(pickles) != 1:
-        raise FormatError(f"torch archive has {len(pickles)} entries called {_PICKLE_NAME}")
-    prefix = pickles[0].name.removesuffix(_PICKLE_NAME)
+    pickle = _find_pickle(entries)
+    prefix = pickle.name.removesuffix(_PICKLE_NAME)
     members = {
         entry.name.removeprefix(prefix): entry for entry in entries if entry.name.startswith(prefix)
     }
     if "byteorder" in members:  # PyTorch without the entry wrote on little-endian machines
         _check_byteorder(source, members["byteorder"])
-    root = unpickle(_read_pickle(source, pickles[0]), reduce_torch, find_storage)
+    root = unpickle(_read_entry(source, pickle), reduce_torch, find_storage)
     return checked_layout("torch", source.size_bytes, _place_storages(root, members))
+
+
+def read_pickle(source: ByteSource, entries: Sequence[ZipEntry]) -> bytes:
+    """Return the one pickle of a file that ``torch.save`` wrote."""
+    return _read_entry(source, _find_pickle(entries))
+
+
+def _find_pickle(entries: Sequence[ZipEntry]) -> ZipEntry:
+    pickles = find_pickles(entries)
+    if len(pickles) != 1:
+        raise FormatError(f"torch archive has {len(pickles)} entries called {_PICKLE_NAME}")
+    return pickles[0]
 
 
 def _check_byteorder(source: ByteSource, entry: ZipEntry) -> None:
@@ -65,7 +75,7 @@ def _check_byteorder(source: ByteSource, entry: ZipEntry) -> None:
         raise FormatError(f"torch archive has the byte order {order!r}, only little is supported")
 
 
-def _read_pickle(source: ByteSource, entry: ZipEntry) -> bytes:
+def _read_entry(source: ByteSource, entry: ZipEntry) -> bytes:
     if not entry.is_stored:
         raise FormatError(f"{_PICKLE_NAME} of the torch archive is compressed or encrypted")
     check_limit(f"{_PICKLE_NAME} has", entry.size_bytes, "bytes", MAX_PICKLE_BYTES)

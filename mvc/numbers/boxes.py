@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -105,6 +105,46 @@ def _count_before(shape: Shape, box: Box, last: int) -> int:
             return count + size * inside
         count += (index - start) * inside
     return count
+
+
+def find_fault(shape: Shape, boxes: Sequence[Box]) -> str | None:
+    """Return what is wrong with boxes that are to cover a tensor once, or None."""
+    filled = [box for box in boxes if box.elements]
+    if not all(is_inside(shape, box) for box in filled):
+        return "reach outside of it"
+    if _do_overlap(filled):
+        return "overlap"
+    return None if sum(box.elements for box in filled) == math.prod(shape) else "leave gaps"
+
+
+def _do_overlap(boxes: list[Box]) -> bool:
+    """Return whether two of some boxes share an element; what a plane parts is looked at apart."""
+    for place in range(len(boxes[0].sizes) if len(boxes) > 1 else 0):
+        groups = _part_boxes(boxes, place)
+        if len(groups) > 1:
+            return any(_do_overlap(group) for group in groups)
+    return any(
+        all(
+            low < other_low + other and other_low < low + size
+            for low, size, other_low, other in zip(
+                one.offsets, one.sizes, two.offsets, two.sizes, strict=True
+            )
+        )
+        for number, one in enumerate(boxes)
+        for two in boxes[:number]
+    )
+
+
+def _part_boxes(boxes: list[Box], place: int) -> list[list[Box]]:
+    """Return the groups of boxes between planes across a dimension that cut none of them."""
+    groups: list[list[Box]] = []
+    end = -1
+    for box in sorted(boxes, key=lambda one: one.offsets[place]):
+        if box.offsets[place] >= end:
+            groups.append([])
+        groups[-1].append(box)
+        end = max(end, box.offsets[place] + box.sizes[place])
+    return groups
 
 
 def scatter(

@@ -1,4 +1,4 @@
-"""export: a revision's files into a folder, or its tensors into one new safetensors file, streaming."""
+"""export: a revision's files into a folder, or its model in another format, streaming."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.names import is_checkpoint_name
-from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
-from mvc.chunkstore.parallel import for_each
-from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
-from mvc.fs import DurableFile, find_stat, fsync_dir, make_dirs, replace_staged
+from mvc.checkpoints.names import METADATA_NAME, is_checkpoint_name
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.fs import find_stat, fsync_dir, make_dirs, replace_staged
 from mvc.progress import announce
 from mvc.workspace.content import stage_file
 from mvc.workspace.manifests import read_stored
+from mvc.workspace.model_files import (
+    DCP_FILE,
+    HUB_INDEX,
+    SHARD_BYTES,
+    check_writable,
+    plan_shards,
+    write_dcp,
+    write_hub,
+    write_safetensors,
+    write_torch,
+)
+from mvc.workspace.model_tree import Cleaner, read_model_tree
 from mvc.workspace.released import check_content, command_text
-from mvc.workspace.tensors import ModelTensor, select_tensors
+from mvc.workspace.selection import select_tensors
 from mvc.workspace.worktree import find_obstacle
 
 if TYPE_CHECKING:
@@ -25,15 +35,36 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
+FORMATS = ("safetensors", "torch", "dcp")
+TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written to ``path``: how many ``tensors`` and ``files``, ``size_bytes`` in all."""
+    """What was written to ``path``: how many ``tensors`` and ``files``, ``size_bytes`` in all.
+
+    ``format`` is that of the model, None if files were written as they are; ``left_out`` names what
+    it could not hold, which is never a tensor of a checkpoint.
+    """
 
     path: Path
     tensors: int
     size_bytes: int
     files: int = 1
+    format: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is exported."""
+
+    context: Context
+    revision: str
+    paths: list[str]
+    tensors: str | None
+    command: str
+    progress: ByteProgress
 
 
 def export(
@@ -43,16 +74,19 @@ def export(
     *,
     path: str | None = None,
     tensors: str | None = None,
+    kind: str | None = None,
     force: bool = False,
     progress: ByteProgress = None,
 ) -> ExportResult:
-    """Write tensors of a revision into one new file, or all of its files into a folder."""
+    """Write all files of a revision into a folder, or its model in a format: ``kind``."""
     is_folder = output.endswith(os.sep) or os.path.isdir(output) or not is_checkpoint_name(output)
-    if is_folder and path is None and tensors is None:
+    if kind is None and is_folder and path is None and tensors is None:
         return _export_files(context, revision, Path(output), force=force, progress=progress)
-    return _export_tensors(
-        context, revision, Path(output), path, tensors, force=force, progress=progress
-    )
+    target = _find_target(Path(output), kind, is_folder=is_folder)
+    command = command_text("mvc export {} -o", [output])
+    job = _Job(context, revision, [path] if path else [], tensors, command, progress)
+    write = _export_safetensors if target.kind == "safetensors" else _export_tree
+    return write(job, target, force=force)
 
 
 def _export_files(
@@ -100,73 +134,78 @@ def _check_free(context: Context, folder: Path, paths: Iterable[str], *, force: 
             raise ConflictError(f"{folder / path} already exists", hint="`force` replaces it")
 
 
-def _export_tensors(
-    context: Context,
-    revision: str,
-    output: Path,
-    path: str | None,
-    tensors: str | None,
-    *,
-    force: bool,
-    progress: ByteProgress,
-) -> ExportResult:
-    existing = find_stat(output)
-    if existing is not None and existing.is_directory:
-        raise UsageError(f"{output} is a folder", hint="name a file in it")
-    if is_checkpoint_name(output.name) and output.suffix.lower() != ".safetensors":
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a model goes, in which format; ``is_folder``: safetensors files of the Hub, or DCP."""
+
+    path: Path
+    kind: str
+    is_folder: bool
+
+    def check_free(self, context: Context, names: Iterable[str], *, force: bool) -> None:
+        """Check that it can be written, given the names in a folder; nothing is there unless ``force``."""
+        if self.is_folder:
+            _check_free(context, self.path, names, force=force)
+            make_dirs(self.path)
+            return
+        existing = find_stat(self.path)
+        if existing is not None and existing.is_directory:
+            raise UsageError(f"{self.path} is a folder", hint="name a file in it")
+        if existing is not None and not force:
+            raise ConflictError(f"{self.path} already exists", hint="`force` replaces it")
+        if not self.path.parent.is_dir():
+            raise UsageError(f"folder {self.path.parent} does not exist")
+
+
+def _find_target(output: Path, kind: str | None, *, is_folder: bool) -> _Target:
+    suffix = output.suffix.lower() if is_checkpoint_name(output.name) else ""
+    if kind is None:
+        kind, is_folder = "torch" if suffix in TORCH_SUFFIXES else "safetensors", False
+    if kind not in FORMATS:
+        raise UsageError(f"unknown format {kind!r}", hint=f"formats are {', '.join(FORMATS)}")
+    if kind == "dcp":
+        is_folder = True
+    fitting = {"safetensors": (".safetensors",), "torch": TORCH_SUFFIXES, "dcp": ()}[kind]
+    if suffix and suffix not in fitting:
+        what = "folder" if kind == "dcp" else "file"
+        name = output.with_suffix(fitting[0] if fitting else "").name
         raise UsageError(
-            f"{output} would hold a safetensors file, whatever its name says",
-            hint=f"name it {output.with_suffix('.safetensors').name}",
+            f"{output} would hold a {kind} {what}, whatever its name says", hint=f"name it {name}"
         )
-    if existing is not None and not force:
-        raise ConflictError(f"{output} already exists", hint="`force` replaces it")
-    if not output.parent.is_dir():
-        raise UsageError(f"folder {output.parent} does not exist")
-    command = command_text("mvc export {} -o", [str(output)])
-    chosen = select_tensors(context, revision, [path] if path else [], tensors, command)
-    for tensor in chosen:
-        _check_storable(tensor)
-    header = encode_header(
-        (one.name, one.view.dtype, one.view.shape, one.size_bytes) for one in chosen
-    )
-    position = len(header)
-    announce(progress, sum(tensor.size_bytes for tensor in chosen))
-    with DurableFile(output.parent) as file:
-        file.write([header])
-        for tensor in chosen:
-            _write_tensor(context, file, position, tensor, progress)
-            position += tensor.size_bytes
-        file.publish(output, expected_bytes=position)
-    return ExportResult(output, len(chosen), position)
+    if kind == "torch" and (is_folder and (output.is_dir() or not output.name)):
+        raise UsageError(f"{output} is a folder", hint="name a file in it")
+    return _Target(output, kind, is_folder and kind != "torch")
 
 
-def _check_storable(tensor: ModelTensor) -> None:
-    """Check that a safetensors file can hold a tensor."""
-    name, dtype = tensor.view.name, tensor.view.dtype
-    if dtype in DTYPES and name != METADATA_KEY:
-        return
-    what = "the one name that safetensors reserves"
-    raise UnsupportedError(
-        f"tensor {name!r} of {tensor.path} has {what}"
-        if name == METADATA_KEY
-        else f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
-        hint="leave it out with `tensors`",
-    )
+def _export_safetensors(job: _Job, target: _Target, *, force: bool) -> ExportResult:
+    chosen = select_tensors(job.context, job.revision, job.paths, job.tensors, job.command)
+    check_writable(chosen, "safetensors")
+    shards = plan_shards(chosen, SHARD_BYTES)
+    target.check_free(job.context, [*shards, HUB_INDEX] if target.is_folder else (), force=force)
+    announce(job.progress, sum(tensor.size_bytes for tensor in chosen))
+    if target.is_folder:
+        size_bytes = write_hub(job.context, target.path, shards, job.progress)
+    else:
+        size_bytes = write_safetensors(job.context, target.path, chosen, job.progress)
+    files = len(shards) + (len(shards) > 1) if target.is_folder else 1
+    return ExportResult(target.path, len(chosen), size_bytes, files, target.kind)
 
 
-def _write_tensor(
-    context: Context,
-    file: DurableFile,
-    position: int,
-    tensor: ModelTensor,
-    progress: ByteProgress,
-) -> None:
-    read = tensor.open()
-
-    def copy(offset: int, _: None) -> int:
-        size_bytes = min(tensor.chunk_bytes, tensor.size_bytes - offset)
-        file.write_at(read(offset, size_bytes).data, position + offset)
-        return size_bytes
-
-    offsets = range(0, tensor.size_bytes, tensor.chunk_bytes)
-    for_each(offsets, lambda: None, copy, threads=context.store.threads, progress=progress)
+def _export_tree(job: _Job, target: _Target, *, force: bool) -> ExportResult:
+    """Write a nested model: a file of torch, or a DCP folder, which takes stored objects as they are."""
+    context, progress = job.context, job.progress
+    model = read_model_tree(context, job.revision, job.paths, job.tensors, job.command)
+    check_writable(model.tensors, target.kind)
+    names = (DCP_FILE, METADATA_NAME)
+    target.check_free(context, names, force=force)
+    cleaner = Cleaner(context, model)
+    if target.kind == "dcp":
+        model = cleaner.clean(model.flatten(), keep_stored=True)
+    else:
+        model = cleaner.clean(model)
+    announce(progress, sum(tensor.size_bytes for tensor in model.tensors))
+    write = write_dcp if target.kind == "dcp" else write_torch
+    size_bytes = write(context, target.path, model, progress)
+    files = len(names) if target.is_folder else 1
+    left_out = tuple(cleaner.left_out)
+    return ExportResult(target.path, len(model.tensors), size_bytes, files, target.kind, left_out)

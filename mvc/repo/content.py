@@ -120,17 +120,22 @@ class Content(OpenRepo):
         *,
         path: StrPath | None = None,
         tensors: str | None = None,
+        format: str | None = None,  # noqa: A002  the word of the command line
         force: bool = False,
         progress: Progress = None,
     ) -> ExportResult:
-        """Write the files of a revision into a folder, or tensors of it into a safetensors file.
+        """Write the files of a revision into a folder, or its model in another format.
 
         Args:
             revision: which commit.
             output: the folder, made if missing, or the file: a name that ends like a checkpoint's, or
                 any name with ``path`` or ``tensors``. A relative path starts at the current folder.
-            path: only this checkpoint's tensors; defaults to all of the revision's.
+            path: only this checkpoint, or this folder; defaults to all of the revision's.
             tensors: only these tensors.
+            format: ``safetensors``: one file, or files of the Hub in a folder; ``torch``: a file that
+                ``torch.load(weights_only=True)`` reads; ``dcp``: a folder for ``dcp.load``. Defaults to
+                what the name of the file says. Shards of a DCP folder become whole tensors; DCP and
+                torch also take plain values of states and DCP folders, nested as they were.
             force: replace existing files.
             progress: called with bytes written.
 
@@ -139,8 +144,9 @@ class Content(OpenRepo):
             ConflictError: a file exists or is in the way, or two tensors have the same name.
             UsageError: the output is a folder and a file is wanted, or the other way round; the
                 folder of the file does not exist; the folder is in ``.mvc``; a file name of another
-                format than safetensors.
-            UnsupportedError: a dtype or name that safetensors cannot hold.
+                format, or a format that is none.
+            UnsupportedError: a dtype or name that the format cannot hold.
+            FormatError: the shards of a tensor in a DCP folder leave gaps or overlap.
         """
         return operations.export.export(
             self._context,
@@ -148,6 +154,7 @@ class Content(OpenRepo):
             os.fspath(output),
             path=None if path is None else self._paths(path)[0],
             tensors=tensors,
+            kind=format,
             force=force,
             progress=progress,
         )

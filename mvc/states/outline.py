@@ -74,7 +74,7 @@ def outline_state(
     ``identify`` returns what is the same for the same bytes, given file and name of a tensor.
     """
     document = parse_document(state_json)
-    table = _OutlineTable({}, (), _load_any)
+    table = OutlineTable({}, (), _load_any)
     if identify is not None:
         table = _IdentityTable(identify)
     value: dict[Any, Any] = DecodeWalk(table, is_first=False).decode_state(document.state)
@@ -83,7 +83,7 @@ def outline_state(
 
 def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = False) -> Any:
     """Return the value of a node, or of the whole state, with an ``ArrayOutline`` for every array."""
-    walk = DecodeWalk(_OutlineTable({}, (), _load_any), is_first=False)
+    walk = DecodeWalk(OutlineTable({}, (), _load_any), is_first=False)
     if as_key:
         return walk.decode_key(node)
     return walk.decode_state(document.state) if node is ABSENT else walk.decode(node)
@@ -103,8 +103,11 @@ def check_sizes(
         table.get(node)
 
 
-class _OutlineTable(ReadTable):
+class OutlineTable(ReadTable):
+    """Has an ``ArrayOutline`` for every node."""
+
     def get(self, node: Node) -> ArrayOutline:
+        """Return the outline of a node."""
         if node["$"] in BLOBS:
             size = get_field(node, "size_bytes", int)
             outline = ArrayOutline("bytes", "uint8", (size,))
@@ -129,12 +132,13 @@ class _OutlineTable(ReadTable):
         parts: list[Any],
         **flags: bool,  # noqa: ARG002
     ) -> ArrayOutline:
+        """Return the outline of a sparse tensor."""
         found = [part.content for part in parts]
         content = None if None in found else " ".join(found)
         return ArrayOutline("sparse", parts[-1].dtype, shape, content)
 
 
-class _IdentityTable(_OutlineTable):
+class _IdentityTable(OutlineTable):
     """Outlines that say whose bytes are the same, too."""
 
     def __init__(self, identify: Callable[[str, str], str]) -> None:
@@ -146,7 +150,7 @@ class _IdentityTable(_OutlineTable):
         return replace(super().get(node), content=self._identify(file, name))
 
 
-class _SizeTable(_OutlineTable):
+class _SizeTable(OutlineTable):
     """Checks that files hold the bytes of every array."""
 
     def _note(self, node: Node, size_bytes: int) -> None:

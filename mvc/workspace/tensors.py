@@ -8,23 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.dtypes import count_elements, get_dtype, get_framework, numpy_dtype, size_in_bytes
 from mvc.errors import (
-    ConflictError,
     CorruptionError,
     FormatError,
-    NotFoundError,
     StorageError,
     UnsupportedError,
 )
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import StoredSegment, tensor_id
 from mvc.sources import ByteSource
-from mvc.tensor_names import takes
-from mvc.workspace.manifests import find_manifest
-from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -204,40 +199,6 @@ def tensors_of(
     """Yield the tensors of a segment that begins at ``start`` of a source."""
     for view in stored.segment.tensors:
         yield ModelTensor(path, view, stored.segment, source, start, stored.chunks, chunk_bytes)
-
-
-def select_tensors(
-    context: Context, revision: str, paths: Sequence[str], pattern: str | None, command: str
-) -> list[ModelTensor]:
-    """Return tensors of a revision, no two of one name, after checking that none was released.
-
-    ``paths`` and ``pattern`` are wildcards; ``command`` is what a ReleasedError proposes.
-    """
-    commit = context.history.resolve(revision)
-    tree = context.history.read_tree(commit)
-    chosen: dict[str, ModelTensor] = {}
-    for path in select_paths(paths, list(tree)):
-        manifest = find_manifest(context, tree[path].blob)
-        if manifest is None:
-            continue
-        for tensor in stored_tensors(context, (path, tree[path].blob, commit), manifest):
-            if pattern is not None and not takes(pattern, tensor.name):
-                continue
-            if tensor.name in chosen:
-                raise ConflictError(
-                    f"{chosen[tensor.name].path} and {path} both hold a tensor {tensor.name!r}",
-                    hint="name one of the files",
-                )
-            chosen[tensor.name] = tensor
-    if not chosen:
-        what = "no tensor" if pattern is None else f"no tensor that matches {pattern!r}"
-        raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')
-    by_path: dict[str, list[ChunkId]] = {}
-    for tensor in chosen.values():
-        by_path.setdefault(tensor.path, []).extend(tensor.chunks or ())
-    for path, chunks in by_path.items():
-        check_chunks(context, (path, tree[path].blob), chunks, commit=commit, command=command)
-    return list(chosen.values())
 
 
 def check_fits(path: str, view: TensorView) -> None:

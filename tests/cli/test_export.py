@@ -45,7 +45,21 @@ def test_export_of_a_whole_revision(shell):
 
 
 def test_export_refuses_names_of_other_formats(shell):
-    answer = shell("export", "HEAD", "-o", "x.pt")
+    answer = shell("export", "HEAD", "-o", "x.gguf")
     assert answer.code == 2
     assert answer.hint == "name it x.safetensors"
-    assert not (shell.folder / "x.pt").exists()
+    assert not (shell.folder / "x.gguf").exists()
+
+
+def test_export_in_other_formats(shell):
+    fields = shell.json("export", "HEAD", "-o", "x.pt")
+    assert (fields["format"], fields["tensors"], fields["left_out"]) == ("torch", 9, [])
+    answer = shell.ok("export", "HEAD", "model.safetensors", "--format", "dcp", "-o", "shards")
+    assert answer.out.startswith("shards: 2 files, 9 tensors, ")
+    assert {path.name for path in (shell.folder / "shards").iterdir()} == {
+        ".metadata", "__0_0.distcp",
+    }  # fmt: skip
+    assert shell("export", "HEAD", "--format", "dcp", "-o", "shards").code == 4
+    assert shell.ok("export", "HEAD", "hub/", "--format", "safetensors").out.startswith("hub: 1 ")
+    assert shell("export", "HEAD", "--format", "onnx", "-o", "x").code == 2
+    assert shell("export", "HEAD", "--format", "torch", "-o", "x.safetensors").code == 2

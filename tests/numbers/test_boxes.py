@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mvc.numbers.boxes import (
     Box,
     count_part,
+    find_fault,
     find_run,
     gather,
     is_inside,
@@ -76,3 +77,48 @@ def test_a_box_is_a_run_only_if_its_elements_follow_each_other(case):
 def test_boxes_outside_their_tensor_are_seen(box):
     assert not is_inside((3, 3), box)
     assert is_inside((3, 3), whole_box((3, 3)))
+
+
+@st.composite
+def partitions(draw):
+    """A shape, and boxes that cover it once: it is cut again and again."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    found = [whole_box(shape)]
+    for _ in range(draw(st.integers(0, 6))):
+        box = found.pop(draw(st.integers(0, len(found) - 1)))
+        place = draw(st.integers(0, len(shape) - 1))
+        size = draw(st.integers(0, box.sizes[place]))
+        for at, length in ((0, size), (size, box.sizes[place] - size)):
+            offsets, sizes = list(box.offsets), list(box.sizes)
+            offsets[place] += at
+            sizes[place] = length
+            found.append(Box(tuple(offsets), tuple(sizes)))
+    return shape, draw(st.permutations(found))
+
+
+@given(partitions(), st.data())
+def test_boxes_that_cover_a_tensor_once(case, data):
+    shape, found = case
+    assert find_fault(shape, found) is None
+    count = np.zeros(shape, int)
+    other = [*found]
+    box = other.pop(data.draw(st.integers(0, len(found) - 1)))
+    if data.draw(st.booleans()):
+        other += [box, data.draw(st.sampled_from(found))]
+    for one in other:
+        count[tuple(slice(a, a + n) for a, n in zip(one.offsets, one.sizes, strict=True))] += 1
+    expected = "overlap" if count.max() > 1 else "leave gaps" if count.min() < 1 else None
+    assert find_fault(shape, other) == expected
+
+
+def test_faults_of_boxes():
+    assert find_fault((3,), [Box((0,), (4,))]) == "reach outside of it"
+    assert find_fault((), [whole_box(())]) is None
+    assert find_fault((), [whole_box(())] * 2) == "overlap"
+    assert find_fault((), []) == "leave gaps"
+    assert find_fault((0, 3), []) is None
+    # A pinwheel: no plane parts it.
+    wheel = [Box((0, 0), (1, 2)), Box((0, 2), (2, 1)), Box((2, 1), (1, 2)), Box((1, 0), (2, 1))]
+    assert find_fault((3, 3), [*wheel, Box((1, 1), (1, 1))]) is None
+    assert find_fault((3, 3), wheel) == "leave gaps"
+    assert find_fault((3, 3), [*wheel, Box((1, 1), (2, 1))]) == "overlap"

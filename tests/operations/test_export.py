@@ -161,7 +161,7 @@ def test_nowhere(model, tmp_path):
         model.export("HEAD", tmp_path / "no/folder/x.safetensors")
 
 
-@pytest.mark.parametrize("name", ["x.pt", "x.bin", "X.NPZ", "x.gguf"])
+@pytest.mark.parametrize("name", ["x.npy", "x.distcp", "X.NPZ", "x.gguf"])
 def test_a_name_that_promises_another_format(model, tmp_path, name):
     for options in ({}, {"tensors": "*"}):
         with pytest.raises(UsageError, match="would hold a safetensors file") as refused:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_METADATA_BYTES = 64 * 2**20
 """A box takes 140 bytes, and its entry in memory two kilobytes."""
+MAX_STEPS = 64
+"""Containers that lead to an entry."""
 Path = tuple[str | int, ...]
 
 
@@ -187,7 +189,7 @@ def _parse_paths(root: Mapping[str, object], entries: Mapping[str, object]) -> d
 def _is_path(value: object) -> TypeGuard[Path]:
     return (
         isinstance(value, tuple)
-        and bool(value)
+        and 0 < len(value) <= MAX_STEPS
         and isinstance(value[0], str)
         and all(isinstance(part, str) or _is_count(part) for part in value)
     )

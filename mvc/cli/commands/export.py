@@ -1,16 +1,20 @@
-"""Write a revision into a folder, or tensors of it to a safetensors file."""
+"""Write a revision into a folder, or its model in another format."""
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated
 
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, Tensors
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import pick, printable, stderr, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, parse_place, to_paths
+
+_SHOWN = 5
 
 
 def export(
@@ -18,18 +22,26 @@ def export(
     path: Annotated[str | None, Argument(metavar="[PATH | DIR/]")] = None,
     output: Annotated[
         str | None,
-        Option("-o", "--output", metavar="FILE", help="The safetensors file, or DIR/, to write."),
+        Option("-o", "--output", metavar="FILE", help="The file, or DIR/, to write."),
     ] = None,
     tensors: Tensors = None,
+    kind: Annotated[
+        str | None,
+        Option(
+            "--format", metavar="FORMAT", help="safetensors, torch or dcp; else by FILE's name."
+        ),
+    ] = None,
     force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing file.")] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Write all files of a revision into a folder, or tensors of it to a safetensors file.
+    """Write all files of a revision into a folder, or its model in another format.
 
-    DIR/ may be new, and anywhere. With -o FILE, tensors of any format are written to one file;
-    REV:PATH also names a checkpoint. Without PATH, all checkpoints of the revision are exported.
+    DIR/ may be new, and anywhere. With -o FILE or --format, tensors of any format are written anew:
+    to one safetensors file, to files of the Hub (DIR/), to a file for torch.load, or to a folder for
+    torch's dcp.load. REV:PATH also names a checkpoint or a folder of shards. Without PATH, all of
+    the revision's are exported.
     """
     if output is None and path is not None and path.endswith("/"):
         output, path = path, None
@@ -41,20 +53,35 @@ def export(
     if source is None and ":" in revision:
         revision, source = parse_place(repo, revision)
     to_folder = output.endswith("/")
-    if to_folder and (source is not None or tensors is not None):
+    if to_folder and kind is None and (source is not None or tensors is not None):
         raise CommandUsageError("a folder takes whole revisions: name a file with -o for a part")
-    chosen = None if to_folder else tensors or "*"
+    names_file = is_checkpoint_name(output) and not os.path.isdir(output)
+    if tensors is None and kind is None and not (to_folder or names_file):
+        tensors = "*"  # a file, whatever its name
     with byte_progress("exporting", wanted=progress and not quiet) as bar:
         result = repo.export(
-            revision, output, path=source, tensors=chosen, force=force, progress=bar
+            revision,
+            output,
+            path=source,
+            tensors=tensors,
+            format=kind,
+            force=force,
+            progress=bar,
         )
     if as_json:
         place = {"commit": repo.resolve(revision), "path": str(result.path)}
-        write_json({**place, **pick(result, "tensors size_bytes files")})
+        write_json({**place, **pick(result, "tensors size_bytes files format left_out")})
     elif not quiet:
         seconds = seconds_text(time.perf_counter() - started_s)
-        files = f"{count_text(result.files, 'file')}, " if to_folder else ""
+        files = f"{count_text(result.files, 'file')}, " if result.files > 1 or to_folder else ""
         count = files + count_text(result.tensors, "tensor")
         stdout().line(
             f"{printable(str(result.path))}: {count}, {size_text(result.size_bytes)} in {seconds}"
         )
+        if result.left_out:
+            stderr().line(f"left out, no plain data: {_list_names(result.left_out)}")
+
+
+def _list_names(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(printable, names[:_SHOWN])) + more

@@ -1,0 +1,79 @@
+"""The ``.metadata`` of a DCP folder to be, as ``torch.distributed.checkpoint`` reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.torch_pickle.encode import Call, Instance, encode_pickle
+from mvc.checkpoints.torch_pickle.values import Global, Pairs
+from mvc.checkpoints.torch_writer import find_torch_name
+
+if TYPE_CHECKING:
+    from mvc.checkpoints.dcp.metadata import DcpItem, DcpMetadata, DcpTensor
+    from mvc.numbers.boxes import Shape
+
+_MODULE = "torch.distributed.checkpoint.metadata"
+_VERSION = "1.0.0"
+
+
+def encode_dcp_metadata(metadata: DcpMetadata) -> bytes:
+    """Return the pickle that says what a folder holds."""
+    entries = Pairs(part for key, one in metadata.entries.items() for part in (key, _entry(one)))
+    places = Pairs()
+    numbers = {
+        (key, box): number
+        for key, tensor in metadata.entries.items()
+        for number, box in enumerate(() if tensor is None else tensor.boxes)
+    }
+    for item in (one for items in metadata.files.values() for one in items):
+        number = None if item.box is None else numbers[item.key, item.box]
+        places += [_index(item, number), _place(item)]
+    state = {
+        "state_dict_metadata": entries,
+        "planner_data": dict(metadata.paths),
+        "storage_data": places,
+        "storage_meta": None,
+        "version": _VERSION,
+    }
+    return encode_pickle(Instance(f"{_MODULE}.Metadata", state))
+
+
+def _entry(tensor: DcpTensor | None) -> Instance:
+    if tensor is None:
+        return Instance(f"{_MODULE}.BytesStorageMetadata", {})
+    assert tensor.dtype is not None
+    properties = (
+        Global(f"torch.{find_torch_name(tensor.dtype)}"),
+        Call("torch.serialization._get_layout", ("torch.strided",)),
+        False,
+        Call(f"{_MODULE}._MEM_FORMAT_ENCODING", (0,)),
+        False,
+    )
+    chunks = [
+        Instance(
+            f"{_MODULE}.ChunkStorageMetadata",
+            {"offsets": _size(box.offsets), "sizes": _size(box.sizes)},
+        )
+        for box in tensor.boxes
+    ]
+    state = {
+        "properties": Instance(f"{_MODULE}.TensorProperties", properties),
+        "size": _size(tensor.shape),
+        "chunks": chunks,
+    }
+    return Instance(f"{_MODULE}.TensorStorageMetadata", state)
+
+
+def _index(item: DcpItem, number: int | None) -> Instance:
+    offset = {} if item.box is None else {"offset": _size(item.box.offsets)}
+    return Instance(f"{_MODULE}.MetadataIndex", {"fqn": item.key, **offset, "index": number})
+
+
+def _place(item: DcpItem) -> Instance:
+    state = {"relative_path": item.file, "offset": item.start, "length": item.size_bytes}
+    transforms = {"transform_descriptors": list(item.transforms)} if item.transforms else {}
+    return Instance("torch.distributed.checkpoint.filesystem._StorageInfo", {**state, **transforms})
+
+
+def _size(shape: Shape) -> Call:
+    return Call("torch.Size", (shape,))

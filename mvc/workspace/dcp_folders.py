@@ -1,0 +1,230 @@
+"""DCP folders of a commit as whole models: shards put together where they are read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.dcp.metadata import MAX_METADATA_BYTES, DcpItem, name_box, parse_dcp_metadata
+from mvc.checkpoints.names import METADATA_NAME
+from mvc.dtypes import get_dtype, size_in_bytes
+from mvc.errors import FormatError
+from mvc.formats.layout import Segment, TensorView
+from mvc.numbers.boxes import count_part, find_fault, locate_part, scatter
+from mvc.sources import ByteSource
+from mvc.workspace.content import GapStream, read_requests
+from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.state_files import read_small_file
+from mvc.workspace.tensors import ModelTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from mvc.checkpoints.dcp.metadata import DcpMetadata, DcpTensor
+    from mvc.chunkstore.values import ReadRequest
+    from mvc.history.values import TreeEntry
+    from mvc.numbers.boxes import Box, Shape
+    from mvc.workspace.context import Context
+
+MAX_STEP_BYTES = 32 * 2**20
+"""Most that is put together at once of a tensor that is cut across its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DcpFolder:
+    """One folder of a tree, with what its ``.metadata`` says; ``path`` is empty for the top."""
+
+    path: str
+    metadata: DcpMetadata
+
+    def file(self, name: str) -> str:
+        """Return the path of a file in it."""
+        return f"{self.path}/{name}" if self.path else name
+
+
+def find_folder(context: Context, tree: Mapping[str, TreeEntry], path: str) -> DcpFolder | None:
+    """Return the DCP folder at a path of a tree, or None if it is none that can be read."""
+    entry = tree.get(f"{path}/{METADATA_NAME}" if path else METADATA_NAME)
+    if entry is None or stored_size(context, entry.blob) > MAX_METADATA_BYTES:
+        return None
+    try:
+        return DcpFolder(path, parse_dcp_metadata(read_small_file(context, entry.blob)))
+    except FormatError:
+        return None
+
+
+def join_shards(folder: DcpFolder, shards: Iterable[ModelTensor]) -> dict[str, ModelTensor]:
+    """Return key → whole tensor of a folder, given the tensors of its files.
+
+    FormatError names a tensor whose boxes do not cover it once, or are not all there.
+    """
+    held = {(one.path, one.name): one for one in shards}
+    parts: dict[str, list[tuple[Box, ModelTensor]]] = {}
+    for item, box, tensor in _boxes(folder.metadata):
+        path = folder.file(item.file)
+        name = name_box(item.key, tensor.shape, box)
+        shard = held.get((path, name)) or held.get((path, item.key))
+        if shard is None or (shard.view.dtype, shard.view.shape) != (tensor.dtype, box.sizes):
+            raise FormatError(
+                f"tensor {item.key!r} of {folder.path or '.'} lacks {name!r} in {path}"
+            )
+        parts.setdefault(item.key, []).append((box, shard))
+    wholes = ((key, one) for key, one in folder.metadata.entries.items() if one is not None)
+    return {key: _join(folder, key, tensor, parts.get(key, [])) for key, tensor in wholes}
+
+
+def _boxes(metadata: DcpMetadata) -> Iterator[tuple[DcpItem, Box, DcpTensor]]:
+    for items in metadata.files.values():
+        for item in items:
+            tensor = metadata.entries[item.key]
+            if tensor is not None and item.box is not None:
+                yield item, item.box, tensor
+
+
+def _join(
+    folder: DcpFolder, key: str, tensor: DcpTensor, parts: Sequence[tuple[Box, ModelTensor]]
+) -> ModelTensor:
+    fault = find_fault(tensor.shape, [box for box, _ in parts])
+    if fault is not None:
+        raise FormatError(f"the shards of tensor {key!r} of {folder.path or '.'} {fault}")
+    if len(parts) == 1 and parts[0][1].name == key:
+        return parts[0][1]
+    assert tensor.dtype is not None  # that of its parts, which have one
+    source = BoxesSource(tensor.dtype, tensor.shape, parts)
+    view = TensorView(key, tensor.dtype, tensor.shape)
+    segment = Segment(0, source.size_bytes, tensor.dtype, (view,))
+    return ModelTensor(folder.path, view, segment, source, 0, None, source.step_bytes)
+
+
+def find_folders(
+    context: Context, tree: Mapping[str, TreeEntry], paths: Iterable[str]
+) -> list[DcpFolder]:
+    """Return the DCP folders of which some paths are all the files."""
+    taken = set(paths)
+    places = dict.fromkeys(path.rpartition("/")[0] for path in paths if path.endswith(".distcp"))
+    found = (find_folder(context, tree, place) for place in places)
+    return [
+        one
+        for one in found
+        if one is not None and all(one.file(name) in taken for name in one.metadata.files)
+    ]
+
+
+def shards_of(tensor: ModelTensor) -> Sequence[ModelTensor]:
+    """Return what a tensor is put together from, or itself."""
+    return tensor.source.shards if isinstance(tensor.source, BoxesSource) else [tensor]
+
+
+class BoxesSource(ByteSource):
+    """A tensor in C order, read from boxes that cover it once."""
+
+    def __init__(self, dtype: str, shape: Shape, parts: Sequence[tuple[Box, ModelTensor]]) -> None:
+        self.shards = [shard for _, shard in parts]
+        self._shape = shape
+        self._item_bytes = get_dtype(dtype).block_bytes
+        self._size_bytes = size_in_bytes(get_dtype(dtype), shape)
+        self._parts = [(box, one) for box, one in parts if box.elements]
+        # Boxes side by side: one step should read about one chunk of each of them.
+        beside = len({box.offsets[1:] for box, _ in self._parts})
+        chunk_bytes = max((one.chunk_bytes for _, one in parts), default=0) or 2**22
+        most = max(MAX_STEP_BYTES // chunk_bytes, 1)
+        self.step_bytes = chunk_bytes * max(1, min(beside, most))
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the tensor."""
+        return self._size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from ``offset`` on."""
+        import numpy as np  # noqa: PLC0415  import cost
+
+        item = self._item_bytes
+        first, last = offset // item, -(-(offset + len(buffer)) // item)
+        run = np.empty((last - first) * item, np.uint8)
+        for box, shard in self._parts:
+            count = count_part(self._shape, box, first, last)
+            if count:
+                at = locate_part(self._shape, box, first)
+                part = shard.open()(at * item, count * item)
+                scatter(part, run, self._shape, box, first, item)
+        inside = offset - first * item
+        buffer[:] = run[inside : inside + len(buffer)].data
+
+
+def read_items(
+    context: Context,
+    folder: DcpFolder,
+    tree: Mapping[str, TreeEntry],
+    items: Sequence[DcpItem],
+) -> dict[str, bytes]:
+    """Return key → bytes of small items."""
+    found = {item.key: bytearray(item.size_bytes) for item in items}
+
+    def write(item: DcpItem, offset: int, part: memoryview) -> None:
+        found[item.key][offset : offset + len(part)] = part
+
+    copy_items(context, folder, tree, items, write)
+    return {key: bytes(data) for key, data in found.items()}
+
+
+def copy_items(
+    context: Context,
+    folder: DcpFolder,
+    tree: Mapping[str, TreeEntry],
+    items: Iterable[DcpItem],
+    write: Callable[[DcpItem, int, memoryview], None],
+) -> None:
+    """Hand out the bytes of items as they are stored: (item, offset in it, bytes), in any order."""
+    by_file: dict[str, list[DcpItem]] = {}
+    for item in items:
+        by_file.setdefault(item.file, []).append(item)
+    for file, wanted in by_file.items():
+        _copy_from(
+            context, folder.file(file), tree, sorted(wanted, key=lambda one: one.start), write
+        )
+
+
+def _copy_from(
+    context: Context,
+    path: str,
+    tree: Mapping[str, TreeEntry],
+    items: Sequence[DcpItem],
+    write: Callable[[DcpItem, int, memoryview], None],
+) -> None:
+    manifest = find_manifest(context, tree[path].blob) if path in tree else None
+    if manifest is None or manifest.size_bytes < items[-1].end:
+        raise FormatError(f"{path} does not hold {items[-1].key!r}")
+    gaps = GapStream(manifest.gap_ranges())
+
+    def ranges(request: ReadRequest, plain: memoryview) -> Iterator[tuple[int, memoryview]]:
+        if request.offset >= 0:
+            return iter([(request.offset, plain)])
+        return gaps.split(-1 - request.offset, plain)
+
+    def sink(request: ReadRequest, plain: memoryview) -> None:
+        for start, part in ranges(request, plain):
+            for item, low, high in _find_met(items, start, len(part)):
+                write(item, low - item.start, part[low - start : high - start])
+
+    def is_wanted(request: ReadRequest) -> bool:
+        runs = ranges(request, blank[: request.plain_size_bytes])
+        return any(any(_find_met(items, start, len(part))) for start, part in runs)
+
+    blank = memoryview(bytearray(manifest.chunk_bytes))
+    context.store.read_many([*filter(is_wanted, read_requests(manifest, path))], sink)
+
+
+def _find_met(
+    items: Sequence[DcpItem], start: int, size_bytes: int
+) -> Iterator[tuple[DcpItem, int, int]]:
+    """Yield which of some items, ascending, meet a range of the file, and from where to where."""
+    first = bisect_right(items, start, key=lambda one: one.start) - 1
+    for number in range(max(first, 0), len(items)):
+        item = items[number]
+        if item.start >= start + size_bytes:
+            return
+        low, high = max(item.start, start), min(item.end, start + size_bytes)
+        if low < high:
+            yield item, low, high
