@@ -53,7 +53,7 @@ def reads(monkeypatch):
 @pytest.fixture
 def on_rank():
     """Return a function that makes this process one rank of many to torch."""
-    from support.fake_ranks import become_rank, leave
+    from support.sharded import become_rank, leave
 
     yield become_rank
     leave()

@@ -7,9 +7,18 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
-from mvc import ConflictError, FormatError, compare_image, layout_state, outline_image, read_image  # noqa: E402
+from mvc import (  # noqa: E402
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    Repo,
+    compare_image,
+    layout_state,
+    outline_image,
+    read_image,
+)
 from mvc.states.image import open_image  # noqa: E402
-from support.fake_ranks import local, shard  # noqa: E402
+from support.sharded import local, shard_one  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROWS, COLUMNS = 96, 64  # in chunks of 4096 bytes there are six of this shape
@@ -42,7 +51,9 @@ def place(whole, mesh):
     placed = PLACED | dict.fromkeys(("uneven", "small", "complex", "empty"), ("tp", [Shard(0)]))
     placed["scalar"] = ("tp", [Replicate()])
     return {
-        name: shard(tensor, mesh[placed[name][0]], placed[name][1]) if name in placed else tensor
+        name: shard_one(tensor, mesh[placed[name][0]], placed[name][1])
+        if name in placed
+        else tensor
         for name, tensor in whole.items()
     }
 
@@ -109,11 +120,32 @@ def test_a_rank_of_four_reads_a_quarter(chunked, on_rank, reads):
     chunked.commit_state({"whole": whole}, message="x")
     for rank in range(4):
         mesh = on_rank(rank, (1, 1, 4))
-        into = blank({"whole": shard(whole, mesh["tp"], [Shard(0)])})
+        into = blank({"whole": shard_one(whole, mesh["tp"], [Shard(0)])})
         reads.clear()
         chunked.load_state(into=into)
         assert len(reads) == 8
         assert local(into["whole"]).equal(whole[rank * 128 : rank * 128 + 128])
+
+
+def test_damage_is_found_by_the_ranks_that_have_it(chunked, root, on_rank):
+    whole = torch.randint(256, (128, 256), dtype=torch.uint8)  # eight chunks
+    chunked.commit_state({"whole": whole}, message="x")
+    (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
+    pack.chmod(0o644)
+    data = bytearray(pack.read_bytes())
+    at = data.index(whole[100].numpy().tobytes())  # random bytes are stored as they are
+    data[at] ^= 1
+    pack.write_bytes(data)
+    damaged = Repo.open(root)
+    for rank in range(4):
+        mesh = on_rank(rank, (1, 1, 4))
+        into = blank({"whole": shard_one(whole, mesh["tp"], [Shard(0)])})
+        if rank == 3:
+            with pytest.raises(CorruptionError, match=r"tensor 'whole' of model\.safetensors"):
+                damaged.load_state(into=into)
+        else:
+            damaged.load_state(into=into)
+            assert local(into["whole"]).equal(whole[rank * 32 : rank * 32 + 32])
 
 
 def test_memory_in_another_order_is_filled(stored, on_rank):
@@ -128,14 +160,14 @@ def test_memory_in_another_order_is_filled(stored, on_rank):
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(stored, on_rank):
     mesh = on_rank(0)
     other = {
-        "row": shard(torch.zeros(ROWS, COLUMNS), mesh["tp"], [Shard(0)]),
-        "uneven": shard(torch.zeros(7, 4, dtype=torch.float64), mesh["tp"], [Shard(0)]),
+        "row": shard_one(torch.zeros(ROWS, COLUMNS), mesh["tp"], [Shard(0)]),
+        "uneven": shard_one(torch.zeros(7, 4, dtype=torch.float64), mesh["tp"], [Shard(0)]),
     }
     with pytest.raises(ConflictError, match=r'"uneven"\] is float64 \[7, 4\]'):
         stored.load_state(into={"model": other})
     assert not local(other["row"]).any()
     with pytest.raises(ConflictError, match=r'"row"\] is float32'):
-        half = shard(torch.zeros(ROWS // 2, COLUMNS), mesh["tp"], [Shard(0)])
+        half = shard_one(torch.zeros(ROWS // 2, COLUMNS), mesh["tp"], [Shard(0)])
         stored.load_state(into={"model": {"row": half}})
     lines = stored.verify_state({"model": other, "step": 3}, "HEAD").differences
     assert any("is float64 [7, 4]" in line for line in lines)
@@ -146,7 +178,7 @@ def test_ties_are_filled_once_and_seen(chunked, on_rank):
     chunked.commit_state({"model": {"wte": whole, "head": whole}}, message="tied")
     for rank in (0, 7):
         mesh = on_rank(rank)
-        tensor = blank({"x": shard(whole, mesh["dp", "tp"], [Shard(0), Shard(0)])})["x"]
+        tensor = blank({"x": shard_one(whole, mesh["dp", "tp"], [Shard(0), Shard(0)])})["x"]
         tied = {"model": {"wte": tensor, "head": tensor.detach()}}
         chunked.load_state(into=tied)
         assert chunked.verify_state(tied, "HEAD").is_exact

@@ -13,17 +13,38 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from mvc import layout_state, parse_stored_share
 
 
+def become_rank(rank, shape=(2, 2, 2), names=("rep", "dp", "tp")):
+    """Be a rank until ``leave``, or until another is; return the mesh of that shape."""
+    leave()
+    size = torch.Size(shape).numel()
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def leave():
+    """Be no rank any more."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    debug._clear_sharding_prop_cache()  # the mesh of the next rank is equal to the last one's
+
+
 @contextlib.contextmanager
 def as_rank(rank, shape, names):
     """Be a rank; yields the mesh of that shape."""
-    debug._clear_sharding_prop_cache()  # the mesh of the next rank is equal to the last one's
-    size = torch.Size(shape).numel()
-    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
-        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
+        yield become_rank(rank, shape, names)
     finally:
-        distributed.destroy_process_group()
-        debug._clear_sharding_prop_cache()
+        leave()
+
+
+def shard_one(tensor, mesh, placements):
+    """Return the DTensor that has this rank's part of a whole tensor."""
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+
+def local(tensor):
+    """Return the part of a tensor that is here."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def shard(value, mesh, placements):
@@ -37,7 +58,7 @@ def shard(value, mesh, placements):
         if not isinstance(item, torch.Tensor) or key not in placements:
             return made.get(id(item), item)  # ties stay ties
         dims, how = placements[key]
-        made[id(item)] = distribute_tensor(item, mesh[dims], how, src_data_rank=None)
+        made[id(item)] = shard_one(item, mesh[dims], how)
         return made[id(item)]
 
     return convert(None, value)

@@ -23,7 +23,7 @@ from mvc_hooks.parts.restoring import InexactRestoreError, MisfitError, capture_
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.parts.tree import find_changes, locate, read_bits, to_local
 from mvc_hooks.snapshot.ring import Ring, SnapshotRing
-from support.fake_ranks import become_rank, shard
+from support.sharded import become_rank, commit_frozen, freeze, leave, shard_one
 
 WORLD = 4
 
@@ -115,12 +115,11 @@ class Average:
 @pytest.fixture(autouse=True)
 def ranks():
     yield
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    leave()
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
-def stored(request, tmp_path_factory):
+def committed(request, tmp_path_factory):
     """Return a run of one process that was committed, with gradients that accumulate."""
     run = Run(request.param)
     for _ in range(3):
@@ -135,7 +134,13 @@ def stored(request, tmp_path_factory):
         "average": run.average.values,
         "gradients": {name: one.grad for name, one in run.model.named_parameters()},
     }
-    return request.param, from_commit(repo, repo.resolve("HEAD")), state
+    return request.param, repo, state
+
+
+@pytest.fixture
+def stored(committed):
+    optimizer, repo, state = committed
+    return optimizer, from_commit(repo, repo.resolve("HEAD")), state
 
 
 def check_part(mine, whole):
@@ -213,6 +218,33 @@ def test_nothing_whole_is_made_on_a_rank(stored, monkeypatch):
     assert max(one.nbytes for one in made) <= 6000  # the state of a generator has 5056
 
 
+def list_blobs(repo):
+    tree = repo._context.history.read_tree(repo.resolve("HEAD"))
+    names = ("model", "optimizer", "average", "gradients", "rng")
+    return {name: tree[f"{name}.safetensors"].blob for name in names}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ranks_together_commit_what_one_process_does(committed, stored, way, tmp_path):
+    optimizer, source, state = stored
+    place, sizes = WAYS[way]
+    frozen = []
+    for rank in range(WORLD):
+        mesh = become_rank(rank, sizes)
+        run = Run(optimizer, lambda model, mesh=mesh: place(model, mesh))
+        restore_parts(source, run.parts)
+        frozen.append(freeze(capture_parts(run.parts), rank, WORLD))
+    leave()
+    repo = Repo.init(tmp_path)
+    repo.set_config("mvc.chunkbytes", "1024")
+    repos = [repo, *(Repo.open(tmp_path) for _ in range(WORLD - 1))]
+    commit_frozen(repos, frozen, message="x")
+    assert list_blobs(repo) == list_blobs(committed[1])
+    run = Run(optimizer)
+    restore_parts(from_commit(repo, "HEAD"), run.parts)
+    check_run(run, state)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_snapshot_of_a_rank_brings_its_part_back(stored, way):
     optimizer, source, state = stored
@@ -246,7 +278,7 @@ def test_what_does_not_fit_is_refused_and_left(stored):
     optimizer, source, _ = stored
     mesh = become_rank(0, (1, 4, 1))
     run = Run(optimizer, lambda model: fsdp(model, mesh))
-    run.model[3].weight = nn.Parameter(shard(torch.ones(6, 8), mesh["dp"], [Shard(0)]))
+    run.model[3].weight = nn.Parameter(shard_one(torch.ones(6, 8), mesh["dp"], [Shard(0)]))
     before = [to_local(one).detach().clone() for one in run.model.parameters()]
     parts = {name: run.parts[name] for name in ("model", "rng")}
     with pytest.raises(MisfitError, match=r"model.3.weight is float32 \[6, 8\] here"):
