@@ -7,11 +7,13 @@ import sys
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 
 from support.states import round_trip, store
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_numpy_loads_torch_objects_without_torch():
     state = {
         "w": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(),
@@ -34,6 +36,7 @@ def test_numpy_loads_torch_objects_without_torch():
 NO_TORCH = """
 import sys
 import numpy as np
+import pytest
 from collections import Counter
 sys.path.insert(0, {tests!r})
 from support.states import round_trip, assert_same, store
