@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.dcp.metadata import name_box
+from mvc.errors import FormatError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, cut_sizes
 from mvc.ids import hash_chunk, hash_tensor
+from mvc.workspace.dcp_folders import iterate_boxes, join_shards
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
@@ -67,7 +71,9 @@ def pair_models(old: Model, new: Model) -> list[TensorPair]:
     partner of its name is looked for by its bytes; only such tensors of files without known chunks
     are read for that, and only where dtype and shape have a match. One that only a live model has,
     as another name of a tensor that both have, is left out: files hold tied tensors once.
+    Tensors that a DCP folder has in other shards than the other side are whole.
     """
+    old, new = _join_unlike(old, new), _join_unlike(new, old)
     partners: dict[int, int] = {}  # place in ``new`` → place in ``old``
     for key_of in _KEYS:
         partners |= _match(old.tensors, new.tensors, partners, key_of)
@@ -81,6 +87,31 @@ def pair_models(old: Model, new: Model) -> list[TensorPair]:
     left = (tensor for place, tensor in enumerate(old.tensors) if place not in taken)
     gone = (tensor for tensor in left if not _is_tied(old, tensor, taken))
     return [*pairs, *(TensorPair(tensor, None) for tensor in gone)]
+
+
+def _join_unlike(model: Model, other: Model) -> Model:
+    """Return a model with whole tensors in place of shards that the other one does not have.
+
+    Shards stay where the other side has only some of them.
+    """
+    if not model.folders:
+        return model
+    there = {one.name for one in other.tensors}
+    wholes = there.union(*(folder.metadata.entries for folder in other.folders))
+    tensors = list(model.tensors)
+    for folder in model.folders:
+        boxes = [
+            (folder.file(item.file), name_box(item.key, tensor.shape, box), item.key)
+            for item, box, tensor in iterate_boxes(folder.metadata)
+        ]
+        keys = {key for _, name, key in boxes if name not in there}
+        keys -= {key for _, name, key in boxes if name in there and key not in wholes}
+        replaced = {(path, name) for path, name, key in boxes if key in keys}
+        with suppress(FormatError):  # shards that make no whole are compared as they are
+            joined = join_shards(folder, tensors, keys)
+            tensors = [one for one in tensors if (one.path, one.name) not in replaced]
+            tensors += joined.values()
+    return replace(model, tensors=tuple(tensors))
 
 
 def _is_tied(model: Model, tensor: ModelTensor, matched: Collection[int]) -> bool:
@@ -132,7 +163,7 @@ def _kind(tensor: ModelTensor) -> tuple[str, tuple[int, ...]]:
 
 
 def _find_cut(tensors: Iterable[ModelTensor]) -> int:
-    return next((one.chunk_bytes for one in tensors if one.chunk_bytes), DEFAULT_CHUNK_BYTES)
+    return next((one.chunk_bytes for one in tensors if one.chunks), DEFAULT_CHUNK_BYTES)
 
 
 def identify(tensor: ModelTensor, chunk_bytes: int) -> TensorId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from mvc.workspace.state_files import read_small_file
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.checkpoints.dcp.metadata import DcpMetadata, DcpTensor
     from mvc.chunkstore.values import ReadRequest
@@ -43,25 +44,44 @@ class DcpFolder:
         return f"{self.path}/{name}" if self.path else name
 
 
-def find_folder(context: Context, tree: Mapping[str, TreeEntry], path: str) -> DcpFolder | None:
-    """Return the DCP folder at a path of a tree, or None if it is none that can be read."""
-    entry = tree.get(f"{path}/{METADATA_NAME}" if path else METADATA_NAME)
-    if entry is None or stored_size(context, entry.blob) > MAX_METADATA_BYTES:
-        return None
-    try:
-        return DcpFolder(path, parse_dcp_metadata(read_small_file(context, entry.blob)))
-    except FormatError:
-        return None
+def find_folders(paths: Collection[str], read: Callable[[str], bytes | None]) -> list[DcpFolder]:
+    """Return the DCP folders of which some paths are all the files, given what reads metadata."""
+    places = dict.fromkeys(path.rpartition("/")[0] for path in paths if path.endswith(".distcp"))
+    found: list[DcpFolder] = []
+    for place in places:
+        data = read(f"{place}/{METADATA_NAME}" if place else METADATA_NAME)
+        with suppress(FormatError):  # then its tensors are numbered
+            if data is not None:
+                found.append(DcpFolder(place, parse_dcp_metadata(data)))
+    return [one for one in found if all(one.file(name) in paths for name in one.metadata.files)]
 
 
-def join_shards(folder: DcpFolder, shards: Iterable[ModelTensor]) -> dict[str, ModelTensor]:
-    """Return key → whole tensor of a folder, given the tensors of its files.
+def find_stored_folders(
+    context: Context, tree: Mapping[str, TreeEntry], paths: Iterable[str]
+) -> list[DcpFolder]:
+    """Return the same of files of a tree."""
+
+    def read(path: str) -> bytes | None:
+        entry = tree.get(path)
+        if entry is None or stored_size(context, entry.blob) > MAX_METADATA_BYTES:
+            return None
+        return read_small_file(context, entry.blob)
+
+    return find_folders(set(paths), read)
+
+
+def join_shards(
+    folder: DcpFolder, shards: Iterable[ModelTensor], keys: Collection[str] | None = None
+) -> dict[str, ModelTensor]:
+    """Return key → whole tensor of a folder, given the tensors of its files; of some keys or of all.
 
     FormatError names a tensor whose boxes do not cover it once, or are not all there.
     """
     held = {(one.path, one.name): one for one in shards}
     parts: dict[str, list[tuple[Box, ModelTensor]]] = {}
-    for item, box, tensor in _boxes(folder.metadata):
+    for item, box, tensor in iterate_boxes(folder.metadata):
+        if keys is not None and item.key not in keys:
+            continue
         path = folder.file(item.file)
         name = name_box(item.key, tensor.shape, box)
         shard = held.get((path, name)) or held.get((path, item.key))
@@ -70,11 +90,16 @@ def join_shards(folder: DcpFolder, shards: Iterable[ModelTensor]) -> dict[str, M
                 f"tensor {item.key!r} of {folder.path or '.'} lacks {name!r} in {path}"
             )
         parts.setdefault(item.key, []).append((box, shard))
-    wholes = ((key, one) for key, one in folder.metadata.entries.items() if one is not None)
+    wholes = (
+        (key, one)
+        for key, one in folder.metadata.entries.items()
+        if one is not None and (keys is None or key in keys)
+    )
     return {key: _join(folder, key, tensor, parts.get(key, [])) for key, tensor in wholes}
 
 
-def _boxes(metadata: DcpMetadata) -> Iterator[tuple[DcpItem, Box, DcpTensor]]:
+def iterate_boxes(metadata: DcpMetadata) -> Iterator[tuple[DcpItem, Box, DcpTensor]]:
+    """Yield the items that hold boxes of tensors."""
     for items in metadata.files.values():
         for item in items:
             tensor = metadata.entries[item.key]
@@ -95,20 +120,6 @@ def _join(
     view = TensorView(key, tensor.dtype, tensor.shape)
     segment = Segment(0, source.size_bytes, tensor.dtype, (view,))
     return ModelTensor(folder.path, view, segment, source, 0, None, source.step_bytes)
-
-
-def find_folders(
-    context: Context, tree: Mapping[str, TreeEntry], paths: Iterable[str]
-) -> list[DcpFolder]:
-    """Return the DCP folders of which some paths are all the files."""
-    taken = set(paths)
-    places = dict.fromkeys(path.rpartition("/")[0] for path in paths if path.endswith(".distcp"))
-    found = (find_folder(context, tree, place) for place in places)
-    return [
-        one
-        for one in found
-        if one is not None and all(one.file(name) in taken for name in one.metadata.files)
-    ]
 
 
 def shards_of(tensor: ModelTensor) -> Sequence[ModelTensor]:

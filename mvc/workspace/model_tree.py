@@ -18,7 +18,7 @@ from mvc.formats.layout import TensorView, view_extent_bytes
 from mvc.states.document import STATE_FILE
 from mvc.states.places import ArrayPlace, locate_arrays
 from mvc.tensor_names import takes
-from mvc.workspace.dcp_folders import find_folders, read_items
+from mvc.workspace.dcp_folders import find_stored_folders, read_items
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.selection import check_there, find_tensors
 from mvc.workspace.state_files import find_state_files, read_small_file
@@ -125,7 +125,7 @@ def read_model_tree(
         for key, value in _read_state(context, (commit, tree)).items():
             result.add(key, (key,), value)
         chosen = [one for one in chosen if one not in state]
-    folders = find_folders(context, tree, chosen)
+    folders = find_stored_folders(context, tree, chosen)
     paths_of = {key: path for one in folders for key, path in one.metadata.paths.items()}
     for tensor in find_tensors(context, (commit, tree), chosen):
         result.add(tensor.name, paths_of.get(tensor.name, (tensor.name,)), tensor)

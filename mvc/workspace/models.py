@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mvc.checkpoints.dcp.metadata import MAX_METADATA_BYTES
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.errors import FormatError, NotFoundError, UsageError
-from mvc.sources import FileSource
+from mvc.errors import FormatError, NotFoundError, UnsupportedError, UsageError
+from mvc.sources import FileSource, read_bytes
+from mvc.workspace.dcp_folders import find_folders, find_stored_folders
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import is_clean
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.dcp_folders import DcpFolder
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
 
@@ -57,6 +60,7 @@ class Model:
         plain: path → blob of the files of a commit that hold no tensor.
         root: the folder that paths count from, if it is not the current one.
         ties: of a live model, (path, name) of the tensors that are one in memory.
+        folders: of which the tensors are shards.
     """
 
     label: str
@@ -65,6 +69,7 @@ class Model:
     plain: Mapping[str, GitId] | None = None
     root: Path | None = None
     ties: tuple[frozenset[tuple[str, str]], ...] = ()
+    folders: tuple[DcpFolder, ...] = ()
 
 
 @contextmanager
@@ -196,20 +201,30 @@ def read_tree_model(
             plain[path] = entry.blob
             continue
         tensors += stored_tensors(context, (path, entry.blob, commit), manifest)
-    return Model(label, tuple(tensors), commit, plain)
+    folders = find_stored_folders(context, tree, tree)
+    return Model(label, tuple(tensors), commit, plain, folders=tuple(folders))
 
 
 def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ()) -> Model:
     """Return the model in the tracked files of the worktree, which stay open with ``stack``."""
     index = context.history.read_index()
     tensors: list[ModelTensor] = []
-    for path in filter_paths(paths, index.entries):
+    chosen = filter_paths(paths, index.entries)
+    for path in chosen:
         entry = index.entries[path]
         if entry.skip_worktree and not os.path.lexists(context.worktree / path):
             tensors += read_tree_model(context, {path: entry.version}, "").tensors
         elif os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
             tensors += _read_file(context, context.worktree / path, path, index, stack)
-    return Model("the worktree", tuple(tensors), root=context.worktree)
+    folders = find_folders({*chosen}, lambda path: _read_metadata(context.worktree / path))
+    return Model("the worktree", tuple(tensors), root=context.worktree, folders=tuple(folders))
+
+
+def _read_metadata(path: Path) -> bytes | None:
+    with suppress(OSError, UnsupportedError), FileSource.open(path) as source:
+        if source.size_bytes <= MAX_METADATA_BYTES:
+            return read_bytes(source, 0, source.size_bytes)
+    return None
 
 
 def _may_hold_tensors(context: Context, index: Index, path: str) -> bool:
@@ -230,7 +245,8 @@ def read_files(context: Context | None, path: Path, stack: ExitStack) -> Model:
         tensors += _read_file(context, file, str(file), index, stack)
     if not tensors:
         raise FormatError(f"no tensor can be found in {str(path)!r}")
-    return Model(str(path), tuple(tensors))
+    folders = find_folders({*map(str, files)}, lambda name: _read_metadata(Path(name)))
+    return Model(str(path), tuple(tensors), folders=tuple(folders))
 
 
 def _read_file(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.tensor_names import takes
-from mvc.workspace.dcp_folders import find_folders, join_shards, shards_of
+from mvc.workspace.dcp_folders import find_stored_folders, join_shards, shards_of
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks
@@ -54,7 +54,7 @@ def find_tensors(context: Context, version: Version, paths: Sequence[str]) -> It
     commit, tree = version
     folders = {
         folder.file(name): folder
-        for folder in find_folders(context, tree, paths)
+        for folder in find_stored_folders(context, tree, paths)
         for name in folder.metadata.files
     }
     shards: dict[str, list[ModelTensor]] = {}

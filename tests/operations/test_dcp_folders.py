@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import struct
 
 import pytest
 
+import mvc
 from support.golden_dcp import GOLDEN
 
 
@@ -65,3 +67,50 @@ def test_metadata_that_go_or_change_do_not_change_the_files(repo, folder):
     path.unlink()
     path.write_bytes(data)
     assert [file.path for file in repo.status().files] == ["ckpt/.metadata"]
+
+
+class TestOtherShards:
+    """One model in the shards of 2 and of 4 ranks."""
+
+    @pytest.fixture
+    def both(self, repo, root, folder):
+        repo.commit("two ranks", paths="ckpt")
+        shutil.rmtree(folder)
+        shutil.copytree(GOLDEN / "ranks-4", folder)
+        repo.commit("four ranks", paths="ckpt")
+        return repo
+
+    def test_nothing_differs(self, both):
+        diff = both.compare("HEAD~1", "HEAD")
+        assert {change.status for change in diff.changes} == {"unchanged"}
+        assert "model.rows" in {change.name for change in diff.changes}
+        assert both.compare("HEAD~1").differing == ()
+        assert both.verify_models("HEAD~1", "HEAD").passed
+
+    def test_outside_of_the_repository(self, both):
+        two, four = GOLDEN / "ranks-2", GOLDEN / "ranks-4"
+        assert both.verify_models(two, "HEAD").passed
+        assert mvc.compare(two, four).differing == ()
+
+    def test_against_other_formats(self, both, tmp_path):
+        both.export("HEAD", tmp_path / "x.safetensors")
+        both.export("HEAD", tmp_path / "x.pt")
+        for name in ("x.safetensors", "x.pt"):
+            assert both.verify_models("HEAD", tmp_path / name).passed
+
+    def test_a_change_is_seen(self, both, root, folder):
+        path = folder / "__1_0.distcp"  # holds rows[0:3,3:6], whose first value is 3
+        data = path.read_bytes()
+        value, other = struct.pack("<f", 3.0), struct.pack("<f", 4.0)
+        at = data.index(value + other)
+        path.write_bytes(data[:at] + struct.pack("<f", 9.0) + data[at + 4 :])
+        diff = both.compare("HEAD~1")
+        assert [change.name for change in diff.differing] == ["model.rows"]
+        assert not both.verify_models("HEAD~1", folder).passed
+        assert [change.name for change in both.compare("HEAD").differing] == ["model.rows[0:3,3:6]"]
+
+    def test_shards_that_make_no_whole_stay_shards(self, both, folder):
+        (folder / ".metadata").unlink()
+        assert both.compare("HEAD").differing == ()  # numbered, but of the same bytes
+        (folder / "__2_0.distcp").unlink()
+        assert {change.status for change in both.compare("HEAD").differing} == {"removed"}
