@@ -114,3 +114,19 @@ class TestOtherShards:
         assert both.compare("HEAD").differing == ()  # numbered, but of the same bytes
         (folder / "__2_0.distcp").unlink()
         assert {change.status for change in both.compare("HEAD").differing} == {"removed"}
+
+
+def test_a_merge_leaves_files_of_many_archives_alone(repo, folder):
+    repo.commit("base", paths="ckpt")
+    path = folder / "__0_0.distcp"
+    base = path.read_bytes()
+    at = base.index(struct.pack("<2f", 1.0, 2.0))
+    for branch, value in (("ours", 7.0), ("theirs", 8.0)):
+        repo.switch("main")
+        repo.switch(branch, create=True)
+        path.write_bytes(base[:at] + struct.pack("<f", value) + base[at + 4 :])
+        repo.commit(branch, paths="ckpt")
+    result = repo.merge("ours", strategy="linear", parameters={"weight": 0.5})
+    (conflict,) = result.conflicts
+    assert conflict.reason.endswith("cannot be made anew (dcp)")
+    assert path.read_bytes()[at : at + 4] == struct.pack("<f", 8.0)
