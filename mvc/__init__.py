@@ -32,12 +32,14 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
+    from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
     from mvc.states.share import Peers, Share
+    from mvc.states.spread_tensor import SpreadTensor
     from mvc.workspace.models import Model
     from mvc.workspace.stored_share import StoredShare, parse_stored_share
     from mvc.workspace.tensors import ModelTensor
@@ -51,12 +53,14 @@ __getattr__ = lazy_names(
             ReleasedError RepositoryNotFoundError StorageError UnsupportedError UsageError
         """,
         "mvc.history.values": "Identity",
+        "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
         "mvc.states.share": "Peers Share",
+        "mvc.states.spread_tensor": "SpreadTensor",
         "mvc.workspace.models": "Model",
         "mvc.workspace.stored_share": "StoredShare parse_stored_share",
         "mvc.workspace.tensors": "ModelTensor",
@@ -81,9 +85,11 @@ __all__ = [
     "RepositoryNotFoundError",
     "RunFeed",
     "Share",
+    "SpreadTensor",
     "StateLayout",
     "StorageError",
     "StoredShare",
+    "StoredState",
     "UnsupportedError",
     "UsageError",
     "WriteCounts",

@@ -86,6 +86,7 @@ move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
 open_share(self, image, form, previous=None)
+open_state(self, revision='HEAD', *, folder=None, paths=())
 outline_state(self, revision='HEAD', *, folder=None, with_content=False)
 plan_add(self, paths, *, force=False, tracked_only=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
@@ -257,7 +258,7 @@ def test_names_of_mvc():
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Share", "StateLayout", "StorageError", "StoredShare", "UnsupportedError", "UsageError", "WriteCounts",
+        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "WriteCounts",
         "__version__", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",

@@ -39,7 +39,7 @@ def load_state(
     files = sorted({read.file for read in plan.reads})
     check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
     try:
-        _fill(context, tree, plan.reads)
+        fill_reads(context, tree, plan.reads)
     except CorruptionError:  # damaged, or released while it was read?
         check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
         raise
@@ -62,7 +62,9 @@ def outline_state(
     return outline_text(text, ids.find)
 
 
-def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[TensorRead]) -> None:
+def fill_reads(
+    context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[TensorRead]
+) -> None:
     """Fill the arrays: those of many chunks one by one, chunks in parallel; the others at once."""
 
     @cache

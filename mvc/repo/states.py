@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Identity
-    from mvc.operations import aftercare, commit_shares, commit_state, load_state  # noqa: F401
+    from mvc.operations import aftercare, commit_shares, commit_state, load_state, open_state  # noqa: F401
+    from mvc.operations.open_state import StoredState
     from mvc.operations.verify import StateCheck
-    from mvc.repo.opening import Progress
+    from mvc.repo.opening import Paths, Progress
     from mvc.states.share import Peers, Share
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.stored_share import StoredShare
@@ -221,6 +222,23 @@ class TrainingStates(OpenRepo):
             no_gate=no_gate,
         )
         return operations.aftercare.keep_up(self._context, result)
+
+    def open_state(
+        self, revision: str = "HEAD", *, folder: str | None = None, paths: Paths = ()
+    ) -> StoredState:
+        """Return the state of a commit to be read in parts; of a commit of files, their tensors.
+
+        Args:
+            revision: which commit.
+            folder: as for ``outline_state``.
+            paths: only the tensors of these files, folders or wildcards, by their names.
+
+        Raises:
+            ConflictError: two files hold a tensor of the same name: say which with ``paths``.
+        """
+        return operations.open_state.open_state(
+            self._context, revision, folder=folder, paths=self._paths(paths)
+        )
 
     def outline_state(
         self, revision: str = "HEAD", *, folder: str | None = None, with_content: bool = False

@@ -20,6 +20,7 @@ from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
 from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
+from mvc.states.spread_tensor import SpreadTensor, describe_spread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -175,6 +176,8 @@ class EncodeWalk:
             return self._encode_blob(value)
         if type(value) is np.ndarray:
             return self.place("ndarray", describe_ndarray(value, self.steps))
+        if type(value) is SpreadTensor:
+            return self.place("tensor", describe_spread(value, self.steps))
         torch: Any = sys.modules.get("torch")
         if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
             raise refusal(value, self.steps)
@@ -227,7 +230,7 @@ class EncodeWalk:
 def is_flat(state: Mapping[Any, object]) -> bool:
     """Return whether a state is the state dict of one model: names → arrays, and nothing else."""
     is_array = [
-        type(value) is np.ndarray or hasattr(type(value), "untyped_storage")
+        type(value) in (np.ndarray, SpreadTensor) or hasattr(type(value), "untyped_storage")
         for key, value in state.items()
         if type(key) is str and not key.endswith(_EXTRA_STATE)
     ]

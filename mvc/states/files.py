@@ -39,17 +39,19 @@ _ODD = re.compile(rb"[^A-Za-z0-9._-]")
 class Spread:
     """How an array is spread over the ranks of a run: ``boxes[i]`` is on rank ``ranks[i]``.
 
-    A box may be on several ranks, or empty. ``mine`` is that of this process.
+    A box may be on several ranks, or empty. ``mine`` is that of this process, and ``more`` are others
+    that it has besides.
     """
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
     boxes: tuple[Box, ...]
     mine: Box
+    more: tuple[Box, ...] = ()
 
     def without_mine(self) -> Spread:
         """Return it as every rank has it."""
-        return replace(self, mine=self.boxes[0])
+        return replace(self, mine=self.boxes[0], more=())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

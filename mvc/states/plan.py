@@ -202,10 +202,10 @@ class Recorder(EncodeWalk):
 
 
 def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | None:
-    """Return the plan of an array; None for sparse tensors, and bytes that are kept as an array."""
+    """Return the plan of an array; None for what is no tensor or array itself, and sparse tensors."""
     tensor, source = None, array.source
     if array.is_torch:
-        if str(value.layout) != "torch.strided":
+        if str(getattr(value, "layout", None)) != "torch.strided":
             return None
         is_plain = (
             isinstance(source, HostArray)

@@ -25,9 +25,11 @@ from mvc.states.share import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from mvc.numbers.boxes import Shape
     from mvc.sources import ByteSource
     from mvc.states.encode import FileDraft
     from mvc.states.files import LiveArray, StateFile
+    from mvc.states.keepers import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,22 @@ def keep_runs(
         arrays, plan.arrays, plan.keepers.divisions, iterate_places(plan.keepers, rank), strict=True
     )
     for array, form, division, places in rows:
-        mine = whole_box(form.shape) if array.spread is None else array.spread.mine
-        _, flat = flatten_box(form.shape, mine)
         for number, offset in places.items():
-            box = division.kept[number].box
-            row_bytes = math.prod(flat.sizes[1:]) * form.item_bytes
-            start = (box.offsets[0] - flat.offsets[0]) * row_bytes
-            size = box.elements * form.item_bytes
+            kept = division.kept[number]
+            start = _locate_kept(kept, form.shape, array.spread) * form.item_bytes
+            size = kept.box.elements * form.item_bytes
             yield KeptRun(offset, indexes[id(array)], start, size)
+
+
+def _locate_kept(kept: Kept, shape: Shape, spread: Spread | None) -> int:
+    """Return where what a rank keeps begins among the elements that it has of an array."""
+    before = 0
+    for mine in (whole_box(shape),) if spread is None else (spread.mine, *spread.more):
+        seen, flat = flatten_box(shape, mine)
+        start = kept.box.offsets[0] - flat.offsets[0]
+        columns = kept.box.offsets[1:] == flat.offsets[1:] and kept.box.sizes[1:] == flat.sizes[1:]
+        is_within = 0 <= start <= flat.sizes[0] - kept.box.sizes[0]
+        if columns and is_within and seen == kept.shape:
+            return before + start * math.prod(flat.sizes[1:])
+        before += mine.elements
+    raise AssertionError

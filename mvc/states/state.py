@@ -30,10 +30,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc.dtypes import get_framework
-from mvc.errors import UnsupportedError, UsageError
+from mvc.errors import NotFoundError, UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
 from mvc.states.alias import find_shared, link_shared
+from mvc.states.containers import open_node
 from mvc.states.document import (
     STATE_FILE,
     TENSOR_SUFFIX,
@@ -45,15 +46,16 @@ from mvc.states.document import (
 from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
 from mvc.states.reads import ReadTable, TensorRead, load_torch
-from mvc.states.refusals import refusal
+from mvc.states.refusals import format_path, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
     from mvc.states.files import LiveArray
+    from mvc.states.reads import Factory
 
 
 def encode_state(
@@ -197,6 +199,32 @@ def plan_state(
     walk = state_decode.DecodeWalk(table, is_first=True)
     walk.decode_state(document.state, state_decode.ABSENT if into is None else into)
     return StatePlan(tuple(table.reads), table, document.state)
+
+
+def find_node(node: JsonValue, path: Sequence[object]) -> JsonValue:
+    """Return the node at a path below another one; NotFoundError if there is none."""
+    keys = state_decode.DecodeWalk(ReadTable({}, (), load_torch), is_first=False)
+    for depth, step in enumerate(path):
+        held = open_node(node, path[:depth])
+        for key, inner in () if held is None else held.items:
+            if (key if isinstance(key, (str, int)) else keys.decode_key(key)) == step:
+                node = inner
+                break
+        else:
+            raise NotFoundError(f"the state has no {format_path(path[: depth + 1])}")
+    return node
+
+
+def read_node(
+    document: Document,
+    node: JsonValue,
+    sizes: Mapping[str, Mapping[str, int]],
+    load: Callable[[], Factory],
+) -> StatePlan:
+    """Return the plan of one value of a state; the rest as for ``plan_state``."""
+    table = ReadTable(sizes, document.shared, load)
+    state_decode.DecodeWalk(table, is_first=True).decode(node)
+    return StatePlan(tuple(table.reads), table, node)
 
 
 def decode_state(
