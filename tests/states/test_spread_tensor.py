@@ -54,9 +54,7 @@ def test_a_flat_state_is_one_file(tmp_path):
 
 def test_what_is_here_is_not_what_was_said():
     wrong = SpreadTensor("float32", (4,), [(0, (0,), (4,))], {0: torch.zeros(4, dtype=torch.half)})
-    with pytest.raises(
-        UnsupportedError, match=r"is float32 \[4\] by its plan, and a float16"
-    ):
+    with pytest.raises(UnsupportedError, match=r"is float32 \[4\] by its plan, and a float16"):
         freeze({"model": {"w": wrong}}, 0, 2)
 
 
