@@ -27,8 +27,9 @@ from mvc.states.refusals import format_path
 from mvc.states.state import find_node, read_node
 from mvc.workspace.parts import StoredRun, read_runs
 from mvc.workspace.released import check_content
+from mvc.workspace.selection import select_tensors
 from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
-from mvc.workspace.tensors import select_tensors, stored_tensors
+from mvc.workspace.tensors import stored_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -221,7 +222,7 @@ class _Checkpoints(StoredState):
         tensor = self._get(path)
         name = TORCH_NAMES.get(tensor.view.dtype)
         is_plain = tensor.view.strides is None and tensor.segment.size_bytes == tensor.size_bytes
-        if name is None or not is_plain:
+        if name is None or not is_plain or tensor.chunks is None:  # several shards, for one
             return None
         return _Place(tensor, tensor.view.shape, get_torch_element(name).size_bytes)
 
