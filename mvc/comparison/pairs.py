@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.dcp.metadata import name_box
-from mvc.errors import FormatError
+from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, cut_sizes
 from mvc.ids import hash_chunk, hash_tensor
 from mvc.workspace.dcp_folders import iterate_boxes, join_shards
@@ -107,7 +107,9 @@ def _join_unlike(model: Model, other: Model) -> Model:
         keys = {key for _, name, key in boxes if name not in there}
         keys -= {key for _, name, key in boxes if name in there and key not in wholes}
         replaced = {(path, name) for path, name, key in boxes if key in keys}
-        with suppress(FormatError):  # shards that make no whole are compared as they are
+        with suppress(
+            FormatError, UnsupportedError
+        ):  # shards that make no whole are compared as they are
             joined = join_shards(folder, tensors, keys)
             tensors = [one for one in tensors if (one.path, one.name) not in replaced]
             tensors += joined.values()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
+_MAX_WORK = 200_000
+"""Boxes looked at, again and again, to see whether they overlap: no mesh of ranks comes near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +114,34 @@ def find_fault(shape: Shape, boxes: Sequence[Box]) -> str | None:
     filled = [box for box in boxes if box.elements]
     if not all(is_inside(shape, box) for box in filled):
         return "reach outside of it"
-    if _do_overlap(filled):
-        return "overlap"
-    return None if sum(box.elements for box in filled) == math.prod(shape) else "leave gaps"
+    fault = _find_overlap(filled)
+    if fault is None and sum(box.elements for box in filled) != math.prod(shape):
+        return "leave gaps"
+    return fault
 
 
-def _do_overlap(boxes: list[Box]) -> bool:
+def _find_overlap(boxes: list[Box]) -> str | None:
     """Return whether two of some boxes share an element; what a plane parts is looked at apart."""
-    for place in range(len(boxes[0].sizes) if len(boxes) > 1 else 0):
-        groups = _part_boxes(boxes, place)
-        if len(groups) > 1:
-            return any(_do_overlap(group) for group in groups)
-    return any(
-        all(
-            low < other_low + other and other_low < low + size
-            for low, size, other_low, other in zip(
-                one.offsets, one.sizes, two.offsets, two.sizes, strict=True
-            )
-        )
-        for number, one in enumerate(boxes)
-        for two in boxes[:number]
-    )
+    groups, work = [boxes], 0
+    while groups:
+        group = groups.pop()
+        work += len(group)
+        parted = (_part_boxes(group, place) for place in range(len(group[0].sizes) if group else 0))
+        parts = next((parts for parts in parted if len(parts) > 1), None)
+        if parts is not None:
+            groups += parts
+            continue
+        work += len(group) * (len(group) - 1)
+        if work > _MAX_WORK:
+            return "are too many, and lie too crosswise"
+        if any(_do_meet(one, two) for place, one in enumerate(group) for two in group[:place]):
+            return "overlap"
+    return None
+
+
+def _do_meet(one: Box, other: Box) -> bool:
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(low < start + count and start < low + size for low, size, start, count in sides)
 
 
 def _part_boxes(boxes: list[Box], place: int) -> list[list[Box]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.checkpoints.dcp.metadata import MAX_METADATA_BYTES, DcpItem, name_box, parse_dcp_metadata
 from mvc.checkpoints.names import METADATA_NAME
 from mvc.dtypes import get_dtype, size_in_bytes
-from mvc.errors import FormatError
+from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import Segment, TensorView
 from mvc.numbers.boxes import count_part, find_fault, locate_part, scatter
 from mvc.sources import ByteSource
@@ -75,13 +75,19 @@ def join_shards(
 ) -> dict[str, ModelTensor]:
     """Return key → whole tensor of a folder, given the tensors of its files; of some keys or of all.
 
-    FormatError names a tensor whose boxes do not cover it once, or are not all there.
+    FormatError names a tensor whose boxes do not cover it once, or are not all there, and
+    UnsupportedError one whose bytes were compressed.
     """
     held = {(one.path, one.name): one for one in shards}
     parts: dict[str, list[tuple[Box, ModelTensor]]] = {}
     for item, box, tensor in iterate_boxes(folder.metadata):
         if keys is not None and item.key not in keys:
             continue
+        if item.transforms:
+            raise UnsupportedError(
+                f"tensor {item.key!r} of {folder.path or '.'} went through {item.transforms[0]}",
+                hint="save it without extensions",
+            )
         path = folder.file(item.file)
         name = name_box(item.key, tensor.shape, box)
         shard = held.get((path, name)) or held.get((path, item.key))
@@ -115,7 +121,8 @@ def _join(
         raise FormatError(f"the shards of tensor {key!r} of {folder.path or '.'} {fault}")
     if len(parts) == 1 and parts[0][1].name == key:
         return parts[0][1]
-    assert tensor.dtype is not None  # that of its parts, which have one
+    if tensor.dtype is None:  # and so without elements
+        raise FormatError(f"tensor {key!r} of {folder.path or '.'} has an unknown type")
     source = BoxesSource(tensor.dtype, tensor.shape, parts)
     view = TensorView(key, tensor.dtype, tensor.shape)
     segment = Segment(0, source.size_bytes, tensor.dtype, (view,))

@@ -122,3 +122,19 @@ def test_faults_of_boxes():
     assert find_fault((3, 3), [*wheel, Box((1, 1), (1, 1))]) is None
     assert find_fault((3, 3), wheel) == "leave gaps"
     assert find_fault((3, 3), [*wheel, Box((1, 1), (2, 1))]) == "overlap"
+
+
+def test_boxes_beyond_number():
+    peeled, rest = [], Box((0, 0), (1000, 1000))
+    for step in range(1998):  # a row, a column, a row: each plane parts one box
+        place = step % 2
+        sizes = [*rest.sizes]
+        sizes[place] = 1
+        peeled.append(Box(rest.offsets, tuple(sizes)))
+        offsets, sizes = [*rest.offsets], [*rest.sizes]
+        offsets[place] += 1
+        sizes[place] -= 1
+        rest = Box(tuple(offsets), tuple(sizes))
+    assert find_fault((1000, 1000), [*peeled, rest]) == "are too many, and lie too crosswise"
+    assert find_fault((9, 9), [whole_box((9, 9))] * 500) == "are too many, and lie too crosswise"
+    assert find_fault((9000, 9), [Box((row, 0), (1, 9)) for row in range(9000)]) is None

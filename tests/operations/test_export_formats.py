@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from mvc import ConflictError, CorruptionError, FormatError, UnsupportedError, UsageError
+from mvc.checkpoints.dcp.encode import encode_dcp_metadata
 from mvc.checkpoints.dcp.metadata import parse_dcp_metadata
+from mvc.errors import MvcError
 from mvc.workspace import model_files
 from support.golden_dcp import GOLDEN, make_state
 from support.torch_files import torch
@@ -330,6 +336,36 @@ class TestFaults:
         repo.commit("half", paths="ckpt")
         repo.export("HEAD", tmp_path / "x.safetensors")  # what is there, as shards
         assert "model.rows[3:5,0:6]" in load_file(tmp_path / "x.safetensors")
+
+    def test_shards_that_were_compressed(self, repo, folder, tmp_path):
+        found = parse_dcp_metadata((folder / ".metadata").read_bytes())
+        files = {
+            file: tuple(replace(item, transforms=("stream.zstd/1",)) for item in items)
+            for file, items in found.files.items()
+        }
+        (folder / ".metadata").write_bytes(encode_dcp_metadata(replace(found, files=files)))
+        warnings = repo.add("ckpt").warnings
+        assert (
+            "its items went through stream.zstd/1: they are stored as bytes"
+            in dict(warnings).values()
+        )
+        repo.commit("compressed")
+        with pytest.raises(UnsupportedError, match="of ckpt went through stream"):
+            repo.export("HEAD", tmp_path / "x.pt")
+
+    @given(st.data())
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_damaged_metadata(self, repo, folder, tmp_path, data):
+        """Whatever it says, the export is right, or refused in one of our own words."""
+        sound = (GOLDEN / "ranks-2" / ".metadata").read_bytes()
+        at = data.draw(st.integers(0, len(sound) - 1))
+        value = data.draw(st.binary(min_size=1, max_size=2))
+        (folder / ".metadata").write_bytes(sound[:at] + value + sound[at + len(value) :])
+        repo.add("ckpt")
+        repo.commit("damaged", allow_empty=True)
+        for name in ("x.pt", "x.safetensors"):
+            with suppress(MvcError):
+                repo.export("HEAD", tmp_path / name, force=True)
 
     def test_types_that_torch_has_not(self, repo, root, tmp_path):
         header = {"q": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}
