@@ -2,7 +2,8 @@
 
 The state of a model is its plain state dict, so that ``model.safetensors`` loads anywhere. Wrappers
 do not show: a model has the same names whether it runs bare, in DistributedDataParallel or
-DataParallel, or compiled by ``torch.compile``, whole or in pieces (names leave out ``_orig_mod``).
+DataParallel, or compiled by ``torch.compile``, whole or in pieces (names leave out ``_orig_mod``), or
+with modules that compute their activations again (``_checkpoint_wrapped_module``).
 An ``AveragedModel`` is a separate model, and keeps its names.
 
 ``details`` holds the rest: which parameters are frozen, which modules are in training mode, which
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from mvc import ArrayOutline
     from mvc_hooks.parts.tree import Steps
 
-_COMPILED = "_orig_mod"
+_COMPILED, _RECOMPUTED = "_orig_mod", "_checkpoint_wrapped_module"
+_WRAPPED = frozenset({_COMPILED, _RECOMPUTED})
 _NAMED = 3
 _FIRST: WeakKeyDictionary[nn.Module, dict[str, tuple[object, ...]]] = WeakKeyDictionary()
 """Type and shape of the buffers that models had when they were first seen."""
@@ -65,10 +67,14 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 def clean_name(name: str) -> str:
-    """Return a name without the steps that torch.compile adds."""
-    if _COMPILED not in name:
+    """Return a name without the steps that torch.compile and activation checkpointing add."""
+    if not _is_wrapped(name):
         return name
-    return ".".join(step for step in name.split(".") if step != _COMPILED)
+    return ".".join(step for step in name.split(".") if step not in _WRAPPED)
+
+
+def _is_wrapped(name: str) -> bool:
+    return _COMPILED in name or _RECOMPUTED in name
 
 
 def name_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -118,7 +124,7 @@ class ModulePart(Part):
     def capture(self) -> dict[str, Any]:
         """Return the state dict, its tensors those of the model."""
         state = self.module.state_dict()
-        if not any(_COMPILED in name for name in state):
+        if not any(map(_is_wrapped, [*state, *getattr(state, "_metadata", ())])):
             return state
         renamed = _rename(state, clean_name, clean_name)
         return renamed if len(renamed) == len(state) else state  # two names would be the same
@@ -326,7 +332,11 @@ class ModuleDetails(Part):
         parameters = module.named_parameters()
         return {
             "training": module.training,
-            "other_mode": [clean_name(k) for k, m in modules if m.training != module.training],
+            "other_mode": [
+                clean_name(k)
+                for k, m in modules
+                if m.training != module.training and not hasattr(m, _RECOMPUTED)
+            ],
             "frozen": [clean_name(k) for k, p in parameters if not p.requires_grad],
             "ties": _find_ties(module),
             "buffers": {

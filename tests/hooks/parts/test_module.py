@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.parts.make import make_part, make_parts
@@ -75,6 +76,32 @@ def _copy(model):
 
 def _same(model, values):
     return all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("ways", [(True, False), (False, True), (True, True)])
+def test_modules_that_compute_activations_again_have_the_same_names(lab, ways):
+    def make(is_wrapped):
+        model = nn.Sequential(
+            nn.Linear(6, 4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 1)
+        )
+        model[1].register_buffer("cache", torch.randn(2), persistent=False)
+        model[1].eval()
+        model[1][0].bias.requires_grad_(False)
+        if is_wrapped:
+            model[1] = checkpoint_wrapper(model[1])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model(torch.randn(3, 6)).sum().backward()
+        optimizer.step()
+        return SimpleNamespace(parts={"model": model, "optimizer": optimizer})
+
+    first, second = (lab.make(lambda way=way: make(way), seed) for seed, way in enumerate(ways))
+    second.parts["model"].train()
+    restore_parts(lab.commit(first.live), second.live)
+    state, other = (capture_parts(run.live) for run in (first, second))
+    assert list(state["model"]) == list(other["model"])
+    assert not any("_checkpoint_wrapped_module" in name for name in state["model"]._metadata)
+    assert state["details"] == {**other["details"], "model": state["details"]["model"]}
+    assert state["details"]["model"]["other_mode"] == ["1", "1.0", "1.1"]
 
 
 class _Renamed(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -18,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from mvc import Repo, UnsupportedError
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.module import ParameterNames, clean_name
 from mvc_hooks.parts.restoring import InexactRestoreError, MisfitError, capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.parts.tree import find_changes, locate, read_bits, to_local
@@ -26,6 +27,10 @@ from mvc_hooks.snapshot.ring import Ring, SnapshotRing
 from support.sharded import become_rank, commit_frozen, freeze, leave, shard_one
 
 WORLD = 4
+
+
+def list_named(model):
+    return [(clean_name(name), one) for name, one in model.named_parameters()]
 
 
 def make_model():
@@ -41,6 +46,7 @@ def make_model():
 
 
 def fsdp(model, mesh):
+    model[3] = checkpoint_wrapper(model[3])
     for one in (model[1], model[3]):
         fully_shard(one, mesh=mesh["dp"])
     return fully_shard(model, mesh=mesh["dp"])
@@ -99,10 +105,10 @@ class Run:
 
 class Average:
     def __init__(self, model):
-        self.values = {name: one.detach().clone() for name, one in model.named_parameters()}
+        self.values = {name: one.detach().clone() for name, one in list_named(model)}
 
     def update(self, model):
-        for name, one in model.named_parameters():
+        for name, one in list_named(model):
             self.values[name].lerp_(one.detach(), 0.5)
 
     def state_dict(self):
@@ -132,7 +138,7 @@ def committed(request, tmp_path_factory):
         "model": {name: one.clone() for name, one in run.model.state_dict().items()},
         "optimizer": run.optimizer.state_dict()["state"],
         "average": run.average.values,
-        "gradients": {name: one.grad for name, one in run.model.named_parameters()},
+        "gradients": {name: one.grad for name, one in list_named(run.model)},
     }
     return request.param, repo, state
 
@@ -166,7 +172,7 @@ def check_run(run, state):
             check_part(one, state["optimizer"][index][name])
             assert isinstance(one, DTensor) == (isinstance(param, DTensor) and name != "step")
             assert getattr(one, "placements", None) in (None, getattr(param, "placements", None))
-    for name, one in run.model.named_parameters():
+    for name, one in list_named(run.model):
         check_part(run.average.values[name], state["average"][name])
         if one.grad is not None:
             check_part(one.grad, state["gradients"][name])
@@ -278,7 +284,9 @@ def test_what_does_not_fit_is_refused_and_left(stored):
     optimizer, source, _ = stored
     mesh = become_rank(0, (1, 4, 1))
     run = Run(optimizer, lambda model: fsdp(model, mesh))
-    run.model[3].weight = nn.Parameter(shard_one(torch.ones(6, 8), mesh["dp"], [Shard(0)]))
+    run.model[3]._checkpoint_wrapped_module.weight = nn.Parameter(
+        shard_one(torch.ones(6, 8), mesh["dp"], [Shard(0)])
+    )
     before = [to_local(one).detach().clone() for one in run.model.parameters()]
     parts = {name: run.parts[name] for name in ("model", "rng")}
     with pytest.raises(MisfitError, match=r"model.3.weight is float32 \[6, 8\] here"):
@@ -319,7 +327,7 @@ class TestGradients:
         assert "habits" not in run.grads.capture()
         run.backward()
         assert run.grads.capture()["accumulated"].keys() == {
-            f"model.{name}" for name, one in run.model.named_parameters() if one.requires_grad
+            f"model.{name}" for name, one in list_named(run.model) if one.requires_grad
         }
 
     def test_those_that_a_run_keeps_are(self, run):
@@ -342,14 +350,14 @@ class TestGradients:
         mesh, model, grads = make(1)
         model(DTensor.from_local(torch.randn(2, 3, 4), mesh, [Shard(1)])).sum().backward()
         assert model[0].weight.grad.placements[0].is_partial()
-        wanted = {name: one.grad for name, one in model.named_parameters()}
+        wanted = {name: one.grad for name, one in list_named(model)}
         state = grads.capture()
         assert state["sums"].keys() == {"model.0.weight", "model.0.bias"}
         assert not any(isinstance(one["here"], DTensor) for one in state["sums"].values())
         _, model, grads = make(1)
         assert list(grads.compare({"accumulated": {}}, state, ())) == []
         grads.restore(state)
-        for name, one in model.named_parameters():
+        for name, one in list_named(model):
             assert one.grad.placements == wanted[name].placements
             assert read_bits(one.grad) == read_bits(wanted[name])  # messages bring anything here
         assert list(find_changes(grads.capture(), state)) == []
