@@ -22,12 +22,12 @@ DIGEST = b"form"
 
 @dataclass
 class Parts:
-    """The parts of one rank's image: each segment is so many bytes of a kind, in chunks of ten."""
+    """The parts of one rank's image: each array is so many bytes of a kind, in chunks of ten."""
 
     image: bytes
 
-    def read_part(self, segment, chunk):
-        start = segment * 100 + chunk * 10
+    def read_part(self, array, chunk):
+        start = array * 100 + chunk * 10
         if not 0 <= start < len(self.image):
             raise IndexError(chunk)
         return memoryview(self.image)[start : start + 10]
@@ -61,6 +61,12 @@ class Rank:
         os.write(self.descriptor, self.image)
         join = Join(turn, turn if step is None else step, branch, digest)
         return Offer(join, Parts(self.image), self.descriptor, len(self.image))
+
+    @contextlib.contextmanager
+    def turn(self, turn, **offer):
+        """Take part in a turn; yields the other ranks."""
+        with self.mesh.turn(turn):
+            yield self.mesh.bring(self.offer(turn, **offer))
 
     def forget(self):
         if self.descriptor >= 0:

@@ -8,12 +8,17 @@ A writer that dies costs nothing but time: a new one gets what the last one owed
 row have died without a commit. A writer may die between moving the branch and reporting it. The
 branch then decides whether the commit was made: a run that wrote it off would find, from the next
 commit on, that its branch was moved by a stranger.
+
+In a sharded run every rank has a queue, and each commit is a turn that all of them take. What comes to
+nothing on one rank, it tells the others, through its writer or, if none can be started, by itself.
+A turn is not tried again: that would take all ranks.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,14 +28,18 @@ import msgspec
 from mvc import GateError, MvcError
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.snapshot.ring import MemoryPool
-from mvc_hooks.writer.messages import LOST, Answer, Commit, MarkHealthy
-from mvc_hooks.writer.process import WriterProcess, recall_commit
+from mvc_hooks.writer.dialing import tell
+from mvc_hooks.writer.messages import GONE, LOST, Answer, Commit, MarkHealthy
+from mvc_hooks.writer.process import WriterProcess
+from mvc_hooks.writer.recalling import recall_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc_hooks.snapshot.ring import Snapshot
+    from mvc_hooks.writer.crew import Crew
     from mvc_hooks.writer.messages import Open
+    from mvc_hooks.writer.place import Place
 
 log = logging.getLogger("mvc_hooks")
 
@@ -40,26 +49,49 @@ _DEATHS = 3
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A commit without an answer yet."""
+    """A commit without an answer yet; without a snapshot none could be taken."""
 
     request: Commit
-    snapshot: Snapshot
+    snapshot: Snapshot | None
     queue_depth: int
     is_sent: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be handed over."""
+        return self.snapshot is None or self.snapshot.fence.is_done()
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether its state changed while it was copied, and nobody has been told yet."""
+        is_new = self.request.settled is None
+        return is_new and self.snapshot is not None and self.snapshot.fence.is_torn
 
 
 class CommitQueue:
     """Commits snapshots through a writer process, which is restarted if it dies.
 
-    ``tips`` are branch → commit that this run left it at; "" if it has none.
+    In a sharded run it has the ``place`` where its writers listen, which it closes, and the ``crew``
+    of all ranks. ``tips`` are branch → commit that this run left it at; "" if it has none.
     """
 
     def __init__(
-        self, opening: Open, *, held: Sequence[int] = (), delta: bool | None = None
+        self,
+        opening: Open,
+        *,
+        held: Sequence[int] = (),
+        delta: bool | None = None,
+        place: Place | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {}
-        self._opening, self._held, self._delta = opening, held, delta
+        self._place, self._crew = place, crew
+        listening = () if place is None else place.descriptors
+        self._opening = msgspec.structs.replace(opening, crew=crew, listening=listening)
+        self._held, self._delta = (*held, *listening), delta
+        self._telling: list[threading.Thread] = []
+        self._turn = 0
         self._writer: WriterProcess | None = None
         self._pending: deque[_Pending] = deque()
         self._marks: dict[int, tuple[MarkHealthy, int]] = {}
@@ -104,9 +136,27 @@ class CommitQueue:
             },
             self._delta,
             no_gate,
+            self._next_turn(),
+            snapshot.form,
         )
         self._pending.append(_Pending(request, snapshot, depth))
         self._send_ready()
+
+    def skip(self, step: int, branch: str, message: str, error: MvcError) -> None:
+        """Have a commit fail of which no snapshot could be taken, on all ranks; returns at once."""
+        self._number += 1
+        failure = Answer(self._number, error=error.kind, message=str(error), hint=error.hint)
+        request = Commit(
+            self._number, 0, {}, branch, None, message, step, {}, {}, None, turn=self._next_turn()
+        )
+        pending = _Pending(request, None, len(self._pending) + 1)
+        self._pending.append(pending)
+        if self._give_up(pending, failure):
+            self._send_ready()
+
+    def _next_turn(self) -> int:
+        self._turn += self._crew is not None
+        return self._turn
 
     def mark_healthy(self, commit: str, note: str) -> None:
         """Have a commit marked as healthy; returns at once."""
@@ -119,6 +169,7 @@ class CommitQueue:
             self._send_ready()
             if self._writer is not None:
                 self._settle(self._writer.poll())
+                self._send_ready()  # the other ranks wait to hear of what was lost
         return self._take_reports()
 
     def wait(self, at_most: int = 0, *, with_marks: bool = False) -> list[CommitReport]:
@@ -129,7 +180,8 @@ class CommitQueue:
 
         while has_more():
             for pending in self._pending:
-                pending.snapshot.fence.wait()
+                if pending.snapshot is not None:
+                    pending.snapshot.fence.wait()
             self._send_ready()  # settles torn ones, and all of them if no writer can be started
             if self._writer is not None and has_more():
                 if len(self._pending) > at_most:
@@ -143,9 +195,13 @@ class CommitQueue:
             reports = self.wait()
             if self._writer is not None:
                 self._settle(self._writer.close())
+            for thread in self._telling:
+                thread.join()
             return [*reports, *self._take_reports()]
         finally:
             self.pool.close()
+            if self._place is not None:
+                self._place.close()
 
     def _take_reports(self) -> list[CommitReport]:
         reports, self._reports = self._reports, []
@@ -156,18 +212,18 @@ class CommitQueue:
         for pending in list(self._pending):
             if pending.is_sent:
                 continue
-            number = pending.request.number
-            if not pending.snapshot.fence.is_done():
+            if not pending.is_ready:
                 break
-            if pending.snapshot.fence.is_torn:
+            number = pending.request.number
+            if pending.is_torn:
                 why = "the state changed while it was copied; only optimizer.step may change it"
-                self._finish(pending, Answer(number, error="torn", message=why))
-                continue
+                if not self._give_up(pending, Answer(number, error="torn", message=why)):
+                    continue
             try:
                 self._send(pending)
             except MvcError as error:  # no writer can be started
                 text = Answer(number, error=error.kind, message=str(error), hint=error.hint)
-                self._finish(pending, text)
+                self._give_up(pending, text, can_write=False)
 
     def _send(self, pending: _Pending) -> None:
         writer = self.start_writer()
@@ -177,7 +233,32 @@ class CommitQueue:
             tip = self.tips.get(branch)
             pending.request = msgspec.structs.replace(pending.request, parent=tip)
         pending.is_sent = True
-        writer.ask(pending.request, pending.snapshot.memory.descriptor)
+        if pending.request.settled is not None or pending.snapshot is None:
+            writer.ask(pending.request)
+        else:
+            writer.ask(pending.request, pending.snapshot.memory.descriptor)
+
+    def _give_up(self, pending: _Pending, answer: Answer, *, can_write: bool = True) -> bool:
+        """End a commit that came to nothing; return True if the writer has to tell the others first."""
+        crew, request = self._crew, pending.request
+        if crew is None:
+            self._finish(pending, answer)
+            return False
+        settled = request.settled
+        if settled is None:
+            text = answer.message if answer.commit else f"rank {crew.rank}: {answer.message}"
+            settled = msgspec.structs.replace(answer, number=request.turn, message=text)
+            pending.request = msgspec.structs.replace(request, settled=settled)
+        if can_write:
+            pending.is_sent = False
+            return True
+        ranks = [0] if crew.rank else list(range(1, crew.ranks))
+        self._telling.append(
+            threading.Thread(target=tell, args=(crew, ranks, settled), daemon=True)
+        )
+        self._telling[-1].start()
+        self._finish(pending, msgspec.structs.replace(settled, number=request.number))
+        return False
 
     def _mark(self, request: MarkHealthy, tries: int) -> None:
         try:
@@ -215,19 +296,37 @@ class CommitQueue:
 
     def _settle_lost(self, pending: _Pending, answer: Answer) -> None:
         """Find the commit that a dead writer did not report, or leave it to the next writer."""
-        tip = self.tips.get(pending.request.branch)
-        made = recall_commit(self._opening.worktree, pending.request, tip)
+        if self._crew is not None:
+            self._settle_lost_turn(pending, answer, self._crew)
+            return
+        made = self._recall(pending.request)
         if made is not None:
             self._finish(pending, made)
         elif self._deaths < _DEATHS:
             pending.is_sent = False
-            step = pending.snapshot.step
             log.warning(
-                "commit of step %d failed: %s; a new writer tries again", step, answer.message
+                "commit of step %d failed: %s; a new writer tries again",
+                pending.request.step,
+                answer.message,
             )
         else:
             text = f"{answer.message}, number {self._deaths} in a row without a commit"
             self._finish(pending, msgspec.structs.replace(answer, message=text))
+
+    def _settle_lost_turn(self, pending: _Pending, answer: Answer, crew: Crew) -> None:
+        """Tell the other ranks what became of a turn whose writer was lost, by the next writer."""
+        if pending is not self._pending[0]:
+            pending.is_sent = False  # a turn begins when the last one is over, so this had not
+            return
+        made = None if crew.rank else self._recall(pending.request)
+        what = f"its writer{answer.message.removeprefix('the writer process')}"
+        failure = msgspec.structs.replace(answer, error=GONE, message=what)
+        is_again = pending.request.settled is not None
+        self._give_up(pending, made or failure, can_write=not is_again)
+
+    def _recall(self, request: Commit) -> Answer | None:
+        tip = self.tips.get(request.branch)
+        return recall_commit(self._opening.worktree, request, tip, request.meta)
 
     def _settle_mark(self, answer: Answer) -> None:
         request, tries = self._marks.pop(answer.number)
@@ -239,14 +338,16 @@ class CommitQueue:
 
     def _finish(self, pending: _Pending, answer: Answer) -> None:
         self._pending.remove(pending)
-        pending.snapshot.release()
+        snapshot, step = pending.snapshot, pending.request.step
+        if snapshot is not None:
+            snapshot.release()
         if answer.commit is not None:
             self.tips[pending.request.branch] = answer.commit
             self._deaths = 0
         if answer.unsent is not None:
             log.warning(
                 "commit of step %d is here, but not on the store: %s",
-                pending.snapshot.step,
+                step,
                 answer.unsent,
             )
         error = None if answer.error is None else answer.message
@@ -254,11 +355,11 @@ class CommitQueue:
         if error is not None and answer.hint and not is_refused:
             error = f"{error} ({answer.hint})"
         report = CommitReport(
-            step=pending.snapshot.step,
+            step=step,
             commit=answer.commit,
             branch=pending.request.branch,
             subject=pending.request.message.split("\n", 1)[0],
-            stall_s=pending.snapshot.stall_s,
+            stall_s=0.0 if snapshot is None else snapshot.stall_s,
             write_s=answer.write_s,
             written_bytes=answer.written_bytes,
             plain_bytes=answer.plain_bytes,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc import StorageError, UsageError, layout_state
 from mvc_hooks.divergence.history import check_count
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from mvc import LayoutPlan
+    from mvc import LayoutPlan, StateLayout
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,8 @@ class Snapshot:
     """A frozen state, held by the ring, by commits that read it, or by both.
 
     ``places`` are name of each file → offset and length in the memory, which goes back to the pool
-    when the last holder releases it.
+    when the last holder releases it. If it is what one of several ranks keeps, the text that
+    says what is where lies in the memory too, at ``form``.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Snapshot:
     fence: Fence
     stall_s: float
     pool: MemoryPool
+    form: tuple[int, int] = (0, 0)
     holders: int = 1
 
     def files(self) -> dict[str, memoryview]:
@@ -71,15 +73,20 @@ class MemoryPool:
         self._taken = self._wanted_bytes = 0
         self._is_closed = False
 
-    def prepare(self, state: Mapping[str, object]) -> None:
+    def prepare(self, state: Mapping[str, object], **terms: Any) -> None:
         """Allocate memory in the background; if there is not enough, the first snapshot will report it.
 
         If memory is in use, it waits until that is back, and perhaps large enough.
         """
-        layout = layout_state(state, self.plan)
-        self.plan = layout.plan
+        layout = self.lay_out(state, **terms)
         self._wanted_bytes = layout.size_bytes
         self._start_preparing()
+
+    def lay_out(self, state: Mapping[str, object], **terms: Any) -> StateLayout:
+        """Return the layout of a state; the next one of the same form is made faster."""
+        layout = layout_state(state, self.plan, **terms)
+        self.plan = layout.plan
+        return layout
 
     def _start_preparing(self) -> None:
         if self._taken or not self._wanted_bytes:
@@ -147,25 +154,27 @@ def take_snapshot(
     fenced: Mapping[int, torch.Tensor] | None = None,
     *,
     since_s: float | None = None,
-    is_local: bool = False,
+    **terms: Any,
 ) -> Snapshot:
-    """Freeze a live state; with ``is_local``, of DTensors the part that is here.
+    """Freeze a live state; ``terms`` say to ``layout_state`` which of several ranks does so.
 
     Tensors may change again when this returns, those of ``fenced`` once the fence stands. The stall
     counts from ``since_s`` of ``time.perf_counter()``, if that is given.
     """
     since_s = time.perf_counter() if since_s is None else since_s
-    layout = layout_state(state, pool.plan, is_local=is_local)
-    pool.plan = layout.plan
-    memory = pool.take(layout.size_bytes)
+    layout = pool.lay_out(state, **terms)
+    form = layout.form or b""
+    place = (layout.size_bytes, len(form)) if form else (0, 0)
+    memory = pool.take(layout.size_bytes + len(form))
     try:
+        memory.view(*place)[:] = form
         fence = copy_layout(layout, memory, fenced)
     except BaseException:
         pool.give_back(memory)
         raise
     places = {file.path: (file.offset, file.size_bytes) for file in layout.files}
     stall_s = time.perf_counter() - since_s
-    return Snapshot(step, memory, places, layout.size_bytes, fence, stall_s, pool)
+    return Snapshot(step, memory, places, layout.size_bytes, fence, stall_s, pool, place)
 
 
 @dataclass(frozen=True, slots=True)

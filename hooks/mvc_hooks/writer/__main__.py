@@ -20,7 +20,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from mvc import Identity, MvcError, Repo
+from mvc import Identity, Repo
 from mvc_hooks.writer.messages import (
     GROUP_SIGNALS,
     MAX_LINE_BYTES,
@@ -33,6 +33,7 @@ from mvc_hooks.writer.messages import (
     encode_line,
     parse_request,
 )
+from mvc_hooks.writer.sharing import FAILURES, SharedCommits, describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,7 +91,8 @@ def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
             if isinstance(request, Hurry):
                 pace.awaited = request.number
             else:
-                work.put((request, descriptors.pop(0) if isinstance(request, Commit) else -1))
+                has_memory = isinstance(request, Commit) and request.settled is None
+                work.put((request, descriptors.pop(0) if has_memory else -1))
     except BaseException as error:  # noqa: BLE001  raised again where the work is done
         end = error
     pace.awaited = sys.maxsize  # the run ends and waits, or has died, and the next one waits
@@ -138,20 +140,31 @@ class _Writer:
         self._opening, self._pace = opening, pace
         self._repo: Repo | None = None
         self._tips: dict[str, str] = {}
+        self._shared = None if opening.crew is None else SharedCommits(opening, self._open_repo)
 
     def answer(self, request: Commit | MarkHealthy, descriptor: int) -> Answer:
         """Carry out a request, a commit of the memory of a descriptor; failures become answers."""
         try:
-            if isinstance(request, Commit):
-                with _mapped(descriptor, request.size_bytes) as memory:
-                    return self._commit(request, memory)
-            self._open_repo().mark_healthy(request.commit, note=request.note)
-            return Answer(request.number, request.commit)
-        except MvcError as error:
-            return Answer(request.number, error=error.kind, message=str(error), hint=error.hint)
-        except (OSError, MemoryError, RuntimeError, ValueError) as error:
-            text = f"{type(error).__name__}: {error}"
-            return Answer(request.number, error="writer", message=text)
+            if isinstance(request, MarkHealthy):
+                self._open_repo().mark_healthy(request.commit, note=request.note)
+                return Answer(request.number, request.commit)
+            answer = self._answer(request, descriptor)
+        except FAILURES as error:
+            return describe_failure(request.number, error)
+        if answer.commit is not None:
+            self._tips[request.branch] = answer.commit
+        return answer
+
+    def _answer(self, request: Commit, descriptor: int) -> Answer:
+        parent = request.parent if request.parent is not None else self._tips.get(request.branch)
+        if parent is not None:
+            self._tips[request.branch] = parent  # should this commit fail, the next one follows it
+        if self._shared is not None and request.settled is not None:
+            return self._shared.tell(request, parent)
+        with _mapped(descriptor, request.size_bytes) as memory:
+            if self._shared is not None:
+                return self._shared.commit(request, parent, memory, descriptor)
+            return self._commit(request, parent, memory)
 
     def _open_repo(self) -> Repo:
         if self._repo is None:
@@ -164,14 +177,11 @@ class _Writer:
             )
         return self._repo
 
-    def _commit(self, request: Commit, memory: memoryview) -> Answer:
+    def _commit(self, request: Commit, parent: str | None, memory: memoryview) -> Answer:
         started_s = time.perf_counter()
         files = {
             path: memory[offset : offset + size] for path, (offset, size) in request.places.items()
         }
-        parent = request.parent if request.parent is not None else self._tips.get(request.branch)
-        if parent is not None:
-            self._tips[request.branch] = parent  # should this commit fail, the next one follows it
         written_bytes = 0
 
         def describe(counts: WriteCounts) -> Mapping[str, str]:
@@ -193,7 +203,6 @@ class _Writer:
             describe=describe,
             no_gate=request.no_gate,
         )
-        self._tips[request.branch] = result.commit
         return Answer(
             request.number,
             result.commit,

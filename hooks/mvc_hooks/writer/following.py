@@ -32,16 +32,19 @@ class Follower:
         self._said: list[tuple[Join | Stored | Failed, bytes]] = []
         self._is_closed = False
 
-    def begin(self, turn: int, offer: Offer | None) -> None:
-        """Open a turn, and tell rank 0 what this one brings, if it brings anything."""
-        self._turns.begin(turn, offer)
+    def begin(self, turn: int) -> None:
+        """Open a turn."""
         with (
             self._turns.changed
         ):  # failures that rank 0 has not heard of yet, as far as they matter
             failed = [one for one in self._said if isinstance(one[0], Failed)]
             self._said = failed[-_MOST_FAILED:]
-        if offer is not None:
-            self._say(offer.join)
+            self._turns.begin(turn)
+
+    def bring(self, offer: Offer) -> None:
+        """Bring a share to the open turn; TurnError if that came to nothing already."""
+        self._turns.bring(offer)
+        self._say(offer.join)
 
     def finish(self, turn: int, payload: bytes) -> Answer | None:
         """Tell rank 0 what was stored; wait for what becomes of the turn."""

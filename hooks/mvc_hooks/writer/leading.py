@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc_hooks.writer.members import Member, find_missing
-from mvc_hooks.writer.messages import LOST, Answer
+from mvc_hooks.writer.messages import GONE, Answer
 from mvc_hooks.writer.wire import Beat, Failed, Join, Settled, Stored, fall_silent
 
 if TYPE_CHECKING:
@@ -22,10 +22,14 @@ class Leader:
         self._crew, self._turns, self._dialer = crew, turns, dialer
         self._members = {rank: Member(rank) for rank in range(1, crew.ranks)}
 
-    def begin(self, turn: int, offer: Offer | None) -> None:
+    def begin(self, turn: int) -> None:
         """Open a turn."""
-        self._turns.begin(turn, offer)
+        self._turns.begin(turn)
         self.beat()  # should this writer end, they know that it had come
+
+    def bring(self, offer: Offer) -> None:
+        """Bring a share to the open turn; TurnError if that came to nothing already."""
+        self._turns.bring(offer)
         for member in self._members.values():
             self._compare(member)
 
@@ -98,7 +102,7 @@ class Leader:
             if offer is not None and join is not None and self._turns.is_pending:
                 why = _find_difference(offer.join, join)
         if why is not None:
-            self.settle(Answer(turn, error=LOST, message=f"rank {member.rank}: {why}"))
+            self.settle(Answer(turn, error=GONE, message=f"rank {member.rank}: {why}"))
 
     def _repeat(self, member: Member, turn: int) -> bool:
         """Tell a rank once more what became of a turn, if that is known."""

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mvc_hooks.writer.messages import LOST, Answer
+from mvc_hooks.writer.messages import GONE, Answer
 
 if TYPE_CHECKING:
     from mvc_hooks.writer.crew import Crew
@@ -55,7 +55,7 @@ def find_missing(members: list[Member], turns: Turns, crew: Crew, dialer: Dialer
             knocks, member.knocked_s = knocks + 1, now_s
             why = _find_absence(member, crew, dialer, now_s)
         if why is not None:
-            return Answer(turns.turn, error=LOST, message=f"rank {member.rank}: {why}")
+            return Answer(turns.turn, error=GONE, message=f"rank {member.rank}: {why}")
     return None
 
 

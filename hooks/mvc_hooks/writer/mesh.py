@@ -52,19 +52,22 @@ class Mesh:
             thread.start()
 
     @contextlib.contextmanager
-    def turn(self, offer: Offer) -> Iterator[TurnPeers]:
-        """Take part in a turn; give the other ranks in it.
+    def turn(self, turn: int) -> Iterator[None]:
+        """Be in a turn meanwhile."""
+        self._side.begin(turn)
+        try:
+            yield
+        finally:
+            self.turns.end()
+
+    def bring(self, offer: Offer) -> TurnPeers:
+        """Bring a share to the open turn; return the other ranks in it.
 
         Raises:
             TurnError: it has come to nothing already.
         """
-        turn = offer.join.turn
-        self._side.begin(turn, offer)
-        try:
-            self.turns.check(turn)
-            yield TurnPeers(self._asking, self.crew, offer.join)
-        finally:
-            self.turns.end()
+        self._side.bring(offer)
+        return TurnPeers(self._asking, self.crew, offer.join)
 
     def _watch(self) -> None:
         """Show that this writer is there, and notice who is not."""

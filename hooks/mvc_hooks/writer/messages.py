@@ -9,21 +9,48 @@ import signal
 
 import msgspec
 
+from mvc_hooks.writer.crew import Crew  # noqa: TC001  msgspec needs it
+
 MAX_LINE_BYTES = 64 * 2**20
 READ_BYTES = 2**16
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a terminal or scheduler sends to the whole process group; the writer ignores them."""
 LOST = "lost"
 """Error kind of a request whose writer ended before it could answer."""
+GONE = "gone"
+"""Error kind of a turn that a rank was lost in, or does not take as the others do."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The result of the request with the same number; ``write_s`` counts from the request.
+
+    Between writers it is what became of a turn, and has the number of that.
+    """
+
+    number: int
+    commit: str | None = None
+    write_s: float = 0.0
+    written_bytes: int = 0
+    plain_bytes: int = 0
+    failed_gates: tuple[str, ...] = ()
+    error: str | None = None
+    message: str = ""
+    hint: str | None = None
+    unsent: str | None = None
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """The first message; None means whom Git would name, and all cores."""
+    """The first message; None means whom Git would name, and all cores.
+
+    In a sharded run ``crew`` are all ranks, and the writer listens at inherited descriptors.
+    """
 
     worktree: str
     name: str | None = None
     email: str | None = None
     threads: int | None = None
+    crew: Crew | None = None
+    listening: tuple[int, ...] = ()
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
@@ -32,6 +59,10 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     ``places`` are name of each file → offset and length. The branch must be at ``parent`` ("" for
     no commit yet); None means where the last commit of this writer left it. ``metrics`` have
     infinities and NaN, which JSON lacks, as text.
+
+    In a sharded run every rank commits its part: ``turn`` counts the commits, alike on all ranks, and
+    ``form`` is where in the memory the form of the share is. ``settled``, without memory, is what
+    the training knows to have become of the turn on this rank already.
     """
 
     number: int
@@ -45,6 +76,9 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     meta: dict[str, str]
     delta: bool | None
     no_gate: bool = False
+    turn: int = 0
+    form: tuple[int, int] = (0, 0)
+    settled: Answer | None = None
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
@@ -62,21 +96,6 @@ class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
 
 
 Request = Open | Commit | MarkHealthy | Hurry
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The result of the request with the same number; ``write_s`` counts from the request."""
-
-    number: int
-    commit: str | None = None
-    write_s: float = 0.0
-    written_bytes: int = 0
-    plain_bytes: int = 0
-    failed_gates: tuple[str, ...] = ()
-    error: str | None = None
-    message: str = ""
-    hint: str | None = None
-    unsent: str | None = None
 
 
 def encode_line(message: Request | Answer) -> bytes:

@@ -147,15 +147,15 @@ class TurnPeers:
         except (OSError, ValueError) as error:
             raise StorageError(f"the memory of rank {rank} cannot be mapped: {error}") from error
 
-    def fetch_part(self, rank: int, segment: int, chunk: int) -> bytearray:
+    def fetch_part(self, rank: int, array: int, chunk: int) -> memoryview:
         """Return another rank's part of a chunk.
 
         Raises:
             StorageError: the turn came to nothing, or there is no way to that rank.
         """
-        question = GetPart(self._join.turn, self._join.digest, segment, chunk)
+        question = GetPart(self._join.turn, self._join.digest, array, chunk)
         try:
-            return self._asking.ask(rank, question).payload
+            return memoryview(self._asking.ask(rank, question).payload)
         except UnreachableError as error:
             raise StorageError(f"rank {rank} cannot be reached: {error}") from error
 

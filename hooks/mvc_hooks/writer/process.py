@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from mvc import MvcError, Repo, StorageError
+from mvc import StorageError
 from mvc.interpreter import module_command
 from mvc_hooks.snapshot.memory import keep_from_children
 from mvc_hooks.writer.messages import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LAST_WORDS_BYTES = 2000
 _DEATH_S = 60.0
-_MOST_IN_FLIGHT = 64
 
 
 class WriterProcess:
@@ -197,41 +196,3 @@ def _start(
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def recall_commit(worktree: str, request: Commit, tip: str | None) -> Answer | None:
-    """Look for the commit of a lost writer on its branch; return the answer that is owed, or None.
-
-    A writer may die after the commit and before its answer. The commit is recognised by everything
-    in the request, down to the duration of the stall, and by the tip that it follows: "" for no
-    commit, None if that is not known.
-    """
-    # As after any crash, the first command on the repository finishes a commit that was begun.
-    with contextlib.suppress(MvcError, OSError):
-        repo = Repo.open(worktree)
-        repo.status(untracked=False)
-        ref = f"refs/heads/{request.branch}"
-        for entry in repo.log(ref, first_parent=True, limit=_MOST_IN_FLIGHT):
-            if entry.info.id == tip:
-                return None
-            facts = entry.annotations
-            meta, parent = dict(facts.meta or {}), "".join(entry.info.parents[:1])
-            if (
-                facts.step == request.step
-                and entry.info.message.split("\n", 1)[0] == request.message.split("\n", 1)[0]
-                and all(_is_same(meta.get(name), text) for name, text in request.meta.items())
-                and tip in (None, parent)
-            ):
-                return Answer(
-                    request.number,
-                    entry.info.id,
-                    write_s=float(meta.get("write_s", "0")),
-                    written_bytes=int(meta.get("written_bytes", "0")),
-                    plain_bytes=sum(size for _, size in request.places.values()),
-                )
-    return None
-
-
-def _is_same(stored: str | None, text: str) -> bool:
-    """Return whether a trailer has a text; Git may have broken its lines elsewhere."""
-    return stored is not None and stored.split() == text.split()

@@ -151,7 +151,7 @@ class Server:
 
     def _give_part(self, link: Link, message: GetPart, offer: Offer) -> None:
         try:
-            part = memoryview(offer.parts.read_part(message.segment, message.chunk)).cast("B")
+            part = memoryview(offer.parts.read_part(message.array, message.chunk)).cast("B")
         except (MvcError, ValueError, LookupError) as error:
             self._refuse(link, message.turn, f"it has no such part: {error}")
         else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mvc import StorageError
-from mvc_hooks.writer.messages import LOST, Answer
+from mvc_hooks.writer.messages import GONE, Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _REMEMBERED = 64
 class Parts(Protocol):
     """What a rank can give others of its snapshot."""
 
-    def read_part(self, segment: int, chunk: int) -> bytes | memoryview:
+    def read_part(self, array: int, chunk: int) -> bytes | memoryview:
         """Return this rank's part of a chunk."""
         ...
 
@@ -76,12 +76,19 @@ class Turns:
         self.lost: Answer | None = None
         self._outcomes: dict[int, Answer] = {}
 
-    def begin(self, turn: int, offer: Offer | None) -> None:
+    def begin(self, turn: int) -> None:
         """Open a turn."""
         with self.changed:
             self.turn = self.newest = turn
             self.began_s = time.monotonic()
-            self.offer, self.is_decided, self.lost = offer, False, None
+            self.offer, self.is_decided, self.lost = None, False, None
+            self.changed.notify_all()
+
+    def bring(self, offer: Offer) -> None:
+        """Bring something to the open turn; TurnError if that came to nothing already."""
+        with self.changed:
+            self.check(offer.join.turn)
+            self.offer = offer
             self.changed.notify_all()
 
     def end(self) -> None:
@@ -102,7 +109,7 @@ class Turns:
         with self.changed:
             known = self._outcomes.get(turn)
             if known is None and turn < self.newest:
-                known = Answer(turn, error=LOST, message=f"commit {turn} of this run is over")
+                known = _be_over(turn)
             return known
 
     def settle(self, answer: Answer, *, is_final: bool = False) -> Answer:
@@ -158,8 +165,14 @@ class Turns:
         """Give a descriptor of an offer's memory that stays open meanwhile."""
         with self.changed:
             self.check(offer.join.turn)
+            if self.offer is not offer:
+                raise TurnError(_be_over(offer.join.turn))
             descriptor = os.dup(offer.descriptor)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _be_over(turn: int) -> Answer:
+    return Answer(turn, error=GONE, message=f"commit {turn} of this run is over")

@@ -50,7 +50,7 @@ class GetPart(msgspec.Struct, frozen=True, tag="part"):
 
     turn: int
     digest: bytes
-    segment: int
+    array: int
     chunk: int
 
 

@@ -26,7 +26,7 @@ def _take_part(rank, turn, work=None, **offer):
     """Take part in a turn as a writer does; return what became of it."""
     mesh = rank.mesh
     try:
-        with mesh.turn(rank.offer(turn, **offer)) as peers:
+        with rank.turn(turn, **offer) as peers:
             if work is not None:
                 work(peers)
             if mesh.leader is None:
@@ -62,7 +62,7 @@ def test_each_reads_the_others(nodes):
             assert bytes(image) == expected * 400
             assert image.readonly
             assert peers.find_image(other) is image
-        wanted = [(segment, chunk) for segment in range(4) for chunk in range(10)]
+        wanted = [(array, chunk) for array in range(4) for chunk in range(10)]
         run_all(*(lambda at=at: _check_part(peers, other, at, expected) for at in wanted))
 
     def take_part(rank, turn):
@@ -163,11 +163,9 @@ def test_ranks_that_differ_make_no_commit(other, why, is_first):
 
 def test_another_form_is_not_read():
     with open_ranks(3, nodes="abc") as ranks:
-        offers = [rank.offer(1, digest=b"%d" % rank.crew.rank) for rank in ranks]
-        mesh = ranks[1].mesh
         with (
-            ranks[2].mesh.turn(offers[2]),
-            mesh.turn(offers[1]) as peers,
+            ranks[2].turn(1, digest=b"2"),
+            ranks[1].turn(1) as peers,
             pytest.raises(StorageError, match="rank 2: its state has another form"),
         ):
             peers.fetch_part(2, 0, 0)
@@ -188,7 +186,7 @@ def test_a_failure_of_one_is_that_of_all():
     with open_ranks(3) as ranks:
 
         def fail(rank, turn):
-            with rank.mesh.turn(rank.offer(turn)):
+            with rank.turn(turn):
                 me = rank.crew.rank
                 answer = Answer(turn, error="storage", message=f"rank {me}: no space left")
                 return (rank.mesh.leader.settle if me == 0 else rank.mesh.follower.fail)(answer)
@@ -213,7 +211,7 @@ def test_who_waits_for_a_part_hears_of_a_failure():
 
         def fail():
             asking.wait()
-            with ranks[1].mesh.turn(ranks[1].offer(1)):
+            with ranks[1].turn(1):
                 answer = Answer(1, error="storage", message="rank 1: torn")
                 return ranks[1].mesh.follower.fail(answer)
 
@@ -228,7 +226,7 @@ def test_failures_come_too_late_for_what_is_decided():
 
         def lead():
             mesh = ranks[0].mesh
-            with mesh.turn(ranks[0].offer(1)):
+            with ranks[0].turn(1):
                 mesh.leader.collect(1)
                 told.set()
                 mesh.turns.pause(0.2)
@@ -236,7 +234,7 @@ def test_failures_come_too_late_for_what_is_decided():
 
         def tell_late():
             told.wait()
-            tell(ranks[1].crew, [0], Answer(1, error="lost", message="rank 1: lost"))
+            tell(ranks[1].crew, [0], Answer(1, error="gone", message="rank 1: lost"))
 
         answers = run_all(lead, lambda: _take_part(ranks[1], 1), tell_late)
         assert [answer.commit for answer in answers[:2]] == ["c1", "c1"]
@@ -256,7 +254,7 @@ def test_a_rank_that_is_gone_fails_the_turn(has_come):
         read, gone = threading.Event(), threading.Event()
 
         def go():
-            with ranks[2].mesh.turn(ranks[2].offer(1)) if has_come else contextlib.nullcontext():
+            with ranks[2].turn(1) if has_come else contextlib.nullcontext():
                 read.wait()
                 _leave(ranks[2])
             gone.set()
@@ -280,7 +278,7 @@ def test_who_has_stored_all_may_go():
         first, second = ranks[0].mesh, ranks[1].mesh
 
         def go(_):
-            with second.turn(ranks[1].offer(1)):
+            with ranks[1].turn(1):
                 second.follower._say(Stored(1), b"share 1")
                 with first.turns.changed:
                     first.turns.changed.wait_for(lambda: not first.leader._find_unstored())
@@ -294,11 +292,10 @@ def test_a_writer_that_ended_is_told_by_its_training():
         inside = threading.Event()
 
         def end():
-            mesh = ranks[2].mesh
-            with contextlib.suppress(TurnError), mesh.turn(ranks[2].offer(1)):
+            with contextlib.suppress(TurnError), ranks[2].turn(1):
                 inside.wait()
                 ranks[2].stop()
-            tell(ranks[2].crew, [0], Answer(1, error="lost", message="rank 2: killed"))
+            tell(ranks[2].crew, [0], Answer(1, error="gone", message="rank 2: killed"))
 
         answers = run_all(
             lambda: _take_part(ranks[0], 1, lambda _: inside.set()),
@@ -315,7 +312,7 @@ def test_a_writer_that_ended_is_not_waited_for_long():
         inside = threading.Event()
 
         def end():
-            with ranks[1].mesh.turn(ranks[1].offer(1)):
+            with ranks[1].turn(1):
                 inside.wait()
             ranks[1].stop()  # its training still listens
 
@@ -338,10 +335,10 @@ def test_a_rank_0_that_is_gone_is_not_waited_for():
         _leave(ranks[0])
         with (
             pytest.raises(TurnError, match="rank 0: its training and its writer have ended"),
-            mesh.turn(ranks[1].offer(1)) as peers,
+            ranks[1].turn(1) as peers,
         ):
             peers.fetch_part(0, 0, 0)
-        with mesh.turn(ranks[1].offer(2)):
+        with ranks[1].turn(2):
             assert mesh.follower.finish(2, b"share 1") is None
             assert mesh.turns.lost.message.startswith("rank 0: its training")
 

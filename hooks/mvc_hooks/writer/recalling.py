@@ -1,0 +1,55 @@
+"""A commit whose writer ended before it could say so is found on its branch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from mvc import MvcError, Repo
+from mvc_hooks.writer.messages import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc_hooks.writer.messages import Commit
+
+_MOST_IN_FLIGHT = 64
+
+
+def recall_commit(
+    worktree: str, request: Commit, tip: str | None, facts: Mapping[str, str]
+) -> Answer | None:
+    """Look for the commit of a lost writer on its branch; return the answer that is owed, or None.
+
+    A writer may die after the commit and before its answer. The commit is recognised by step and
+    subject, by ``facts`` that it records (down to the duration of the stall, if they are known), and
+    by the tip that it follows: "" for no commit, None if that is not known.
+    """
+    # As after any crash, the first command on the repository finishes a commit that was begun.
+    with contextlib.suppress(MvcError, OSError):
+        repo = Repo.open(worktree)
+        repo.status(untracked=False)
+        ref = f"refs/heads/{request.branch}"
+        for entry in repo.log(ref, first_parent=True, limit=_MOST_IN_FLIGHT):
+            if entry.info.id == tip:
+                return None
+            meta, parent = dict(entry.annotations.meta or {}), "".join(entry.info.parents[:1])
+            if (
+                entry.annotations.step == request.step
+                and entry.info.message.split("\n", 1)[0] == request.message.split("\n", 1)[0]
+                and all(_is_same(meta.get(name), text) for name, text in facts.items())
+                and tip in (None, parent)
+            ):
+                return Answer(
+                    request.number,
+                    entry.info.id,
+                    write_s=float(meta.get("write_s", "0")),
+                    written_bytes=int(meta.get("written_bytes", "0")),
+                    plain_bytes=sum(size for _, size in request.places.values()),
+                )
+    return None
+
+
+def _is_same(stored: str | None, text: str) -> bool:
+    """Return whether a trailer has a text; Git may have broken its lines elsewhere."""
+    return stored is not None and stored.split() == text.split()

@@ -1,0 +1,224 @@
+"""The ranks of a sharded run, each with its queue and a writer process; no training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+import msgspec
+import torch
+from torch.distributed.tensor import Shard
+
+from mvc import Repo
+from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.snapshot.ring import take_snapshot
+from mvc_hooks.writer.crew import Crew
+from mvc_hooks.writer.messages import Open
+from mvc_hooks.writer.place import open_place
+from support.committing import WHO
+from support.sharded import as_rank, shard
+
+END_S = 60.0
+GRACE_S = 3.0
+STAGES = """
+import os, signal, sys
+
+stage = os.environ.get("MVC_TEST_STAGE")
+if stage and sys.argv[:1] == ["-c"]:
+    import threading
+    from mvc import Repo
+    from mvc_hooks.writer import following, leading, mesh, peers, serving
+
+    def die(*values, **names):
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def after(function, then=die):
+        def call(*values, **names):
+            result = function(*values, **names)
+            then()
+            return result
+        return call
+
+    def second(function):
+        calls = []
+        def call(link, message):
+            if type(message).__name__ == "Settled":
+                calls.append(message)
+                if len(calls) == 2:
+                    die()
+            return function(link, message)
+        return call
+
+    if stage == "start":
+        mesh.Mesh.turn = die
+    if stage == "offer":
+        mesh.Mesh.bring = die
+    if stage == "join":
+        mesh.Mesh.bring = after(mesh.Mesh.bring)
+    if stage == "silent":
+        mesh.Mesh.bring = after(mesh.Mesh.bring, stop)
+    if stage == "read":
+        peers.TurnPeers.find_image = die
+    if stage == "fetch":
+        peers.TurnPeers.find_image = lambda *values: None
+        peers.TurnPeers.fetch_part = after(peers.TurnPeers.fetch_part)
+    if stage == "serve":
+        serving.Server._give_image = die
+    if stage == "stored":
+        following.Follower.finish = leading.Leader.collect = die
+    if stage == "told":
+        following.Follower._say = after(following.Follower._say)
+    if stage == "decided":
+        Repo.commit_shares = die
+    if stage == "committed":
+        Repo.commit_shares = after(Repo.commit_shares)
+    if stage == "telling":
+        leading._send = second(leading._send)
+    if stage == "heard":
+        following.Follower._take = die
+"""
+
+
+class RankRig:
+    """One rank: its queue, and what it has reported."""
+
+    def __init__(self, root, rank, place, crew):
+        self.rank, self.crew, self.place = rank, crew, place
+        opening = Open(str(root), WHO.name, WHO.email, 1)
+        self.queue = CommitQueue(opening, place=place, crew=crew)
+        self.queue.tips["main"] = ""
+        self.reports = []
+
+    @property
+    def writer(self):
+        return self.queue._writer
+
+    @property
+    def pid(self):
+        return self.writer._process.pid
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def freeze(self, state, step):
+        pool, ranks = self.queue.pool, self.crew.ranks
+        return take_snapshot(state, step, pool, rank=self.rank, ranks=ranks)
+
+    def submit(self, state, step):
+        snapshot = self.freeze(state, step)
+        self.queue.submit(snapshot, "main", f"step {step}", {"loss": 1.0 / step}, {"lr": "0.1"})
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.wait_for_death()
+
+    def wait_for_death(self):
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+
+class CrewRig:
+    """All ranks, in one process; their writers are processes."""
+
+    def __init__(self, root, count, *, stages=None, grace_s=GRACE_S, nodes=None):
+        self.repo = Repo.init(root)
+        self.repo.identity = WHO
+        places = [open_place("127.0.0.1") for _ in range(count)]
+        table = [place.address for place in places]
+        if nodes is not None:
+            table = [msgspec.structs.replace(a, node=n) for a, n in zip(table, nodes, strict=True)]
+        self._root, self.ranks = root, []
+        for rank, place in enumerate(places):
+            crew = Crew(rank, tuple(table), grace_s=grace_s)
+            self.ranks.append(RankRig(self.repo.worktree, rank, place, crew))
+            self.start(rank, (stages or {}).get(rank))
+
+    def start(self, rank, stage=None):
+        """Start the writer of a rank anew, to die at a stage."""
+        rig = self.ranks[rank]
+        if rig.writer is not None:
+            rig.kill()
+        with _at_stage(self._root, stage):
+            rig.queue.start_writer()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        for rig in self.ranks:
+            if rig.writer is not None and rig.writer._process.poll() is None:
+                rig.signal(signal.SIGCONT)
+        for rig in self.ranks:
+            rig.queue.close()
+
+    def commit(self, states, step):
+        """Commit a state, given as each rank has it; return the report of every rank."""
+        for rig, state in zip(self.ranks, states, strict=True):
+            rig.submit(state, step)
+        return self.settle()
+
+    def settle(self, ranks=None):
+        """Go on as training loops do until every rank has its reports; return the last of each."""
+        ranks = self.ranks if ranks is None else ranks
+        end_s = time.monotonic() + END_S
+        while any(rig.queue.depth for rig in ranks):
+            for rig in ranks:
+                rig.reports += rig.queue.pump()
+            waiting = [rig.writer._channel for rig in ranks if rig.queue.depth and rig.writer]
+            with contextlib.suppress(ValueError):  # one was closed
+                select.select(waiting, [], [], 0.02)
+            assert time.monotonic() < end_s, "somebody waits without end"
+        for rig in ranks:
+            rig.reports += rig.queue.pump()
+        return [rig.reports[-1] for rig in ranks]
+
+
+@contextlib.contextmanager
+def _at_stage(root, stage):
+    """Have the writer that is started meanwhile die at a stage."""
+    folder = root / "stages"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(STAGES)
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "MVC_TEST_STAGE")}
+    try:
+        if stage is not None:
+            paths = [str(folder), before["PYTHONPATH"]]
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+            os.environ["MVC_TEST_STAGE"] = stage
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def make_whole(seed):
+    """Return a state as one process has it."""
+    generator = torch.Generator().manual_seed(seed)
+    model = {name: torch.randn(1000, 6, generator=generator) for name in "qkv"}
+    model["bias"] = torch.randn(777, generator=generator)
+    return {
+        "model": model,
+        "optimizer": {"state": {0: {"m": model["q"] * 0.5}}},
+        "run": {"step": seed},
+    }
+
+
+PLACEMENTS = {name: ("all", [Shard(1)]) for name in "qkvm"}
+"""Columns: every chunk needs all ranks, and each of two or three owns one at least."""
+
+
+def spread(state, count):
+    """Return the state as each rank has it: columns of its matrices, all of the rest."""
+    states = []
+    for rank in range(count):
+        with as_rank(rank, (count,), ("all",)) as mesh:
+            states.append(shard(state, mesh, PLACEMENTS))
+    return states
