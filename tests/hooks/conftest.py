@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
+
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_writers():
     """Writers that need not import anything first."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    import torch
+
     from support.writers import forked_writers
 
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one imports very much:
+    gc.collect()
+    gc.freeze()  # later looks at all objects are spared that
     with forked_writers():
         yield
 

@@ -94,6 +94,9 @@ def _feed(hasher, value):
             _feed(hasher, value[key])
     elif isinstance(value, (list, tuple, deque)):
         hasher.update(f"{type(value).__name__} {len(value)}".encode())
+        if set(map(type, value)) == {int}:  # as the state of a generator is, hundreds of them
+            hasher.update(repr(tuple(value)).encode())
+            return
         for item in value:
             _feed(hasher, item)
     elif isinstance(value, float):
