@@ -22,7 +22,7 @@ from plain_loop import build
 from mvc import Repo
 from mvc_hooks import Checkpointer
 
-STEPS, KILLED_AT = 120, 77
+STEPS, KILLED_AT = 60, 37
 
 
 def train(folder: Path, killed_at: int | None) -> None:

@@ -16,7 +16,7 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "both runs end in the same bits" in done.stdout
-    assert "begins at step 75" in done.stdout
+    assert "begins at step 25" in done.stdout
 
 
 def test_the_page_shows_every_example_but_the_demo():
