@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import sys
 
 import pytest
+
+_MANY = 100
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,15 +17,20 @@ def quick_writers():
     if importlib.util.find_spec("torch") is None:
         yield
         return
-    import torch
-
     from support.writers import forked_writers
 
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one imports very much:
-    gc.collect()
-    gc.freeze()  # later looks at all objects are spared that
     with forked_writers():
         yield
+
+
+@pytest.fixture(autouse=True)
+def spare_imports():
+    """Spare later looks at all objects what a test has imported: a library for training has a million."""
+    before = len(sys.modules)
+    yield
+    if len(sys.modules) > before + _MANY:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
