@@ -39,7 +39,9 @@ from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.settings import Settings
 from mvc_hooks.training import StepRun
+from mvc_hooks.writer.crew import Crew
 from mvc_hooks.writer.messages import Open
+from mvc_hooks.writer.place import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -195,7 +197,7 @@ class Checkpointer(StepRun):
                 self._go_on_from(tip, warm_up)
             # A writer that is left behind would hold the branch.
             queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
-            ranks.on_first(queue.start_writer)
+            ranks.together(queue.start_writer)
             self._commits = commits = Commits(
                 self.branch, run, self._judge, queue, ranks=ranks, talk=self._talk, settings=settings, log=log,
                 last_step=None if tip is None else run.counters.step,
@@ -220,10 +222,17 @@ class Checkpointer(StepRun):
 
     def _make_queue(self, tip: str | None, identity: Identity | None) -> CommitQueue:
         name, email = (identity.name, identity.email) if identity else (None, None)
-        settings = self._settings
-        opening = Open(str(self.repo.worktree), name, email, settings.writer_threads)
+        threads, ranks = self._settings.writer_threads, self._ranks
+        crew = place = None
+        if not ranks.is_alone:
+            place = ranks.together(open_place)
+            crew = Crew(ranks.rank, tuple(ranks.exchange(place.address)))
+            if threads is None:  # the writers of a machine share its cores
+                here = [one.node for one in crew.addresses].count(place.address.node)
+                threads = max(1, (os.cpu_count() or 1) // here)
+        opening = Open(str(self.repo.worktree), name, email, threads)
         held = () if self._lock is None else (self._lock.descriptor,)
-        queue = CommitQueue(opening, held=held, delta=settings.delta)
+        queue = CommitQueue(opening, held=held, delta=self._settings.delta, place=place, crew=crew)
         queue.tips[self.branch] = tip or ""
         return queue
 
@@ -479,7 +488,7 @@ class Checkpointer(StepRun):
             return
         self._talk.read(self._judge.take_notes())
         if self._talk.heard.has_failed:
-            self._ranks.ask_first(self._commits.raise_failure)
+            self._commits.raise_failure()
 
     # The end.
 

@@ -144,7 +144,9 @@ class Recovery:
     def _freeze(self) -> tuple[Snapshot | None, str | None]:
         """Freeze what diverged, if it is to be kept; return it, and the tip that it belongs to."""
         tip = self.ranks.share(self.commits.queue.tips.get(self.commits.branch))
-        frozen = self.commits.freeze() if self.keeps_diverged and tip else None
+        frozen = None
+        if self.keeps_diverged and tip:
+            frozen = self.ranks.together(self.commits.freeze)
         if frozen is not None:
             frozen.fence.wait()  # restoring overwrites what is being copied
         return frozen, tip
@@ -154,7 +156,9 @@ class Recovery:
     ) -> None:
         """Commit what diverged to a branch, a new one at the tip by default."""
         if frozen is not None and tip:
-            name = branch or self._make_diverged_branch(frozen.step, tip)
+            name = branch or self.ranks.ask_first(
+                partial(self._make_diverged_branch, frozen.step, tip)
+            )
             self.commits.queue.tips[name] = tip
             text = f"diverged at step {frozen.step}: {reason}"
             self.commits.submit(frozen, text, branch=name, no_gate=True)
@@ -178,7 +182,9 @@ class Recovery:
         self.run.counters = stored.counters
         self.run.counters.leave_out(now.left_out)  # what was skipped once stays skipped
         skipped = _skip_batches(self.run, request, now.step, now.batches, rewinds=rewinds)
-        diverged = self.ranks.ask_first(lambda: self._move_branch(chosen, now.step, reason))
+        diverged, tip = self.ranks.ask_first(lambda: self._move_branch(chosen, now.step, reason))
+        if tip is not None:
+            self.commits.queue.tips[self.commits.branch] = tip
         report = RollbackReport(
             from_step=now.step,
             onset_step=request.onset_step,
@@ -266,23 +272,24 @@ class Recovery:
 
     # The branch.
 
-    def _move_branch(self, chosen: _Candidate, from_step: int, reason: str) -> str | None:
-        """Move the branch back; return the branch that keeps what it abandoned, or None."""
+    def _move_branch(
+        self, chosen: _Candidate, from_step: int, reason: str
+    ) -> tuple[str | None, str | None]:
+        """Move the branch back; return the branch that keeps what it abandoned, and the new tip, or None."""
         branch = self.commits.branch
         if not self.commits.queue.tips.get(branch):
-            return None
+            return None, None
         step = chosen.step if chosen.commit is None else None
         try:
             plan = self.repo.plan_rollback(
                 chosen.commit, step=step, branch=branch, at_step=from_step
             )
         except NotFoundError:  # a snapshot from before the first commit
-            return None
+            return None, None
         if plan.is_empty:
-            return None
+            return None, None
         result = self.repo.rollback(plan, reason=reason)
-        self.commits.queue.tips[branch] = result.commit
-        return result.diverged_branch
+        return result.diverged_branch, result.commit
 
     def _make_diverged_branch(self, step: int, tip: str) -> str:
         """Make a branch at the tip for a diverged state, and return its name."""

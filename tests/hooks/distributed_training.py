@@ -20,6 +20,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mvc_hooks
@@ -34,6 +36,45 @@ def make_model(wanted):
         nn.Linear(16, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.2),
         nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4),
     )  # fmt: skip
+
+
+def wrap(model, wanted):
+    return DistributedDataParallel(
+        model,
+        forward_sync_buffers=wanted.get("sync_buffers", True),
+        bucket_cap_mb=wanted.get("bucket_cap_mb"),
+    )
+
+
+def shard(model):
+    """Shard it as FSDP2 does; its batch norms have buffers that differ from rank to rank."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for layer in (model[0], model[4]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+class Calls:
+    """Counts what the training says to other ranks, by the step."""
+
+    def __init__(self):
+        self.by_step, self.names = {}, []
+        for name in ("all_reduce", "broadcast_object_list", "all_gather_object", "gather_object", "barrier",
+                     "send_object_list", "recv_object_list", "broadcast", "all_gather", "gather"):  # fmt: skip
+            setattr(distributed, name, self.wrap(name, getattr(distributed, name)))
+
+    def wrap(self, name, call):
+        def counted(*args, **kwargs):
+            self.names.append(name)
+            return call(*args, **kwargs)
+
+        return counted
+
+    def end_step(self, step):
+        self.by_step[step], self.names = self.names, []
+
+
+CALLS = Calls()
 
 
 def make_loader(rank, size):
@@ -56,11 +97,7 @@ def train(rank, size, folder, wanted):
     model = make_model(wanted)
     torch.manual_seed(100 + rank + wanted.get("seed", 0))
     random.seed(rank)
-    ddp = DistributedDataParallel(
-        model,
-        forward_sync_buffers=wanted.get("sync_buffers", True),
-        bucket_cap_mb=wanted.get("bucket_cap_mb"),
-    )
+    ddp = shard(model) if wanted.get("shard") else wrap(model, wanted)
     parts = {}
     if "power_sgd" in wanted:
         state = power_sgd.PowerSGDState(None, **wanted["power_sgd"])
@@ -97,30 +134,61 @@ def train(rank, size, folder, wanted):
             optimizer.zero_grad()
             scheduler.step()
             value = loss.detach() + 0 * noise
-            if rank == wanted.get("bad_rank") and step + 1 in wanted["bad_steps"]:
-                wanted["bad_steps"].remove(step + 1)  # once
-                value = value * float("nan")
+            value = value + spoil(rank, step + 1, wanted)
             if rank == wanted.get("signal_rank") and step + 1 == wanted["signal_step"]:
                 signal.raise_signal(signal.SIGTERM)
             if rank == wanted.get("error_rank") and step + 1 == wanted["error_step"]:
                 raise ValueError("on purpose")
             if rank == 0 and step + 1 == wanted.get("break_step"):
                 (Path(folder) / ".mvc").rename(Path(folder) / "gone")
-            ckpt.step(loss=value)
+            stop_writer(ckpt, rank, step + 1, wanted)
+            if (rank, step + 1) == (wanted.get("odd_rank"), wanted.get("odd_step")):
+                optimizer.state[model[0].weight]["odd"] = torch.zeros(3)
+            CALLS.end_step("")
+            ckpt.step(loss=None if wanted.get("quiet") else value)
+            CALLS.end_step(ckpt.step_count)
             said["steps"].append(ckpt.step_count)
             if rank == wanted.get("kill_rank") and step + 1 == wanted["kill_step"]:
                 os.kill(os.getpid(), signal.SIGKILL)
         said["rollbacks"] = [(one.from_step, one.to_step) for one in ckpt.rollbacks]
         said["commits"] = [one.step for one in ckpt.commits]
+        said["errors"] = [one.error for one in ckpt.commits]
+        said["skipped"] = ckpt.skipped
+        said["ids"] = [one.commit for one in ckpt.commits]
+        said["calls"] = {step: names for step, names in CALLS.by_step.items() if step}
         said["changes"] = [list(map(str, one)) for one in ckpt.environment_changes]
     torch.save(
         {
-            "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+            "model": gather(model.state_dict()), "optimizer": gather(optimizer.state_dict()),
             "rng": torch.get_rng_state(), "python": random.getstate(),
         },
         Path(folder) / f"out-{rank}.pt",
     )  # fmt: skip
     return said
+
+
+def spoil(rank, step, wanted):
+    """Return NaN where a rank is to have a bad loss, once, and otherwise 0."""
+    if rank == wanted.get("bad_rank") and step in wanted["bad_steps"]:
+        wanted["bad_steps"].remove(step)
+        return float("nan")
+    return 0.0
+
+
+def stop_writer(ckpt, rank, step, wanted):
+    """Send a signal to the writer of a rank before the end of a step."""
+    number = wanted.get("writer", {}).get(str(step))
+    if number == signal.SIGSTOP:
+        ckpt.wait()  # or the training waits for it with what it still has to do
+    if number is not None and rank == wanted["writer_rank"]:
+        os.kill(ckpt._commits.queue.start_writer()._process.pid, number)
+
+
+def gather(value):
+    """Return a nested state with whole tensors."""
+    if isinstance(value, dict):
+        return {key: gather(item) for key, item in value.items()}
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 class EndedError(Exception):

@@ -1,9 +1,9 @@
 """The commits of a run: when one is made, what it says, and what became of it.
 
 Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message:
-from the number of the step, and from notes that travel with the readings. Rank 0 freezes and commits;
-the others give it their pieces of the state when it does, and their queues stay empty. A failure that
-rank 0 learns of waits for the next note, so that all ranks stop at the same step.
+from the number of the step, and from notes that travel with the readings. Every rank freezes what it
+keeps of the state, and hands it to a writer of its own; the writers make one commit of it, or none, and
+every rank gets a report. A failure waits for rank 0's next note, so that all ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from mvc import UsageError
+from mvc import StorageError, UsageError
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.reports import CommitFailedError
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
@@ -71,7 +71,7 @@ class Commits:
     Attributes:
         last_step: newest step that is committed or on its way, or None.
         facts: what the next commit records besides: name → text.
-        failure: a failed commit that is to stop the run and that the other ranks do not know of.
+        failure: a failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
     """
 
     def __init__(
@@ -114,15 +114,26 @@ class Commits:
         is_behind = self._is_behind
         numbers = self._judge.read_metrics(self._step) | as_numbers(metrics)
         if self._make_room(is_asked=is_asked):
-            snapshot = self.freeze(since_s)
-            self.last_step = self._newest_step = self._step
-            if snapshot is not None:
-                self._told[snapshot.step], self.facts = self.facts, {}
-                self.submit(snapshot, message, numbers, facts=self._told[snapshot.step])
-                if is_behind and self._settings.when_behind == "sync":
-                    self._take(self.queue.wait())
+            self._freeze_and_submit(message, numbers, since_s)
+            if is_behind and self._settings.when_behind == "sync":
+                self._take(self.queue.wait())
             self.schedule.note(time.monotonic())
         self.pump()
+
+    def _freeze_and_submit(
+        self, message: str, numbers: Mapping[str, float], since_s: float
+    ) -> None:
+        step, snapshot = self._step, None
+        try:
+            snapshot = self.freeze(since_s)
+        except StorageError as error:
+            if self._ranks.size == 1:
+                raise
+            self.queue.skip(step, self.branch, message, error)  # the other ranks count on this one
+        self.last_step = self._newest_step = step
+        self._told[step], self.facts = self.facts, {}
+        if snapshot is not None:
+            self.submit(snapshot, message, numbers, facts=self._told[step])
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
@@ -157,17 +168,17 @@ class Commits:
     def write_note(self, signal: str | None) -> float:
         """Return what goes to the other ranks along with a reading."""
         self._take(self.queue.pump())
-        is_due = self._ranks.is_first and self.schedule.is_late(time.monotonic())
-        failed = self.failure is not None
+        is_first = self._ranks.is_first
+        is_due = is_first and self.schedule.is_late(time.monotonic())
+        failed = is_first and self.failure is not None
         return self._talk.write(Note(signal, is_due, failed, self._is_behind))
 
-    def freeze(self, since_s: float | None = None) -> Snapshot | None:
-        """Freeze the live state, for ``submit`` or to be released; None on ranks other than 0."""
-        state = self._capture()
-        if not self._ranks.is_first:
-            return None
-        tensors = self._run.fenced_tensors()
-        snapshot = take_snapshot(state, self._step, self.queue.pool, tensors, since_s=since_s)
+    def freeze(self, since_s: float | None = None) -> Snapshot:
+        """Freeze the live state, of several ranks what this one keeps of it, to be submitted or released."""
+        tensors, view = self._run.fenced_tensors(), self._run.view(self._judge.capture())
+        snapshot = take_snapshot(
+            view.shared, self._step, self.queue.pool, tensors, since_s=since_s, **view.terms()
+        )
         self._run.stand_before_step(snapshot.fence)
         return snapshot
 
@@ -190,18 +201,14 @@ class Commits:
         """Put the state into the ring, if there is one and it is time."""
         if self.ring is None or not self.ring.is_due(self._step):
             return
-        state = self._run.capture(self._judge.capture(), gather=False)
+        state = self._run.capture(self._judge.capture())
         snapshot = self.ring.take(state, self._step, self._run.fenced_tensors())
         self._run.stand_before_step(snapshot.fence)
 
     def prepare(self) -> None:
         """Have memory allocated before the first snapshot is due."""
-        state = self._capture()
-        if self._ranks.is_first:
-            self.queue.pool.prepare(state)
-
-    def _capture(self) -> dict[str, object]:
-        return self._run.capture(self._judge.capture())
+        view = self._run.view(self._judge.capture())
+        self.queue.pool.prepare(view.shared, **view.terms())
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""
@@ -228,46 +235,46 @@ class Commits:
 
     def wait(self, *, with_marks: bool = False) -> None:
         """Wait on every rank until all commits, and if wanted the health marks, are durable."""
-
-        def wait() -> None:
-            self._take(self.queue.wait())
-            self.raise_failure()
-            self._mark_healthy()
-            if with_marks:
-                self.queue.wait(with_marks=True)
-
-        self._ranks.on_first(wait)
+        self._take(self.queue.wait())
+        self.raise_failure()
+        self._mark_healthy()
+        if with_marks:
+            self.queue.wait(with_marks=True)
 
     def raise_failure(self) -> None:
-        """Raise the failure that the other ranks do not know of, if there is one; once."""
+        """Raise rank 0's failure, if there is one, on every rank, once; every rank must call this."""
         failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+        text = self._ranks.share(None if failure is None else failure.message)
+        if text is not None:
+            difference = self._run.find_difference()
+            raise _fail(f"{text}; {difference}" if difference else text)
 
     def _take(self, reports: list[CommitReport]) -> None:
         self.reports += reports
         failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
-            self._log.commit(report)
-            if report.branch != self.branch:
-                continue
-            told = self._told.pop(report.step, {})
-            if report.commit is None:
-                self.facts = told | self.facts  # the next one has to record it
-            elif not report.failed_gates:
-                self._judge.note_commit(report.step, report.commit)
-            if report.is_refused or report.failed_gates:
-                self._judge.note_bad_state(report.step)
+            if report.branch == self.branch:
+                told = self._told.pop(report.step, {})
+                if report.commit is None:
+                    self.facts = told | self.facts  # the next one has to record it
+            if self._ranks.is_first:  # which alone speaks, and marks commits
+                self._log.commit(report)
+                self._judge_commit(report)
         for report in failed:
             if self.last_step == report.step:
                 self.last_step = None  # so that the end of the run commits the state once more
         if failed and self._settings.on_failure == "raise":
-            self.failure = CommitFailedError(
-                str(failed[-1]),
-                hint='the last good commit stays good; on_failure="continue" would go on',
-            )
+            self.failure = _fail(str(failed[-1]))
             if self._ranks.size == 1:
                 self.raise_failure()
+
+    def _judge_commit(self, report: CommitReport) -> None:
+        if report.branch != self.branch:
+            return
+        if report.commit is not None and not report.failed_gates:
+            self._judge.note_commit(report.step, report.commit)
+        if report.is_refused or report.failed_gates:
+            self._judge.note_bad_state(report.step)
 
     def _mark_healthy(self) -> None:
         for step, commit in self._judge.take_healthy():
@@ -288,10 +295,16 @@ class Commits:
         """Wait for all commits, end the writer, free the memory."""
         try:
             self._take(self.queue.close())
-            self.raise_failure()
+            if self.failure is not None:
+                raise self.failure
         finally:
             if self.ring is not None:
                 self.ring.close()
+
+
+def _fail(text: str) -> CommitFailedError:
+    hint = 'the last good commit stays good; on_failure="continue" would go on'
+    return CommitFailedError(text, hint=hint)
 
 
 def as_count(name: str, value: Any) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from mvc import compare_image, outline_image, read_image
+from mvc import NotFoundError, compare_image, outline_image, read_image
 from mvc_hooks.parts.tree import find_changes, format_path, map_leaves, outline
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mvc import Repo
 
 State: TypeAlias = "Mapping[str, Any]"
+
+
+def _lacks_folders(name: str) -> StateSource:
+    raise NotFoundError(f"there is no {name}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,20 +35,26 @@ class StateSource:
         check: returns a line for every difference of a live state; none if it is the same bit for
             bit.
         is_own: whether it holds what this rank alone had.
+        identify: as ``outline``, and each array has the identity of its bytes.
+        folder: returns the state of a folder of the same commit.
     """
 
     outline: Callable[[], dict[str, Any]]
     load: Callable[[State], dict[str, Any]]
     check: Callable[[State], tuple[str, ...]]
     is_own: bool = False
+    identify: Callable[[], dict[str, Any]] = dict
+    folder: Callable[[str], StateSource] = _lacks_folders
 
 
-def from_commit(repo: Repo, revision: str) -> StateSource:
-    """Return the state of a commit; every byte is hashed as it is read, or compared."""
+def from_commit(repo: Repo, revision: str, folder: str | None = None) -> StateSource:
+    """Return the state of a commit, or of a folder of it; every byte is hashed as it is read, or compared."""
     return StateSource(
-        outline=partial(repo.outline_state, revision),
-        load=lambda into: repo.load_state(revision, into=into),
-        check=lambda state: repo.verify_state(state, revision).differences,
+        outline=partial(repo.outline_state, revision, folder=folder),
+        load=lambda into: repo.load_state(revision, into=into, folder=folder),
+        check=lambda state: repo.verify_state(state, revision, folder=folder).differences,
+        identify=partial(repo.outline_state, revision, folder=folder, with_content=True),
+        folder=partial(from_commit, repo, revision),
     )
 
 

@@ -1,115 +1,139 @@
-"""What belongs to one rank of a run: captured with the state that all share, and found again.
+"""What belongs to one rank of a run, told apart from what all ranks share.
 
-In data-parallel training every rank holds the same model and the same optimizer state, so rank 0
-commits them for all. A commit holds rank 0's state, stored where that of a single process would be,
-and what differs on the other ranks: generators, the position in the data, gradients that accumulate
-and are not averaged yet, errors of a compressing hook, and buffers that their batches changed. Under
-``ranks`` are, for each other rank, the parts and buffers in which it differs from rank 0:
-``{"2": [{"at": ["rng"], "value": ...}, ...]}``.
+Parameters and optimizer state are the same everywhere, or DTensors, of which each rank has a part. A
+rank's own are generators, the position in the data, gradients that accumulate and are not averaged
+yet, errors of a compressing hook, and buffers that its batches changed. Those of rank 0 lie where those
+of a single process would be. The other ranks' are states of their own, ``ranks/1/state.json`` and
+so on, of *pieces*: ``{"pieces": [{"at": ["rng"], "value": ...}, ...]}``. DTensors among them are
+shared like all DTensors: ``shared`` says where, and the value has None there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.distributed import DistributedSampler
 
-from mvc import ConflictError
+from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
-from mvc_hooks.parts.sources import StateSource
-from mvc_hooks.parts.tree import find_at, map_tensors
-from mvc_hooks.ranks.replicas import check_replicas, digest_state
-from mvc_hooks.ranks.stored import RANKS, RankSource
+from mvc_hooks.parts.reach import find_reachable
+from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, walk_leaves
+from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.parts.tree import Steps
 
 
-class RankState:
-    """Gathers the pieces of all ranks, and finds this rank's among them."""
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """A captured state as one rank commits it.
 
-    def __init__(self, ranks: Ranks, parts: Mapping[str, Part]) -> None:
-        self._ranks, self._parts = ranks, parts
-        self._is_checked = False
+    Attributes:
+        shared: the state of all ranks; that of rank 0 has its own in it.
+        own: what a rank other than 0 has besides, or None.
+        private: top-level names that rank 0 alone has in ``shared``.
+        first: paths in ``shared``, the same on all ranks, where the arrays of rank 0 count.
+    """
 
-    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state, on rank 0 with the pieces of all ranks; every rank must call it."""
-        ranks = self._ranks
-        if ranks.is_alone:
-            return state
-        if not self._is_checked:
-            check_replicas(ranks, self._parts, state)
-            self._is_checked = True
-        mine = {path: find_at(state, path) for path in self._own_paths(state)}
-        # Hashes first: most pieces are the same everywhere, and need not travel or be stored.
-        digests = {path: digest_state(value) for path, value in mine.items()}
-        theirs = ranks.share(digests)
-        pieces = [
-            {
-                "at": list(path),
-                "value": map_tensors(mine[path], lambda tensor: tensor.detach().cpu()),
-            }
-            for path, digest in digests.items()
-            if theirs.get(path) != digest
-        ]
-        gathered = ranks.collect(pieces)
-        if not ranks.is_first:
-            return state
-        others = {str(rank): one for rank, one in enumerate(gathered) if rank}
-        return {**state, RANKS: {"size": ranks.size, **others}}
+    shared: dict[str, Any]
+    rank: int = 0
+    ranks: int = 1
+    own: dict[str, Any] | None = None
+    private: tuple[str, ...] = ()
+    first: tuple[Steps, ...] = ()
 
-    def open(
-        self, source: StateSource, allow: Sequence[str]
-    ) -> tuple[StateSource, Collection[str]]:
-        """Return the state as this rank has it, and which parts of it are not stored."""
-        if source.is_own:
-            return source, ()
-        outline = source.outline()
-        stored = outline.get(RANKS)
-        size = stored.get("size") if isinstance(stored, dict) else 1
-        if size != self._ranks.size and RANKS not in allow:
-            raise ConflictError(
-                f"the run has {_count(self._ranks.size)}, but the commit was made by {_count(size)}",
-                hint=f'start as many ranks, or pass allow=["{RANKS}"]: each then goes on with the '
-                "position in the data and the random numbers that it has now",
-            )
-        is_known = type(size) is int and self._ranks.rank < size
-        unknown = () if is_known else {str(path[0]) for path in self._own_parts()}
-        if stored is None:
-            return source, unknown
-        mine = RankSource(source, outline, self._ranks.rank)
-        return StateSource(mine.outline, mine.load, mine.check), unknown
+    def terms(self) -> dict[str, Any]:
+        """Return what ``mvc.layout_state`` is told besides the shared state."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shared"}
 
-    def _own_parts(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the paths of the parts that may differ from rank to rank."""
-        for entry in flatten_parts(self._parts):
-            is_same = isinstance(entry.part, (ModulePart, OptimizerPart))
-            if not (is_same or entry.path[0] == DETAILS or _is_shared(entry.part)):
-                yield entry.path
 
-    def _own_paths(self, state: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Yield the paths at which the state may differ from rank to rank."""
-        for entry in flatten_parts(self._parts):
+class OwnParts:
+    """Which parts of a run may differ from rank to rank."""
+
+    def __init__(self, parts: Mapping[str, Part], extras: Collection[str] = ()) -> None:
+        """Take the parts, and top-level names that rank 0 alone has to commit."""
+        self._extras = tuple(extras)
+        self._modules: list[tuple[Steps, ModulePart]] = []
+        self.parts: dict[Steps, Part] = {}
+        shared: set[object] = set()
+        for entry in flatten_parts(parts):
             if isinstance(entry.part, ModulePart):
-                params = entry.part.module.named_parameters(remove_duplicate=False)
-                names = {clean_name(name) for name, _ in params}
-                held = find_at(state, entry.path)
-                yield from ((*entry.path, name) for name in held if name not in names)
-        yield from self._own_parts()
+                self._modules.append((entry.path, entry.part))
+            is_same = isinstance(entry.part, (ModulePart, OptimizerPart)) or _is_same(entry.part)
+            if is_same or entry.path[0] == DETAILS:
+                shared.add(entry.path[0])
+            else:
+                self.parts[entry.path] = entry.part
+        self.names = {str(path[0]) for path in self.parts if path[0] not in shared}
+        """Top-level names below which everything belongs to one rank."""
+        self._buffers: dict[Steps, tuple[object, list[Steps]]] = {}
+        self._loaders: list[Any] = []
+        self._split: list[list[object]] = []
+
+    def find(self, state: Mapping[str, Any]) -> list[Steps]:
+        """Return the paths at which a captured state may differ from rank to rank."""
+        found = []
+        for path, part in self._modules:
+            found += self._find_buffers(path, part, find_at(state, path))
+        return [*found, *self.parts]
+
+    def _find_buffers(self, path: Steps, part: ModulePart, held: Mapping[str, Any]) -> list[Steps]:
+        """Return the entries of a state dict that are no parameters; looked up when its names change."""
+        names, buffers = self._buffers.get(path, (None, []))
+        if names != held.keys():
+            params = part.module.named_parameters(remove_duplicate=False)
+            known = {clean_name(name) for name, _ in params}
+            buffers = [(*path, name) for name in held if name not in known]
+            self._buffers[path] = dict.fromkeys(held).keys(), buffers
+        return buffers
+
+    def view(self, state: Mapping[str, Any], rank: int, size: int) -> RankView:
+        """Return a captured state as that rank commits it."""
+        paths = self.find(state)
+        mixed = {name for name in self.names if _has_shards(state.get(name))}
+        names = self.names - mixed
+        first = (*(path for path in paths if path[0] not in names), (DETAILS,))
+        private = (*sorted(names), *self._extras)
+        if rank == 0:
+            shared = {**state, RANKS: self._describe(size)}
+            return RankView(shared, 0, size, None, private, first)
+        shared = {name: value for name, value in state.items() if name not in private}
+        found = ((path, find_at(state, path)) for path in paths)
+        own = {PIECES: [make_piece(path, value) for path, value in found if value is not ABSENT]}
+        return RankView(shared, rank, size, own, (), first)
+
+    def _describe(self, size: int) -> dict[str, Any]:
+        """Return what a commit says about its ranks."""
+        loaders = [one.loader for one in self.parts.values() if isinstance(one, DataPart)]
+        # A library may bind them late. Looking into them takes a while.
+        if list(map(id, self._loaders)) != list(map(id, loaders)):
+            self._loaders = loaders
+            self._split = [list(path) for path, part in self.parts.items() if splits_data(part)]
+        return {"size": size, **({"split": self._split} if self._split else {})}
 
 
-def _is_shared(part: Part) -> bool:
+def splits_data(part: Part) -> bool:
+    """Return whether a loader gives every rank a share of the data that depends on their number."""
+    if not isinstance(part, DataPart):
+        return False
+    found = find_reachable(part.loader, (DistributedSampler,))
+    return any(one.num_replicas > 1 for one in found.values())
+
+
+def _has_shards(value: object) -> bool:
+    return any(is_sharded(leaf) for _, leaf in walk_leaves(value))
+
+
+def _is_same(part: Part) -> bool:
     """Return whether a part is the same on every rank because of what it is computed from."""
     value = getattr(part, "_value", None)
     return isinstance(value, (Optimizer, LRScheduler, torch.amp.GradScaler))
-
-
-def _count(size: object) -> str:
-    return f"{size} rank" if size == 1 else f"{size} ranks"

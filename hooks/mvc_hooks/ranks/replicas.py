@@ -1,4 +1,8 @@
-"""Are the ranks replicas of one model? A run of another kind would come back wrong."""
+"""Do the ranks hold one model? A run in which each has its own would come back wrong.
+
+Whole tensors have to be the same on all ranks, parts of DTensors on those that hold the same part. The
+bytes are compared once, before the first commit, the forms again whenever a commit has failed.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +14,72 @@ from mvc import UnsupportedError
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import flatten_parts
-from mvc_hooks.parts.tree import find_at, format_path, list_items, read_bits
+from mvc_hooks.parts.tree import (
+    find_at,
+    format_path,
+    is_array,
+    is_sharded,
+    list_items,
+    map_leaves,
+    outline,
+    read_bits,
+    walk_leaves,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.ranks.own import RankView
+
+_HINT = (
+    "every rank of a run has the same parts, and trains one model: wrap it in DistributedDataParallel, "
+    "or shard it with fully_shard or parallelize_module"
+)
 
 
 def check_replicas(ranks: Ranks, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
     """Compare parameters and optimizer state of all ranks; UnsupportedError names what differs."""
-    found: dict[str, bytes] = {}
+    every = ranks.exchange(dict(_digest_parts(parts, state)))
+    seen: dict[tuple[str, str], tuple[int, bytes]] = {}
+    for rank, found in enumerate(every):
+        for name in {**every[0], **found}:
+            other, (place, digest) = 0, found.get(name, ("", b""))
+            if name in every[0] and name in found:
+                other, expected = seen.setdefault((name, place), (rank, digest))
+                if digest == expected:
+                    continue
+            raise UnsupportedError(
+                f"{name} differs between rank {other} and rank {rank}", hint=_HINT
+            )
+
+
+def _digest_parts(
+    parts: Mapping[str, Part], state: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[str, bytes]]]:
+    """Yield name, which part of it is here, and a hash of that; what is not sharded is here whole."""
     for entry in flatten_parts(parts):
         if isinstance(entry.part, ModulePart):
             for name, param in entry.part.module.named_parameters():
-                found[format_path((*entry.path, name))] = digest_state(param)
+                yield from _digest_value((*entry.path, name), param)
         elif isinstance(entry.part, OptimizerPart):
-            found[format_path(entry.path)] = digest_state(find_at(state, entry.path))
-    every = ranks.exchange(found)
-    for rank, other in enumerate(every):
-        for name in {**every[0], **other}:
-            if every[0].get(name) != other.get(name):
-                raise UnsupportedError(
-                    f"{name} differs between rank 0 and rank {rank}",
-                    hint="ranks are committed as replicas of one model; wrap it in "
-                    "DistributedDataParallel",
-                )
+            yield from _digest_value(entry.path, find_at(state, entry.path))
+
+
+def _digest_value(path: Steps, value: Any) -> Iterator[tuple[str, tuple[str, bytes]]]:
+    for place, leaf in walk_leaves(value):
+        if is_sharded(leaf):
+            yield format_path((*path, *place)), (_name_box(leaf), digest_state(leaf))
+    rest = map_leaves(value, lambda leaf, _: None if is_sharded(leaf) else leaf)
+    if rest is not None:
+        yield format_path(path), ("", digest_state(rest))
+
+
+def _name_box(shard: Any) -> str:
+    boxes = [(list(one.offsets), list(one.sizes)) for one in shard.__create_chunk_list__()]
+    return f"{shard.dtype} {list(shard.shape)} {boxes}"
 
 
 def digest_state(value: Any) -> bytes:
@@ -53,3 +96,23 @@ def digest_state(value: Any) -> bytes:
         hasher.update(repr(key).encode())
         hasher.update(digest_state(item))
     return hasher.digest()
+
+
+def find_difference(ranks: Ranks, view: RankView) -> str | None:
+    """Return in words where the forms of the ranks' states first differ; every rank must call it."""
+    forms = [
+        (format_path(path), f"{outline(leaf)}{getattr(leaf, 'placements', '')}")
+        for path, leaf in walk_leaves(view.shared)
+        if path[0] not in view.private and is_array(leaf)
+    ]
+    digests = ranks.exchange(digest_state(forms))
+    other = next((rank for rank, one in enumerate(digests) if one != digests[0]), None)
+    if other is None:
+        return None
+    every = ranks.exchange(forms if ranks.rank in (0, other) else None)
+    ours, theirs = dict(every[0]), dict(every[other])
+    for path in {**ours, **theirs}:
+        if ours.get(path) != theirs.get(path):
+            here, there = (one.get(path, "missing") for one in (ours, theirs))
+            return f"{path} is {here} on rank 0 and {there} on rank {other}"
+    return f"rank {other} has its tensors in another order than rank 0"

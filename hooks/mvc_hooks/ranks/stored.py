@@ -1,61 +1,67 @@
-"""The state of one rank, as a commit of all ranks has it."""
+"""The state of one rank, as a commit of all ranks has it: that of rank 0, with pieces of its own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.parts.tree import ABSENT, edit_at, find_at, order_like
+from mvc_hooks.ranks.pieces import PIECES, RANKS, overlay, parse_pieces, pick, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc_hooks.parts.sources import StateSource
-
-RANKS = "ranks"
-"""The top-level name of the pieces of ranks other than 0."""
+    from mvc_hooks.ranks.pieces import Piece
 
 
 class RankSource:
-    """A state as one rank has it: rank 0's, with the pieces of that rank."""
+    """The state of a rank; ``own`` is where its pieces are, None if they are in the one state."""
 
-    def __init__(self, source: StateSource, outline: dict[str, Any], rank: int) -> None:
-        self._source, self._rank = source, str(rank)
-        self._outline = outline
-        self._base: dict[str, Any] = {}
+    def __init__(self, base: StateSource, own: StateSource | None, rank: int) -> None:
+        self._base, self._own, self._rank = base, own, rank
+        self._stored: dict[str, Any] = {}
+        self._pieces: dict[str, Any] = {}
 
     def outline(self) -> dict[str, Any]:
         """Return its structure."""
-        return _overlay(self._outline, self._rank)
+        return overlay(*self._outline())
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return it; live tensors at this rank's own pieces are not filled here."""
-        # The source would fill them with the values of rank 0.
-        for path, _ in _pieces(self._outline, self._rank):
-            if find_at(into, path) is not ABSENT:
-                into = edit_at(into, path, None if type(path[-1]) is int else ABSENT)
-        self._base = self._source.load(into)
-        return _overlay(self._base, self._rank)
+        """Return it; older commits do not fill the live tensors at this rank's own pieces."""
+        _, pieces = self._outline()
+        # The source would fill what is at pieces with the values of rank 0.
+        self._stored = self._base.load(spare(into, pieces))
+        if self._own is None:
+            self._pieces = {PIECES: self._find_inside(self._stored)}
+        else:
+            self._pieces = self._own.load(pick(into, pieces))
+        return overlay(self._stored, parse_pieces(self._pieces[PIECES]))
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
         """Return a line for every difference of a live state of this rank."""
         # Put this rank's values where the commit has them, and rank 0's back in their places.
-        whole: Any = {**state, RANKS: self._base[RANKS]}
-        for number, (path, _) in enumerate(_pieces(self._base, self._rank)):
-            whole = edit_at(whole, (RANKS, self._rank, number, "value"), find_at(state, path))
-            whole = edit_at(whole, path, find_at(self._base, path))
-        return self._source.check(order_like(whole, self._base))
+        whole: Any = {**state, RANKS: self._stored[RANKS]}
+        mine: Any = self._pieces
+        for number, piece in enumerate(parse_pieces(mine[PIECES])):
+            live = find_at(state, piece.path)
+            mine = edit_at(mine, (PIECES, number, "value"), piece.under(live))
+            base = find_at(self._stored, piece.path)
+            whole = edit_at(whole, piece.path, piece.back(base, live))
+        if self._own is None:
+            if mine[PIECES]:
+                whole = edit_at(whole, (RANKS, str(self._rank)), mine[PIECES])
+            return self._base.check(order_like(whole, self._stored))
+        return (
+            *self._base.check(order_like(whole, self._stored)),
+            *self._own.check(order_like(mine, self._pieces)),
+        )
 
+    def _find_inside(self, state: Mapping[str, Any]) -> Any:
+        found = find_at(state, (RANKS, str(self._rank)))
+        return [] if found is ABSENT else found
 
-def _pieces(state: Mapping[str, Any], rank: str) -> list[tuple[tuple[Any, ...], Any]]:
-    pieces = find_at(state, (RANKS, rank))
-    if not isinstance(pieces, list):
-        return []
-    return [(tuple(one["at"]), one["value"]) for one in pieces]
-
-
-def _overlay(state: dict[str, Any], rank: str) -> dict[str, Any]:
-    pieces = _pieces(state, rank)
-    result: Any = {name: value for name, value in state.items() if name != RANKS}
-    for path, value in pieces:
-        result = edit_at(result, path, value)
-    return dict(result)
+    def _outline(self) -> tuple[dict[str, Any], list[Piece]]:
+        outline = self._base.outline()
+        if self._own is None:
+            return outline, parse_pieces(self._find_inside(outline))
+        return outline, parse_pieces(self._own.outline().get(PIECES))

@@ -10,7 +10,7 @@ from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.ranks.stored import RANKS
+from mvc_hooks.ranks.pieces import RANKS
 from mvc_hooks.replay.report import FirstDifference, ReplayReport, compare_run
 from mvc_hooks.replay.stretch import find_stretch
 from mvc_hooks.run.live import LiveRun

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +25,8 @@ from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import to_local, walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks.group import Ranks
-from mvc_hooks.ranks.own import RankState
-from mvc_hooks.ranks.stored import RANKS
+from mvc_hooks.ranks.pieces import RANKS
+from mvc_hooks.ranks.state import RankState
 from mvc_hooks.run.audit import StateWatch
 from mvc_hooks.run.doubts import (
     HALF_STEP,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.ranks.own import RankView
     from mvc_hooks.snapshot.copying import Fence
 
 RUN, ENVIRONMENT = "run", "environment"
@@ -157,7 +159,7 @@ class LiveRun:
         self.counters = Counters()
         self.environment = self.read_environment()
         self.is_clean = True
-        self._ranks = RankState(ranks or Ranks(), self.parts)
+        self._ranks = RankState(ranks or Ranks(), self.parts, EXTRAS)
         self._guard = StepGuard(self._optimizers)
         self._strays = StrayWatch()
         self._fences: list[Fence] = []
@@ -273,18 +275,22 @@ class LiveRun:
 
     # The state.
 
-    def capture(self, extras: Mapping[str, object], *, gather: bool = True) -> dict[str, object]:
-        """Return the whole state; tensors are the live ones.
-
-        To ``gather`` the pieces of all ranks on rank 0, every rank must call this.
-        """
-        state: dict[str, object] = {
+    def capture(self, extras: Mapping[str, object]) -> dict[str, object]:
+        """Return the whole state of this rank; tensors are the live ones."""
+        return {
             **self._capture_parts(),
             RUN: asdict(self.counters),
             ENVIRONMENT: self.environment,
             **extras,
         }
-        return self._ranks.gather(state) if gather else state
+
+    def view(self, extras: Mapping[str, object]) -> RankView:
+        """Return the state as this rank commits it; the first time every rank must call this."""
+        return self._ranks.view(self.capture(extras))
+
+    def find_difference(self) -> str | None:
+        """Return in words how the state of another rank differs in form; every rank must call it."""
+        return self._ranks.find_difference(capture_parts(self.parts))
 
     def _capture_parts(self) -> dict[str, Any]:
         state = capture_parts(self.parts)
@@ -296,7 +302,7 @@ class LiveRun:
     ) -> StoredRun:
         """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
         extras = {name: ValuePart(name, None) for name in EXTRAS}
-        source, unknown = self._ranks.open(source, allow)
+        source, unknown = self._ranks.open(source, allow, partial(capture_parts, self.parts))
         leave: Collection[str] = {*unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])

@@ -79,7 +79,7 @@ class MemoryPool:
         If memory is in use, it waits until that is back, and perhaps large enough.
         """
         layout = self.lay_out(state, **terms)
-        self._wanted_bytes = layout.size_bytes
+        self._wanted_bytes = layout.size_bytes + len(layout.form or b"")
         self._start_preparing()
 
     def lay_out(self, state: Mapping[str, object], **terms: Any) -> StateLayout:

@@ -1,0 +1,148 @@
+"""What belongs to each rank, when a run goes on with another number of ranks.
+
+The state of all ranks does not depend on their number. What belongs to one rank does: with fewer ranks
+some of it has nowhere to go, and with more there is none for the new ones, unless all ranks had the same.
+A position in data that is divided among the ranks is one of that number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc import FormatError
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.make import RNG
+from mvc_hooks.parts.rng import GeneratorPart, RngPart
+from mvc_hooks.parts.tree import ABSENT, find_at, format_path, has_arrays
+from mvc_hooks.ranks.own import splits_data
+from mvc_hooks.ranks.pieces import PIECES, RANKS, parse_pieces
+from mvc_hooks.ranks.replicas import digest_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.parts.tree import Steps
+
+_MOST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What at a path the ranks would lose, or what the commit does not have for them."""
+
+    path: Steps
+    ranks: tuple[int, ...]
+    is_missing: bool = False
+
+
+def count_ranks(outline: Mapping[str, Any]) -> object:
+    """Return how many ranks made a commit, as it says."""
+    stored = outline.get(RANKS)
+    return stored.get("size") if isinstance(stored, dict) else 1
+
+
+def has_folder(outline: Mapping[str, Any], rank: int) -> bool:
+    """Return whether what a rank has of its own is in a folder, and not in the one state."""
+    return rank > 0 and str(rank) not in outline.get(RANKS, {str(rank): ()})
+
+
+def find_losses(
+    source: StateSource, parts: Mapping[Steps, Part], paths: Sequence[Steps], size: int
+) -> list[Loss]:
+    """Return what would be lost in a run with ``size`` ranks; the live run's own is at ``paths``."""
+    outline = source.identify()
+    stored = count_ranks(outline)
+    if type(stored) is not int:
+        raise FormatError("the commit does not say how many ranks made it")
+    pieces = [_find_pieces(source, outline, rank) for rank in range(stored)]
+    known = dict.fromkeys([*paths, *(path for one in pieces for path in one)])
+    losses = []
+    for path in known:
+        base = find_at(outline, path)
+        values = [digest_state(one.get(path, base)) for one in pieces]
+        part = parts.get(path)
+        if _is_split(outline, path, part):
+            losses.append(Loss(path, tuple(range(stored))))
+            losses.append(Loss(path, tuple(range(stored, size)), is_missing=True))
+        elif size < stored:
+            lost = [rank for rank in range(size, stored) if values[rank] not in values[:size]]
+            losses.append(Loss(path, tuple(lost)))
+        elif len(set(values)) > 1 or (stored == 1 and _is_of_one(base, part)):
+            losses.append(Loss(path, tuple(range(stored, size)), is_missing=True))
+    return [loss for loss in losses if loss.ranks]
+
+
+def _find_pieces(source: StateSource, outline: Mapping[str, Any], rank: int) -> dict[Steps, Any]:
+    """Return what the commit has of a rank in place of rank 0's."""
+    if has_folder(outline, rank):
+        stored = source.folder(f"{RANKS}/{rank}").identify().get(PIECES)
+    else:
+        stored = find_at(outline, (RANKS, str(rank)))
+    return {one.path: one.value for one in parse_pieces([] if stored is ABSENT else stored)}
+
+
+def _is_split(outline: Mapping[str, Any], path: Steps, part: Part | None) -> bool:
+    """Return whether a position is one in data that is divided among the ranks."""
+    split = find_at(outline, (RANKS, "split"))
+    is_split = list(path) in split if isinstance(split, list) else False
+    is_split = is_split or (part is not None and splits_data(part))
+    return is_split and find_at(outline, (*path, "batches_drawn")) not in (0, ABSENT)
+
+
+def _is_of_one(value: Any, part: Part | None) -> bool:
+    """Return whether what one process had was not meant for several."""
+    if isinstance(part, DataPart):
+        return bool(find_at(value, ("batches_drawn",)) != 0)
+    if isinstance(part, GradsPart):
+        return has_arrays(value)
+    return isinstance(part, (RngPart, GeneratorPart))
+
+
+def explain(losses: Iterable[Loss], parts: Mapping[Steps, Part]) -> str:
+    """Return in words what is lost: ``the generators of ranks 2 and 3 would be lost``."""
+    named: dict[tuple[bool, tuple[int, ...]], dict[str, None]] = {}
+    for loss in losses:
+        names = named.setdefault((loss.is_missing, loss.ranks), {})
+        names[_name(loss.path, parts.get(loss.path))] = None
+    return "; ".join(
+        f"it has {_join(names, 'no ')} of {_spell(ranks)}"
+        if is_missing
+        else f"{_join(names, 'the ')} of {_spell(ranks)} would be lost"
+        for (is_missing, ranks), names in named.items()
+    )
+
+
+def _name(path: Steps, part: Part | None) -> str:
+    if isinstance(part, (RngPart, GeneratorPart)) or path == (RNG,):
+        return "generators"
+    if isinstance(part, DataPart):
+        return "position in the data"
+    if isinstance(part, GradsPart):
+        return "accumulated gradients"
+    if part is None and len(path) > 1:
+        return f"buffers of {format_path(path[:-1])}"
+    return f"state of {format_path(path)}"
+
+
+def _spell(ranks: Sequence[int]) -> str:
+    """Return ranks as a text: ``ranks 1 to 3 and 7``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words: list[str] = []
+    for run in runs:
+        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)  # noqa: PLR2004
+    return f"rank{'s' * (len(ranks) > 1)} {_join(words)}"
+
+
+def _join(words: Iterable[str], before: str = "") -> str:
+    each = [before + word for word in words]
+    each = [*each[:_MOST], "more"] if len(each) > _MOST else each
+    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)
