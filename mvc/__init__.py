@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mvc.workspace.models import Model
     from mvc.workspace.stored_share import StoredShare, parse_stored_share
     from mvc.workspace.tensors import ModelTensor
+    from mvc.workspace.whereabouts import Whereabouts, choose_senders
 
 __getattr__ = lazy_names(
     __name__,
@@ -64,6 +65,7 @@ __getattr__ = lazy_names(
         "mvc.workspace.models": "Model",
         "mvc.workspace.stored_share": "StoredShare parse_stored_share",
         "mvc.workspace.tensors": "ModelTensor",
+        "mvc.workspace.whereabouts": "Whereabouts choose_senders",
     },
 )
 
@@ -92,8 +94,10 @@ __all__ = [
     "StoredState",
     "UnsupportedError",
     "UsageError",
+    "Whereabouts",
     "WriteCounts",
     "__version__",
+    "choose_senders",
     "clone",
     "compare",
     "compare_image",

@@ -32,6 +32,7 @@ first_parent=False, progress=None)
 bisect_step(self)
 blame(self, revision='HEAD', *, tensors=None, paths=(), samples=24, compute=False, progress=None)
 branches(self, *, remote=False)
+bring_commit(self, commit)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
@@ -73,9 +74,11 @@ gc_remote(self, remote=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
 init(cls, path='.', *, branch='main', store=None)
 is_repack_due(self)
+leave_mark(self)
 list_remote(self, remote=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None, folder=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
+look_for_mark(self, mark)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
 merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, tokenizer=None, \
@@ -134,7 +137,7 @@ stash_clear(self)
 stash_drop(self, number=0)
 stashes(self)
 status(self, *, untracked=True, ignored=False)
-store_share(self, share, peers, *, branch=None, delta=None, progress=None)
+store_share(self, share, peers, *, branch=None, delta=None, send=False, progress=None)
 switch(self, branch, *, create=False, start=None, force=False, progress=None)
 tag_message(self, name)
 tags(self)
@@ -258,8 +261,9 @@ def test_names_of_mvc():
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
+        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Whereabouts", "WriteCounts",
+        "__version__", "choose_senders", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip

@@ -85,6 +85,20 @@ def keep_up(context: Context, result: CommitResult) -> CommitResult:
     return result
 
 
+def tidy_up(context: Context, newest: GitId) -> None:
+    """Do after a commit of several writers what could not be done while they held the sweep lock.
+
+    That is to join small files, and to remove what is too much here if a store has it.
+    """
+    with contextlib.suppress(OSError, MvcError):  # the next commit tries again
+        gather(context, newest)
+        store = context.history.get_config(STORE)
+        if store is not None:
+            from mvc.operations.only_store import trim  # noqa: PLC0415  few have one
+
+            trim(context, store)
+
+
 def gather(context: Context, newest: GitId) -> None:
     """Join small packs and loose objects if there are many; ``newest`` is a commit made just now.
 

@@ -13,12 +13,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.values import WriteCounts
-from mvc.errors import ConflictError, FormatError
+from mvc.errors import ConflictError, FormatError, StorageError
 from mvc.formats.manifest import Manifest, StoredSegment, cut_sizes
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import MODE_FILE, TreeEntry
-from mvc.ids import ChunkId
+from mvc.ids import ChunkId, split_ids
 from mvc.numbers.figures import Health
+from mvc.operations.aftercare import tidy_up
 from mvc.operations.commit_state import commit_files, find_place, store_state_file
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
@@ -32,7 +33,7 @@ from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.kept_health import keep_files
 from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.own_masters import OwnMasters
-from mvc.workspace.stored_share import ID_BYTES, StoredShare
+from mvc.workspace.stored_share import ID_BYTES, StoredShare, list_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.layout import FileLayout, Segment
+    from mvc.ids import PackId
     from mvc.progress import ByteProgress
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
@@ -61,14 +63,26 @@ def store_share(
     *,
     branch: str | None = None,
     delta: bool | None = None,
+    send: bool = False,
     progress: ByteProgress = None,
 ) -> Iterator[StoredShare]:
     """Store the chunks that a rank owns, durably; until the end of the block no sweep takes them."""
+    from mvc.operations import send_share  # noqa: PLC0415  brings what travels, commits need none
+
     with context.history.no_sweep():
-        tip = find_place(context, branch, None).tip
+        place = find_place(context, branch, None)
+        tip = send_share.follow_store(context, branch) if send else place.tip
         base = context.history.read_tree(tip) if tip is not None else {}
         mode = context.delta_mode(insist=delta)
-        yield _ShareWriter(context, share, open_files(share, peers), base).store(mode, progress)
+        writer = _ShareWriter(context, share, open_files(share, peers), base)
+        stored = writer.store(mode, progress)
+        if send:
+            packs = send_share.send_share(context, list_ids(stored), writer.packs)
+            stored = replace(stored, packs=packs)
+        yield stored
+    newest = tip if send else find_place(context, branch, None).tip
+    if newest is not None:  # the last rank to leave is alone, and none is before
+        tidy_up(context, newest)
 
 
 class _ShareWriter:
@@ -84,6 +98,7 @@ class _ShareWriter:
         self._context, self._share, self._files, self._base = context, share, files, base
         self._masters = OwnMasters(share, files, context.chunk_bytes)
         self._ids: dict[int, list[ChunkId]] = {}
+        self.packs: list[PackId] = []
 
     def store(self, mode: DeltaMode, progress: ByteProgress) -> StoredShare:
         """Store everything; return what is to be told."""
@@ -93,7 +108,11 @@ class _ShareWriter:
             relatives = Relatives(context, writer, self._base, self._files)
             health = SessionHealth(context, writer)
             cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
-            own = {file.path: store_state_file(cutter, file)[0] for file in _open_own(share)}
+            own, own_health = {}, {}
+            for file in _open_own(share):
+                own[file.path], is_measured = store_state_file(cutter, file)
+                if is_measured:
+                    own_health[file.path] = health.total
             if share.rank == FIRST:
                 for path, layout in layouts.items():
                     gaps += cutter.store_gaps(self._files[path], layout)
@@ -102,6 +121,7 @@ class _ShareWriter:
                 for path in masters_first(list(layouts), layouts)
             }
         health.keep()
+        self.packs = writer.packs
         ids = (one for array in sorted(self._ids) for one in self._ids[array])
         return StoredShare(
             share.rank,
@@ -111,6 +131,7 @@ class _ShareWriter:
             tuple(totals[path] for path in layouts),
             own,
             writer.counts,
+            own_health,
         )
 
     def _store_file(self, cutter: Cutter, path: str, layout: FileLayout) -> Health:
@@ -187,16 +208,19 @@ def commit_shares(
     by_rank = _check_shares(context, share, stored)
     manifests = _join_manifests(context, share, by_rank)
     own = {path: data for one in by_rank for path, data in one.files.items()}
+    own_health = {path: found for one in by_rank for path, found in one.own_health.items()}
+    _check_stored(context, by_rank)
 
     def write(*_: object) -> tuple[dict[str, TreeEntry], WriteCounts]:
         data = {path: encode_manifest(one) for path, one in manifests.items()} | own
         blobs = {path: context.history.write_blob(one) for path, one in data.items()}
         totals = zip(manifests, zip(*(one.health for one in by_rank), strict=True), strict=True)
-        keep_files(context, {blobs[path]: sum(parts, Health()) for path, parts in totals})
+        found = {path: sum(parts, Health()) for path, parts in totals} | own_health
+        keep_files(context, {blobs[path]: one for path, one in found.items() if path in blobs})
         entries = {path: TreeEntry(MODE_FILE, blob) for path, blob in blobs.items()}
         return entries, _add_counts([one.counts for one in by_rank])
 
-    return commit_files(
+    result = commit_files(
         context,
         [*manifests, *own],
         write,
@@ -207,6 +231,8 @@ def commit_shares(
         describe=describe,
         no_gate=no_gate,
     )
+    elsewhere_bytes = sum(one.counts.stored_bytes for one in by_rank if one.packs)
+    return replace(result, written_bytes=result.written_bytes + elsewhere_bytes)
 
 
 def _check_shares(
@@ -232,6 +258,22 @@ def _check_shares(
         if len(one.health) != len(share.plan.layouts):
             raise FormatError(f"the stored share of rank {one.rank} has other files than its form")
     return by_rank
+
+
+def _check_stored(context: Context, shares: Sequence[StoredShare]) -> None:
+    """Check that all chunks are here, or on the store if their rank has sent them."""
+    store = context.here
+    for one in shares:
+        ids = () if one.packs else list(split_ids(list_ids(one).tobytes()))
+        if not (store.contains_all(ids) or (store.refresh() and store.contains_all(ids))):
+            raise StorageError(
+                f"rank {one.rank} has stored chunks that are not in this repository",
+                hint="all ranks need a folder that all of them see, or a common store",
+            )
+    if any(one.packs for one in shares):
+        from mvc.operations.send_share import take_brought  # noqa: PLC0415  few runs need it
+
+        take_brought(context, shares)
 
 
 def _join_manifests(

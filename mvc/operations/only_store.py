@@ -117,7 +117,7 @@ def send_commit(context: Context, branch: str | None) -> str | None:
     except OSError as error:  # the commit stands, whatever it is
         return str(error)
     with contextlib.suppress(OSError, MvcError):  # the next commit tries again
-        _trim(context, remote)
+        trim(context, remote)
     return None
 
 
@@ -146,7 +146,7 @@ def _was_left(context: Context, name: str, old: GitId) -> bool:
     return any(old in (entry.old, entry.new) for entry in context.history.read_reflog(name))
 
 
-def _trim(context: Context, remote: str) -> None:
+def trim(context: Context, remote: str) -> None:
     """Remove the oldest content here that the store has, if it is more than ``cache.size``.
 
     Nothing is removed while others write: the next commit does it.

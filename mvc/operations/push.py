@@ -13,9 +13,11 @@ from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, map_first, parse_refspec
+from mvc.remotes.brought import find_brought, forget_brought, read_brought
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history
+from mvc.remotes.promised import remember_packs
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Listing, Root, with_packs
@@ -252,6 +254,8 @@ def send(
         MovedError: the remote changed in a way that makes a new plan necessary.
     """
     listing = there.roots.read_listing(root)
+    noted = read_brought(there)
+    brought = find_brought(there, noted, root, listing)
     tips = [*tips, *(move.new for move in changes if move.new is not None)]
     entries = list_new(context, tips, root.tips()) if tips else []
     _check_whole(context, entries)
@@ -269,7 +273,7 @@ def send(
             moves.append(RefPush(RELEASED_REF, root.refs.get(RELEASED_REF), told, "updated"))
             entries.extend(list_new(context, [told], root.refs.values()))
 
-    with _scratch_folder(there.folder) as scratch:
+    with sending_folder(there.folder) as scratch:
         packs: dict[PackId, int] = {}
         gone: frozenset[str] = frozenset()
         wanted = list_chunks(context, dict.fromkeys([*entries, *needed]))
@@ -279,7 +283,7 @@ def send(
                 context.here,
                 folder,
                 there.packs,
-                listing.packs,
+                {**listing.packs, **brought},
                 wanted,
                 scratch,
                 accept=accept,
@@ -290,16 +294,21 @@ def send(
             context, there, entries, listing.history, scratch, patience=patience
         )
 
-    sent = Listing(packs, history)
+    added = brought | packs
+    sent = Listing(added, history)
 
     def move(old: Root) -> Root:
         check_base(there.roots, root, old, sent)
         if len(moves) > len(changes) and old.refs.get(RELEASED_REF) != moves[-1].old:
             raise MovedError
-        new = update(with_packs(_move_refs(old, moves), packs, history))
+        new = update(with_packs(_move_refs(old, moves), added, history))
         return there.roots.drop_packs(new, gone | joined) if gone | joined else new
 
-    there.roots.update(move, since_read=True)
+    moved = there.roots.update(move, since_read=True)
+    if noted:  # all that the refs need is named now, so what is not there was not needed
+        remember_packs(there, there.roots.read_listing(moved).packs)
+        forget_brought(there, noted)
+        context.forget_settings()
     return sum(packs.values()) + sum(history.values())
 
 
@@ -315,7 +324,7 @@ def _check_whole(context: Context, entries: Sequence[Entry]) -> None:
 
 
 @contextmanager
-def _scratch_folder(folder: Path) -> Iterator[Path]:
+def sending_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder for packs that are made to be sent; those that kills left are removed."""
     fs.make_dirs(folder)
     with ExitStack() as held:

@@ -68,7 +68,7 @@ def send_content(
     scratch: Path,
     *,
     accept: Callable[[Sequence[ChunkId]], None],
-    patience: int = 1,
+    patience: int | None = 1,
     progress: ByteProgress = None,
 ) -> tuple[dict[PackId, int], frozenset[PackId]]:
     """Upload the packs that a remote lacks to have some chunks.
@@ -81,7 +81,7 @@ def send_content(
         wanted: ids of the chunks, each once.
         scratch: a folder for packs that are made to be sent.
         accept: called first with the chunks that neither side has; raises what they mean.
-        patience: as of ``choose_crowd``.
+        patience: as of ``choose_crowd``; with None no packs of the remote are joined.
         progress: called with bytes sent.
 
     Returns:
@@ -92,7 +92,7 @@ def send_content(
     """
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
-    crowd = _choose_crowd(packs, patience) if plan.size_bytes else {}
+    crowd = _choose_crowd(packs, patience) if patience and plan.size_bytes else {}
     announce(progress, plan.size_bytes + sum(crowd.values()))
     made, gone = _write_packs(store, plan, remote, packs, crowd, scratch)
     files = [(index, folder / pack_key(index.pack)) for index in plan.whole]

@@ -16,6 +16,7 @@ from mvc import fs
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.errors import StorageError, UsageError
 from mvc.ids import ID_BYTES, PackId, is_hex_id
+from mvc.remotes.brought import read_brought
 from mvc.remotes.remote import Remote
 from mvc.remotes.settings import list_remotes
 from mvc.storage.cached import CachedStorage
@@ -119,15 +120,16 @@ class PromisedPacks:
 
     def _known(self) -> dict[PackId, int]:
         if self._packs is None:
-            self._packs = self._recall()
-        if self._packs is None:
-            self._ask()
-            self._packs = self._recall() or {}
+            found = self._recall()
+            if found is None:
+                self._ask()
+                found = self._recall() or {}
+            self._packs = found | read_brought(self._remote)
         elif self._is_stale:
             self._is_stale = False
             with contextlib.suppress(StorageError):  # whoever reads is told
                 self._ask()
-            self._packs = self._recall() or {}
+            self._packs = (self._recall() or {}) | read_brought(self._remote)
         return self._packs
 
     def _recall(self) -> dict[PackId, int] | None:

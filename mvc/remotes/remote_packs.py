@@ -93,6 +93,11 @@ class RemotePacks:
             file.write([data])
             file.publish(index_key(pack))
 
+    def recall(self, packs: Mapping[PackId, int]) -> dict[PackId, int]:
+        """Return those of some packs whose index is here, so that it takes no request to read."""
+        here = {info.key for one in (self._cache, self._local) for info in one.list(PACKS)}
+        return {pack: size for pack, size in packs.items() if index_key(pack) in here}
+
     def keep_indexes(self, packs: Mapping[PackId, int]) -> None:
         """Have the indexes of some packs, given their lengths, whatever happens to packs here.
 

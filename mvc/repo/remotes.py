@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc import operations, remotes
+from mvc import operations, remotes, workspace
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult, RefFetch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mvc.remotes.tracking import Upstream
     from mvc.repo.opening import Progress
     from mvc.storage.probe import ProbeReport
+    from mvc.workspace.whereabouts import Whereabouts
 
 
 class Remotes(OpenRepo):
@@ -246,6 +248,36 @@ class Remotes(OpenRepo):
             limit_bytes_s=limit_bytes_s,
             progress=progress,
         )
+
+    def bring_commit(self, commit: str) -> None:
+        """Have the history of a commit here that another machine of a run has made, and read its content.
+
+        It comes from the store that has the content (``mvc.store``); content itself comes when it is
+        read. Without such a store it has to be here.
+
+        Raises:
+            NotFoundError: it is neither here nor there.
+            StorageError: the store cannot be reached.
+        """
+        operations.send_share.bring_commit(self._context, commit)
+
+    def leave_mark(self) -> AbstractContextManager[str]:
+        """Leave a mark in the repository's folder, which ``look_for_mark`` finds; usable as a context manager.
+
+        It yields the name of the mark, which is there until the end of the block.
+
+        Raises:
+            StorageError: nothing can be written there.
+        """
+        return workspace.whereabouts.leave_mark(self._context)
+
+    def look_for_mark(self, mark: str) -> Whereabouts:
+        """Return where this repository is, as compared with the one in which a mark was left.
+
+        Raises:
+            UsageError: that is not the name of a mark.
+        """
+        return operations.send_share.look_for_mark(self._context, mark)
 
     def pull(
         self,

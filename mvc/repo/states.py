@@ -156,6 +156,7 @@ class TrainingStates(OpenRepo):
         *,
         branch: str | None = None,
         delta: bool | None = None,
+        send: bool = False,
         progress: Progress = None,
     ) -> AbstractContextManager[StoredShare]:
         """Store the chunks that a rank owns, for ``commit_shares``; usable as a context manager.
@@ -168,13 +169,16 @@ class TrainingStates(OpenRepo):
             peers: the other ranks, for the rest of chunks that straddle ranks.
             branch: whose last commit differences are taken from; defaults to the current one.
             delta: as for ``add``.
+            send: whether they are on the store (``mvc.store``) too when the block begins: for a rank whose
+                repository is not that of rank 0.
             progress: called with bytes taken since the last call.
 
         Raises:
-            StorageError: another rank is gone, or the disk is full.
+            StorageError: another rank is gone, the disk is full, or the store cannot be reached.
+            UsageError: they are to be sent, and there is no store.
         """
         return operations.commit_shares.store_share(
-            self._context, share, peers, branch=branch, delta=delta, progress=progress
+            self._context, share, peers, branch=branch, delta=delta, send=send, progress=progress
         )
 
     def commit_shares(
@@ -207,6 +211,7 @@ class TrainingStates(OpenRepo):
 
         Raises:
             FormatError: not the shares of all ranks.
+            StorageError: what a rank has stored is neither here nor on the store.
             ConflictError: they are of different states; or as for ``commit_state``.
             GateError: a gate refuses the state.
         """

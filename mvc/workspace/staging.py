@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
     from mvc.workspace.journal import FileWrite
 
-_FOLDER = "tmp"
+FOLDER = "tmp"
 _LOCK = "lock"
 _SYNC_THREADS = 8
 _NAME = re.compile("[0-9a-f]{16}")
@@ -47,10 +47,10 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
 
     It is removed at the end, unless a journal may need it: ``sweep`` removes it then.
     """
-    root = find_stat(git_dir / _FOLDER)
+    root = find_stat(git_dir / FOLDER)
     if root is not None and not root.is_directory:
-        raise CorruptionError(f"{git_dir / _FOLDER} is not a folder", hint="remove it")
-    folder = git_dir / _FOLDER / os.urandom(8).hex()
+        raise CorruptionError(f"{git_dir / FOLDER} is not a folder", hint="remove it")
+    folder = git_dir / FOLDER / os.urandom(8).hex()
     make_dirs(folder)
     try:
         with exclusive_lock(folder / _LOCK):
@@ -82,7 +82,7 @@ def sweep(git_dir: Path) -> None:
 
 def find_dead(git_dir: Path) -> list[Path]:
     """Return the scratch folders that no process holds and no journal may need."""
-    root = git_dir / _FOLDER
+    root = git_dir / FOLDER
     found = find_stat(root)  # what a link leads to is not ours to remove
     if found is None or not found.is_directory or find_stat(git_dir / JOURNAL_NAME) is not None:
         return []

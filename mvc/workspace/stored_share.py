@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from mvc.chunkstore.values import WriteCounts  # noqa: TC001  msgspec reads the annotations
 from mvc.errors import FormatError
+from mvc.formats.manifest import is_manifest
+from mvc.formats.manifest_lines import parse_manifest
+from mvc.ids import PackId, is_hex_id
 from mvc.numbers.figures import Health  # noqa: TC001  as above
+
+if TYPE_CHECKING:
+    from mvc.chunkstore.copies import Ids
 
 ID_BYTES = 32
 MAX_BYTES = 2**30
@@ -16,7 +24,7 @@ MAX_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True)
 class StoredShare:
-    """The chunks that a rank has stored, durable in its repository.
+    """The chunks that a rank has stored, durable in its repository, and on the store if it sent them.
 
     Attributes:
         rank: which rank.
@@ -28,6 +36,8 @@ class StoredShare:
         files: path → content of the blob of every file that it alone has: the bytes of a small
             file, or the manifest of a larger one.
         counts: what it wrote.
+        own_health: path → health of those of ``files`` that were measured.
+        packs: what has its chunks on the store, with lengths, if its repository is not that of rank 0.
     """
 
     rank: int
@@ -37,10 +47,19 @@ class StoredShare:
     health: tuple[Health, ...]
     files: dict[str, bytes]
     counts: WriteCounts
+    own_health: dict[str, Health] = field(default_factory=dict)
+    packs: dict[PackId, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
         return _encode(self)
+
+
+def list_ids(share: StoredShare) -> Ids:
+    """Return the ids of all chunks of a share, those of its own files too, each once."""
+    manifests = (parse_manifest(data) for data in share.files.values() if is_manifest(data))
+    ids = b"".join([share.ids, *(one for found in manifests for one in found.chunk_ids())])
+    return np.unique(np.frombuffer(ids, "S32"))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,4 +76,6 @@ def parse_stored_share(data: bytes) -> StoredShare:
         raise FormatError(f"not the stored share of a rank: {error}") from None
     if len(share.ids) % ID_BYTES:
         raise FormatError(f"the stored share of rank {share.rank} ends within an id")
+    if not all(is_hex_id(one, 2 * ID_BYTES) and size > 0 for one, size in share.packs.items()):
+        raise FormatError(f"the stored share of rank {share.rank} names what is not a pack")
     return share

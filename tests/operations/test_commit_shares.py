@@ -340,3 +340,13 @@ def test_what_is_stored_is_a_copy_of_other_ranks_memory():
     assert sources[1].view(0, 4096) is None
     assert sources[1].view(8192, 4096) is not None
     assert sources[0].view(8192, 4096) is None
+
+
+def test_small_packs_are_joined_though_every_rank_holds_the_sweep_lock(tmp_path):
+    repo = new_repo(tmp_path)
+    for seed in range(20):
+        frozen = freeze_all(make_state(seed), "sharded", own=False)
+        repos = open_all(tmp_path, 3)
+        commit_frozen(repos, frozen, message="many")
+    assert len(list(tmp_path.glob(".mvc/chunks/packs/*.pack"))) < 50
+    assert torch.equal(repo.load_state("HEAD~15")["model"]["odd"], make_state(4)["model"]["odd"])
