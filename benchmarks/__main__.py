@@ -35,6 +35,7 @@ from benchmarks.machine import describe_commit, describe_machine, describe_packa
 from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
 from benchmarks.remotes import measure_remotes
+from benchmarks.sharded.section import measure_sharded
 from benchmarks.small_files import measure_small_files
 from benchmarks.stopwatch import middle_seconds
 from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
@@ -62,6 +63,7 @@ SECTIONS = (
     "commits",
     "remotes",
     "hooks",
+    "sharded",
 )
 
 
@@ -307,6 +309,12 @@ class Bench:
     def hooks(self) -> None:
         """The training hooks beside what people save their runs with."""
         self.results["hooks"] = measure_hooks(
+            self.runner, self.folder, is_quick=self.options.quick, say=self.say
+        )
+
+    def sharded(self) -> None:
+        """Commits of several processes beside torch's own checkpoints."""
+        self.results["sharded"] = measure_sharded(
             self.runner, self.folder, is_quick=self.options.quick, say=self.say
         )
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import long_history, remotes, report_history, report_hooks, small_files, values
+from benchmarks import (
+    long_history,
+    remotes,
+    report_history,
+    report_hooks,
+    report_sharded,
+    small_files,
+    values,
+)
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -106,6 +114,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     yield from report_history.list_targets(results)
     yield from remotes.list_targets(results)
     yield from report_hooks.list_targets(results)
+    yield from report_sharded.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -131,6 +140,7 @@ def list_tables(results: Results) -> list[Table]:
         "commits": long_history.long_tables,
         "remotes": remotes.remote_tables,
         "hooks": report_hooks.hook_tables,
+        "sharded": report_sharded.sharded_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)
