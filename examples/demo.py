@@ -4,7 +4,7 @@ A small character-level transformer learns from the source text of Python's stan
 It is committed, fine-tuned on other text, compared, branched, and brought back; sha256sum proves that
 the bytes that come back are the bytes that went in. It is pushed to a folder, cloned and pulled. At the
 end a training run meets bad data, rolls back automatically, and is replayed: every tensor of every step
-is the same to the bit.
+is the same to the bit; another is sharded over processes, loses one, and ends on fewer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +27,10 @@ from torch.nn import functional
 
 CONTEXT = 64
 VOCABULARY = 128
-MVC = [sys.executable, "-m", "mvc"]
+PROGRAMS = {
+    "mvc": [sys.executable, "-m", "mvc"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+}
 
 
 class CharModel(nn.Module):
@@ -85,7 +89,7 @@ def save(model: CharModel, folder: Path) -> None:
 def run(folder: Path, *command: str) -> str:
     """Show a command as a user would type it, run it, show and return what it says."""
     print(f"\n$ {shlex.join(command)}", flush=True)
-    words = [*MVC, *command[1:]] if command[0] == "mvc" else list(command)
+    words = [*PROGRAMS.get(command[0], command[:1]), *command[1:]]
     done = subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
     print(done.stdout, end="", flush=True)
     return done.stdout
@@ -196,6 +200,28 @@ def train_and_diverge(folder: Path) -> None:
     run(folder, "mvc", "fsck", "--data")
 
 
+def train_sharded(folder: Path) -> None:
+    """Train over four processes, kill one, go on with two, and load the result in this one."""
+    say("train a model that is sharded over 4 processes, and kill one of them without warning")
+    loop = str(Path(__file__).resolve().parent / "sharded_loop.py")
+    words = ["torchrun", "--nproc-per-node", "4", loop, "--folder", ".", "--kill-at", "60"]
+    folder.mkdir()
+    with suppress(subprocess.CalledProcessError):
+        run(folder, *words)
+    run(folder, "mvc", "log", "--oneline")
+    say("go on with 2 processes; on the way there is bad data, and a rollback")
+    out = run(folder, "torchrun", "--nproc-per-node", "2", loop, "--folder", ".")
+    run(folder, "mvc", "log", "--oneline", "--graph", "--all")
+    say("the commit is the one of a single process: a plain file that any tool loads")
+    run(folder, "mvc", "checkout", "HEAD", "--", "model.safetensors")
+    found = hashlib.sha256()
+    for name, value in sorted(load_file(folder / "model.safetensors").items()):
+        found.update(name.encode() + value.numpy().tobytes())
+    print(f"\nweights in this process: {found.hexdigest()}", flush=True)
+    assert f"weights at the end: {found.hexdigest()}" in out, "other bits than the run had"
+    run(folder, "mvc", "fsck", "--data")
+
+
 def main() -> None:
     """Run the whole story in one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -216,6 +242,7 @@ def main() -> None:
     store_less(folder, tuned)
     share(folder, tuned)
     train_and_diverge(folder / "run")
+    train_sharded(folder / "sharded")
     print(f"\nbit-exact: {base}", flush=True)
 
 

@@ -30,7 +30,7 @@ from torch.nn import functional
 from mvc_hooks import Checkpointer, rollback, stop
 
 CONTEXT, BATCH, WIDTH, LAYERS = 32, 24, 64, 2
-DAMAGE = range(130, 134)
+DAMAGE = range(150, 156)
 """Batches whose text is noise."""
 
 

@@ -27,6 +27,7 @@ def measure_saves(way: str, folder: Path, state_mb: int, rounds: int) -> dict[st
     before = 0
     for number in range(rounds + 1):
         run.step()
+        saver.step()
         distributed.barrier()
         copied_s, began_s = time_memmove(run), time.perf_counter()
         saver.save()

@@ -68,6 +68,10 @@ class Run:
 class Way(Protocol):
     """A way to save a run, again and again."""
 
+    def step(self) -> None:
+        """Tell it of a step."""
+        ...
+
     def save(self) -> None:
         """Return once training may go on."""
         ...
@@ -94,9 +98,12 @@ class Mvc:
             allow=["ranks"],
         )
 
+    def step(self) -> None:
+        """Report a step."""
+        self._ckpt.step()
+
     def save(self) -> None:
         """Commit."""
-        self._ckpt.step()
         self._ckpt.commit("a save")
 
     def wait(self) -> None:
@@ -114,6 +121,9 @@ class Dcp:
     def __init__(self, run: Run, folder: Path, *, kind: str) -> None:
         self._run, self._folder, self._kind = run, folder, kind
         self._count, self._future = 0, None
+
+    def step(self) -> None:
+        """It does not care."""
 
     def save(self) -> None:
         """Save into the next folder."""
