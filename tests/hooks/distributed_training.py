@@ -7,6 +7,7 @@ JSON is a list of runs, made one after the other; what a run says is in FOLDER/N
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -75,6 +77,7 @@ class Calls:
 
 
 CALLS = Calls()
+LEFT_OPEN = []
 
 
 def make_loader(rank, size):
@@ -120,11 +123,13 @@ def train(rank, size, folder, wanted):
         options["warm_up"] = lambda: ddp(torch.randn(8, 16)).sum().backward()
     said = {"rollbacks": [], "steps": [], "losses": []}
 
-    with mvc_hooks.Checkpointer(
-        folder, **{"every": 4, "healthy_after": 2, **options}, **parts
-    ) as ckpt:
+    ckpt = mvc_hooks.Checkpointer(folder, **{"every": 4, "healthy_after": 2, **options}, **parts)
+    is_left_open = wanted.get("is_left_open", False)
+    LEFT_OPEN.append(ckpt if is_left_open else None)
+    with contextlib.nullcontext() if is_left_open else ckpt:
         said["resumed"] = ckpt.step_count
-        for step in ckpt.steps(wanted["total"]):
+        most = wanted["total"] if is_left_open else None
+        for step in islice(ckpt.steps(wanted["total"] + is_left_open), most):
             for _ in range(wanted.get("micro", 1)):
                 features, targets = ckpt.next_batch()
                 loss = nn.functional.cross_entropy(ddp(features), targets)

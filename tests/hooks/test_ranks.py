@@ -49,8 +49,7 @@ RUNS = [
     {"name": "diverse", "total": 6, "diverse": True},
     {"name": "uneven", "total": TOTAL, "odd_rank": 1, "odd_step": 3},
     {"name": "broken", "total": TOTAL, "break_step": 3},
-    {"name": "quiet", "total": 9, "quiet": True},
-    {"name": "behind", "total": 9, "options": {"every": 1, "when_behind": "skip"},
+    {"name": "behind", "total": 9, "quiet": True, "options": {"every": 1, "when_behind": "skip"},
      "writer_rank": 1, "writer": {4: signal.SIGSTOP, 8: signal.SIGCONT}},
     {"name": "mended", "total": 8, "options": {"every": 2, "on_failure": "continue"},
      "writer_rank": 1, "writer": {4: signal.SIGSTOP, 5: signal.SIGKILL}},
@@ -70,6 +69,7 @@ FOUR = [
     {"name": "back", "total": 6, "options": {"every": 2}, "bad_rank": 3, "bad_steps": [5], "ladder": BACK},
     {"name": "in two", "total": 4, "options": {"every": 2}},
     {"name": "in two", "total": 6, "options": {"every": 2}, "seed": 9, "warm_up": True},
+    {"name": "unclosed", "total": 3, "options": {"every": 2}, "is_left_open": True},
 ]  # fmt: skip
 
 
@@ -215,10 +215,13 @@ def test_the_clock_of_rank_0_counts(lab):
 
 
 def test_training_processes_say_nothing_for_a_commit(lab):
-    """Steps 4 and 8 end with a commit; at the first three, and at the tenth, ranks compare what they saw."""
-    for name in ("plain", "quiet", "sharded"):
+    """Steps 4 and 8 end with a commit; at the first three, and at the tenth, ranks compare what they saw.
+
+    One run passes no loss, and skips some commits.
+    """
+    for name in ("plain", "behind", "sharded"):
         for said in lab.say(name):
-            assert set(said.commits) >= {4, 8}
+            assert set(said.commits) >= {4}
             assert {step: said.calls[step] for step in map(str, range(4, 10))} == {
                 step: ["all_reduce"] for step in map(str, range(4, 10))
             }
@@ -278,6 +281,9 @@ def test_four_processes(tmp_path):
     assert_same_end(four, "plain", "in two", 4)
     assert_same_end(four, "plain", "back", 4)
     assert not Repo.open(tmp_path / "plain").fsck(data=True).problems
+    last = Repo.open(tmp_path / "unclosed")
+    assert last.load_state("main")["run"]["step"] == 3, "committed after the process group had gone"
+    assert last.load_state("main", folder="ranks/3")["pieces"]
     _, parts = make_parts(4)
     with pytest.raises(ConflictError, match="of ranks 1 to 3 would be lost"):
         Checkpointer(tmp_path / "plain", **parts)

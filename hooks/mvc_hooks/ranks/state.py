@@ -33,9 +33,9 @@ class RankState:
     def view(self, state: dict[str, Any]) -> RankView:
         """Return a captured state as this rank commits it; the first time every rank must call it."""
         ranks = self._ranks
-        if ranks.is_alone:
+        if ranks.size == 1:
             return RankView(state)
-        if not self._is_checked:
+        if not self._is_checked and not ranks.is_alone:
             check_replicas(ranks, self._parts, state)
             self._is_checked = True
         return self._own.view(state, ranks.rank, ranks.size)
