@@ -1,10 +1,14 @@
 """The example of a killed run does what it claims; the demo runs the plain loop."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mvc import Repo
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/resume_after_kill.py"
@@ -17,6 +21,40 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "both runs end in the same bits" in done.stdout
     assert "begins at step 25" in done.stdout
+
+
+@pytest.mark.torch
+def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):
+    command = [sys.executable, "-W", "ignore", str(ROOT / "examples/dcp_loop.py")]
+    command += ["--folder", str(tmp_path / "run"), "--every", "4"]
+
+    def start(rank, size, steps):
+        place = {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1"}
+        return subprocess.Popen(
+            [*command, "--steps", str(steps)],
+            env={**os.environ, **place, "MASTER_PORT": str(port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    port = find_port()
+    ranks = [start(rank, 2, 8) for rank in range(2)]
+    said = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    port = find_port()
+    alone = start(0, 1, 9)
+    said = alone.communicate()[0]
+    assert alone.returncode == 0, said
+    assert "begins at step 8" in said
+    repo = Repo(tmp_path / "run")
+    assert [entry.annotations.step for entry in repo.log()] == [8, 4]
+    assert repo.load_state()["model"]["blocks.0.attend.weight"].shape == (192, 64)
+
+
+def find_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 def test_the_page_shows_every_example_but_the_demo():

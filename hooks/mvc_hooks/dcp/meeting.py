@@ -1,0 +1,102 @@
+"""Where the processes that save meet: their sockets, and the mesh between them, one for each process.
+
+DCP makes writers anew and sends them to other processes, so what lasts is kept here. An address is
+as old as its process, so plans that DCP has kept from earlier saves still say the truth.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from torch import distributed
+
+from mvc import StorageError
+from mvc_hooks.dcp.plans import (
+    Presence,
+    RankPlan,
+    SharedPlan,
+    encode_plan,
+    join_plans,
+    parse_rank,
+)
+from mvc_hooks.writer.crew import Address, Crew
+from mvc_hooks.writer.mesh import Mesh
+from mvc_hooks.writer.place import Place, open_place
+
+_NOWHERE = Address((), 0, "", "", "")
+
+
+class Meeting:
+    """This process among those that save with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._place: Place | None = None
+        self._mesh: Mesh | None = None
+        self._turn = self._exchanges = 0
+
+    def attend(self) -> Presence:
+        """Return what the other ranks have to know of this one."""
+        return Presence(self._turn + 1, self.address)
+
+    @property
+    def address(self) -> Address:
+        """Where the others reach this process, if there are any."""
+        if not distributed.is_initialized():
+            return _NOWHERE
+        with self._lock:
+            if os.getpid() != self._owner:  # forked: what is open is the parent's
+                self._place, self._mesh, self._owner = None, None, os.getpid()
+            if self._place is None:
+                self._place = open_place()
+                atexit.register(self.close)
+            return self._place.address
+
+    def join(self, rank: int, plan: SharedPlan) -> tuple[Mesh, int]:
+        """Return the others, and the number of the save.
+
+        A plan that was made for this save says it; one that is kept from an earlier save does not.
+        """
+        mine = self.address
+        if plan.addresses[rank] != mine:
+            raise StorageError(
+                "the plan of this save is of another process",
+                hint="a run that was started again begins with enable_plan_caching=False",
+            )
+        with self._lock:
+            crew = Crew(rank, plan.addresses)
+            if self._mesh is None or self._mesh.crew != crew:
+                if self._mesh is not None:
+                    self._mesh.close()
+                assert self._place is not None
+                self._mesh = Mesh(crew, self._place.descriptors)
+                self._turn = 0
+            self._turn = max(self._turn + 1, plan.turn)
+            return self._mesh, self._turn
+
+    def exchange(self, rank: int, plan: RankPlan, root: str | None) -> SharedPlan:
+        """Return what all ranks of the default group save, heard through its store: no collective."""
+        store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  the only way to reach it
+        self._exchanges += 1
+        key = f"mvc/dcp/{self._exchanges}"
+        store.set(f"{key}/{rank}", encode_plan(plan))  # type: ignore[arg-type]  # it takes bytes
+        size = distributed.get_world_size()
+        plans = [parse_rank(store.get(f"{key}/{one}")) for one in range(size)]
+        return join_plans(plans, root)
+
+    def close(self) -> None:
+        """End what listens here; the next save begins anew."""
+        if os.getpid() != self._owner:
+            return
+        if self._mesh is not None:
+            self._mesh.close()
+        if self._place is not None:
+            self._place.close()
+        self._place = self._mesh = None
+
+
+meeting = Meeting()
+"""That of this process."""

@@ -1,0 +1,226 @@
+"""One save: the state is nested again as it was, and committed by this process or by all ranks together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+
+from mvc import SpreadTensor, StorageError, UnsupportedError, layout_state, parse_stored_share
+from mvc_hooks.dcp.meeting import meeting
+from mvc_hooks.dcp.names import nest
+from mvc_hooks.dcp.objects import unpack_object
+from mvc_hooks.snapshot.copying import copy_layout
+from mvc_hooks.snapshot.memory import SharedMemory
+from mvc_hooks.writer.messages import Answer
+from mvc_hooks.writer.sharing import describe_failure
+from mvc_hooks.writer.turns import Offer, TurnError
+from mvc_hooks.writer.wire import Join
+
+if TYPE_CHECKING:
+    import io
+
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+
+    from mvc import Repo, Share, StateLayout, StoredShare
+    from mvc_hooks.dcp.names import Path
+    from mvc_hooks.dcp.plans import ObjectWords, SharedPlan, TensorWords
+    from mvc_hooks.dcp.targets import Target
+    from mvc_hooks.writer.mesh import Mesh
+
+_EXTRA_STATE = "_extra_state"  # torch's name for what a module adds to its state_dict
+
+
+@dataclass(frozen=True, slots=True)
+class CommitWords:
+    """What a commit says; see ``MvcWriter``."""
+
+    message: str | None
+    step: int | None
+    metrics: dict[str, float]
+    meta: dict[str, str]
+    delta: bool | None
+    no_gate: bool
+
+    def find_step(self, target: Target) -> int | None:
+        """Return the training step of a save."""
+        return target.step if self.step is None else self.step
+
+    def spell(self, target: Target) -> dict[str, Any]:
+        """Return the arguments of the commit."""
+        step = self.find_step(target)
+        message = self.message or target.name or ("checkpoint" if step is None else f"step {step}")
+        facts = {"metrics": self.metrics, "meta": self.meta, "no_gate": self.no_gate}
+        return {"message": message, "step": step, "branch": target.place, **facts}
+
+
+class LocalData:
+    """What a rank has of a save: its boxes and objects, as its planner gives them."""
+
+    def __init__(self, shared: SharedPlan, rank: int, plan: SavePlan, planner: SavePlanner) -> None:
+        self.shared, self.rank = shared, rank
+        self._planner = planner
+        self._items = {_key(item): item for item in plan.items}
+
+    def find_boxes(self, words: TensorWords) -> dict[int, torch.Tensor]:
+        """Return number of a box → its tensor, of those of this rank."""
+        found = {}
+        for number, (rank, *box) in enumerate(self.shared.spreads[words.spread]):
+            if rank == self.rank:
+                item = self._items[words.name, *map(tuple, box)]
+                tensor = self._planner.resolve_data(item)
+                assert isinstance(tensor, torch.Tensor)
+                found[number] = tensor.detach()
+        return found
+
+    def read_object(self, words: ObjectWords, *, can_have_arrays: bool) -> Any:
+        """Return what a commit holds of an object."""
+        item = self._items.get((words.name, (), ()))
+        if item is None:  # another rank was to store it, which has the same
+            item = WriteItem(MetadataIndex(words.name), WriteItemType.BYTE_IO)
+        data: io.BytesIO = self._planner.resolve_data(item)  # type: ignore[assignment]  # no tensor
+        return unpack_object(data, can_have_arrays=can_have_arrays)
+
+
+def _key(item: WriteItem) -> tuple[object, ...]:
+    if item.tensor_data is None:
+        return item.index.fqn, (), ()
+    chunk = item.tensor_data.chunk
+    return item.index.fqn, tuple(chunk.offsets), tuple(chunk.sizes)
+
+
+def _nest(found: list[tuple[int, Path, object]]) -> dict[str, Any]:
+    return nest((path, value) for _, path, value in sorted(found, key=lambda one: one[0]))
+
+
+def save_alone(target: Target, words: CommitWords, data: LocalData) -> str:
+    """Commit a state all of which is here; return the commit."""
+    shared = data.shared
+    found: list[tuple[int, Path, object]] = [
+        (one.at, one.path, _make_whole(one, shared, data)) for one in shared.tensors
+    ]
+    found += [
+        (one.at, one.path, data.read_object(one, can_have_arrays=True)) for one in shared.objects
+    ]
+    with target.open(is_made=True) as repo:
+        result = repo.commit_state(_nest(found), delta=words.delta, **words.spell(target))
+    return str(result.commit)
+
+
+def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torch.Tensor:
+    boxes, mine = shared.spreads[words.spread], data.find_boxes(words)
+    if len(boxes) == 1 and boxes[0][2] == words.shape:
+        return mine[0]
+    if sum(math.prod(sizes) for _, _, sizes in boxes) != math.prod(words.shape):
+        raise UnsupportedError(
+            f"only a part of tensor {words.name!r} is here, and it is saved by this process alone",
+            hint="leave out no_dist=True: then all ranks save it together",
+        )
+    whole = torch.empty(words.shape, dtype=getattr(torch, words.dtype))
+    for number, tensor in mine.items():
+        _, offsets, sizes = boxes[number]
+        ends = zip(offsets, sizes, strict=True)
+        whole[tuple(slice(at, at + size) for at, size in ends)] = tensor
+    return whole
+
+
+def save_together(target: Target, words: CommitWords, data: LocalData) -> str:
+    """Take part in the commit of all ranks; return it.
+
+    Whatever fails on one of them fails it on all.
+    """
+    mesh, turn = meeting.join(data.rank, data.shared)
+    with mesh.turn(turn):
+        try:
+            return _Together(target, words, mesh, turn).store(data)
+        except Exception as error:
+            answer = describe_failure(turn, error, data.rank)
+            if mesh.leader is not None:
+                mesh.leader.settle(answer, is_final=True)
+            elif mesh.follower is not None and mesh.turns.find(turn) is None:
+                mesh.follower.fail(answer)
+            if isinstance(
+                error, TurnError
+            ):  # DCP sends errors to other processes, and it cannot go
+                raise StorageError(str(error), hint=error.hint) from error
+            raise
+
+
+class _Together:
+    """This rank's part of a commit of all."""
+
+    def __init__(self, target: Target, words: CommitWords, mesh: Mesh, turn: int) -> None:
+        self._target, self._words, self._mesh, self._turn = target, words, mesh, turn
+
+    def store(self, data: LocalData) -> str:
+        layout = _lay_out(data)
+        memory = SharedMemory(layout.size_bytes)
+        try:
+            copy_layout(layout, memory).wait()
+            with self._target.open() as repo:
+                return self._share(repo, layout, memory)
+        finally:
+            memory.close()
+
+    def _share(self, repo: Repo, layout: StateLayout, memory: SharedMemory) -> str:
+        share = repo.open_share(memory.view(0, layout.size_bytes), layout.form or b"")
+        branch, step = self._target.place, self._words.find_step(self._target)
+        join = Join(self._turn, step or 0, branch or "", share.digest)
+        peers = self._mesh.bring(Offer(join, share, memory.descriptor, layout.size_bytes))
+        with repo.store_share(share, peers, branch=branch, delta=self._words.delta) as stored:
+            if self._mesh.leader is not None:
+                return self._commit(repo, share, stored)
+            return self._finish(stored)
+
+    def _commit(self, repo: Repo, share: Share, stored: StoredShare) -> str:
+        leader = self._mesh.leader
+        assert leader is not None
+        others = [parse_stored_share(bytes(one)) for one in leader.collect(self._turn)]
+        result = repo.commit_shares(share, [stored, *others], **self._words.spell(self._target))
+        leader.settle(Answer(self._turn, result.commit), is_final=True)
+        return str(result.commit)
+
+    def _finish(self, stored: StoredShare) -> str:
+        assert self._mesh.follower is not None
+        answer = self._mesh.follower.finish(self._turn, stored.encode())
+        if answer is None:
+            lost = self._mesh.turns.lost
+            raise StorageError("rank 0 is gone" if lost is None else lost.message)
+        if answer.commit is None:
+            raise TurnError(answer)
+        return answer.commit
+
+
+def _lay_out(data: LocalData) -> StateLayout:
+    """Return where everything that this rank has goes in its image."""
+    shared, rank = data.shared, data.rank
+    tops = {words.path[0] for words in shared.tensors}
+    found: list[tuple[int, Path, object]] = []
+    for words in shared.tensors:
+        boxes = shared.spreads[words.spread]
+        tensor = SpreadTensor(words.dtype, words.shape, boxes, data.find_boxes(words))
+        found.append((words.at, words.path, tensor))
+    pieces = []
+    for one in shared.objects:
+        is_mine, value = one.rank == rank, None
+        if is_mine:
+            can_have_arrays = rank > 0 or _is_apart(one.path, tops)
+            value = data.read_object(one, can_have_arrays=can_have_arrays)
+        if is_mine and rank > 0:
+            pieces.append({"at": list(one.path), "value": value})
+            value = None
+        if one.rank == 0:  # what rank 0 lacks is not in the state of all
+            found.append((one.at, one.path, value))
+    private = {str(one.path[0]) for one in shared.objects} - tops if rank == 0 else ()
+    ranks, own = len(shared.addresses), {"pieces": pieces} if pieces else None
+    return layout_state(_nest(found), rank=rank, ranks=ranks, own=own, private=private)
+
+
+def _is_apart(path: Path, tops: set[str | int]) -> bool:
+    """Return whether the arrays in an object get a file of which no other rank has a part."""
+    is_extra = len(path) == 1 and str(path[0]).endswith(_EXTRA_STATE)
+    return path[0] not in tops and not is_extra

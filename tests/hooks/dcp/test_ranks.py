@@ -1,0 +1,131 @@
+"""Several processes save one commit, the one of a single process, and any number of them loads it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mvc import Repo
+
+support = pytest.importorskip("support.dcp_ranks")
+
+SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    from support.zygote import Zygote
+
+    with Zygote("support.dcp_ranks") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A folder with a run in which a single process has committed the state."""
+    folder = tmp_path_factory.mktemp("dcp")
+    repo = Repo.init(folder / "run")
+    repo.commit_state(support.make_whole(), message="of one process", branch="alone")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(zygote, root):
+    """Return a function that runs a verb on all ranks at once, and returns what each has said."""
+    count = 0
+
+    def run_ranks(verb, *, size=SIZE, **options):
+        nonlocal count
+        count += 1
+        folder = root / f"call-{count}"
+        folder.mkdir()
+        (folder / "run").symlink_to(root / "run")
+        commands = [(verb, folder, {"rank": rank, "size": size, **options}) for rank in range(size)]
+        outcomes = zygote.run_all(commands)
+        assert [outcome.error for outcome in outcomes] == [None] * size
+        return [outcome.result for outcome in outcomes]
+
+    return run_ranks
+
+
+def blobs_of(root, revision):
+    return {
+        info.path: info.blob
+        for info in Repo(root / "run").ls(revision)
+        if info.path != "state.json" and not info.path.startswith("ranks/")
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(root):
+    return blobs_of(root, "alone")
+
+
+def assert_same_on_all(results):
+    assert results == results[:1] * len(results)
+    return results[0]
+
+
+class TestTheSameCommit:
+    @pytest.mark.parametrize("size", [1, 2, 3, 4])
+    def test_any_number_of_ranks(self, run, root, alone, size):
+        commits = assert_same_on_all(run("save", size=size, branch=f"by-{size}"))
+        assert blobs_of(root, commits[0]) == alone
+        state = Repo(root / "run").load_state(commits[0])
+        assert torch.equal(state["model"]["rows"], support.make_whole()["model"]["rows"])
+        assert state["loader"] == support.make_whole()["loader"]
+
+    def test_without_collectives(self, run, root, alone):
+        commits = assert_same_on_all(run("save", branch="free", times=2, use_collectives=False))
+        assert [blobs_of(root, commit) for commit in commits] == [alone, alone]
+        assert run("load", revision="free") == [[]] * SIZE
+
+    def test_with_kept_plans(self, run, root, alone):
+        commits = assert_same_on_all(run("save_cached"))
+        assert len(set(commits)) == 4
+        assert [blobs_of(root, commit) for commit in commits[:2]] == [alone, alone]
+        for commit in commits[2:]:
+            found = blobs_of(root, commit)
+            assert found.pop("late.safetensors")
+            assert found == alone
+        assert Repo(root / "run").load_state(commits[3])["loader"]["position"] == 6
+
+    @pytest.mark.parametrize("kind", ["thread", "process"])
+    def test_while_the_training_goes_on(self, run, root, alone, kind):
+        commit = assert_same_on_all(run("save_async", size=2, kind=kind))
+        assert blobs_of(root, commit) == alone
+
+    def test_shards_of_any_form(self, run, root):
+        run("save_shards", size=2)
+        assert torch.equal(
+            Repo(root / "run").load_state("shards")["t"], torch.arange(48.0).reshape(8, 6)
+        )
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_fsdp(self, run, root, version):
+        assert run("save_fsdp", size=2, version=version) == [[], []]
+        state = Repo(root / "run").load_state(f"fsdp{version}")
+        assert state["model"]["0.weight"].shape == (13, 9)
+        assert state["optimizer"]["state"]["0.weight"]["exp_avg"].shape == (13, 9)
+
+
+class TestAnyNumberOfRanks:
+    @pytest.mark.parametrize("size", [1, 2, 4])
+    def test_loads_it(self, run, root, size):
+        assert run("load", size=size, revision="alone") == [[]] * size
+
+    def test_objects_of_one_rank(self, run, root):
+        (commit,) = assert_same_on_all(run("save", branch="only", only=True))
+        paths = {info.path for info in Repo(root / "run").ls(commit)}
+        assert {"ranks/1/state.json", "ranks/2/pieces.safetensors", "of_0.safetensors"} <= paths
+        assert run("load", revision="only", only=True) == [[0], [1], [2]]
+
+
+class TestFailures:
+    def test_one_rank_fails_all(self, run, root):
+        results = run("fail", at="data")
+        for message, commit in results:
+            assert "no data today" in message
+            assert "rank 1" in message
+            assert commit == results[0][1]
+        assert len(list(Repo(root / "run").log("fail"))) == 1
