@@ -19,13 +19,14 @@ import torch
 from plain_loop import read_text
 from sharded_loop import CharModel, draw_batch, hash_model
 from torch import distributed, nn
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
@@ -95,7 +96,7 @@ def train(options: argparse.Namespace) -> None:
         "train_state": progress,
     }
     if (options.folder / ".mvc").exists():
-        dcp.load(states, storage_reader=MvcReader(options.folder))
+        load(states, storage_reader=MvcReader(options.folder))
     if distributed.get_rank() == 0:
         print(f"begins at step {progress.step}", flush=True)
     # Of its own, so that what a save says does not get between what the training says.
@@ -114,7 +115,7 @@ def train(options: argparse.Namespace) -> None:
         if progress.step % options.every == 0:
             if pending is not None:
                 pending.result()
-            pending = dcp.async_save(
+            pending = async_save(
                 states,
                 storage_writer=MvcWriter(options.folder),
                 checkpoint_id=f"step-{progress.step}",
