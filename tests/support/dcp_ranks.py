@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from mvc_hooks.dcp import MvcReader, MvcWriter
 from mvc_hooks.dcp.meeting import meeting
+from support.dcp_extension import Turning, make_registry
 
 
 def warm_up():
@@ -143,6 +144,18 @@ def load(path, rank, size, *, revision="HEAD", only=False, **options):
     dcp.load(target, storage_reader=MvcReader(path, revision), **options)
     found = list(differ(make_state(size), target))
     return [*found, target[f"of_{rank}"]["number"]] if only else found
+
+
+@rank_of_run
+def save_streams(path, rank, size):
+    """Save and load through an extension; return what differs."""
+    writer = MvcWriter(path, branch="streams", _extensions=[Turning()])
+    dcp.save(make_state(size), storage_writer=writer)
+    target = empty(make_state(size))
+    target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
+    reader = MvcReader(path, "streams", _extension_registry=make_registry())
+    dcp.load(target, storage_reader=reader)
+    return list(differ(make_state(size), target))
 
 
 @rank_of_run

@@ -3,53 +3,27 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from mvc import ArrayOutline, ConflictError, UsageError
-from mvc_hooks.dcp.names import Leaf, flatten
+from mvc import ConflictError, UsageError
+from mvc_hooks.dcp.contents import CommitPlaces, describe_commit
+from mvc_hooks.dcp.filling import Filler
 from mvc_hooks.dcp.objects import pack_object
 from mvc_hooks.dcp.targets import Target, is_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from mvc import Repo, StoredState
+    from torch.distributed.checkpoint._extension import ExtensionRegistry
+
+    from mvc import Repo
     from mvc_hooks.dcp.targets import StrPath
-
-_BATCH_BYTES = 2**28
-_RANKS = "ranks"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLeaf:
-    """Where a value is in a commit; ``folder`` is that of a rank's own state, or None."""
-
-    folder: str | None
-    keys: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPlaces:
-    """What a reader keeps in ``Metadata.storage_data``: the commit, and where in it each name is."""
-
-    commit: str
-    paths: tuple[str, ...]
-    leaves: dict[str, StoredLeaf]
 
 
 class MvcReader(StorageReader):
@@ -63,6 +37,7 @@ class MvcReader(StorageReader):
         root: str | None = None,
         paths: Sequence[str] = (),
         allow_pickle: bool = False,
+        _extension_registry: ExtensionRegistry | None = None,
     ) -> None:
         """Name what is read; nothing is opened yet.
 
@@ -77,6 +52,7 @@ class MvcReader(StorageReader):
         super().__init__()
         self._target = Target.of(repository, revision)
         self._root, self._paths, self._allow_pickle = root, tuple(paths), allow_pickle
+        self._registry = _extension_registry  # by the name that torch's reader has for it
         self._load_id = str(uuid.uuid4())
         self._places: CommitPlaces | None = None
 
@@ -100,28 +76,9 @@ class MvcReader(StorageReader):
         """Return the names, types and shapes of a commit's values; no tensor is read."""
         with self._target.open() as repo:
             commit = self._target.resolve(repo)
-            state = repo.open_state(commit, paths=self._paths)
-            leaves = {leaf.name: (leaf, StoredLeaf(None, leaf.keys)) for leaf in self._list(state)}
-            for folder in _list_ranks(repo, commit):
-                for leaf in _list_pieces(repo.open_state(commit, folder=folder)):
-                    leaves.setdefault(leaf.name, (leaf, StoredLeaf(folder, leaf.keys)))
-        metadata = Metadata(
-            {name: _describe(leaf) for name, (leaf, _) in leaves.items()},
-            planner_data={name: leaf.path for name, (leaf, _) in leaves.items()},
-            storage_data=CommitPlaces(
-                commit, self._paths, {name: place for name, (_, place) in leaves.items()}
-            ),
-            storage_meta=StorageMeta(self.checkpoint_id, load_id=self._load_id),
-        )
-        metadata.storage_meta.save_id = commit  # type: ignore[union-attr]  # given above
+            metadata = describe_commit(repo, commit, root=self._root, paths=self._paths)
+        metadata.storage_meta = StorageMeta(self.checkpoint_id, commit, self._load_id)
         return metadata
-
-    def _list(self, state: StoredState) -> Iterator[Leaf]:
-        for leaf in flatten(state.outline):
-            if self._root is not None and leaf.path[0] == self._root and len(leaf.path) > 1:
-                yield replace(leaf, path=leaf.path[1:])
-            else:
-                yield leaf
 
     def set_up_storage_reader(
         self,
@@ -153,15 +110,13 @@ class MvcReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read what the plan asks for into the tensors of the planner."""
-        with self._target.open() as repo, ExitStack() as stack:
-            filler = _Filler(repo, self._get_places(), planner)
-            stack.callback(filler.states.clear)
+        with self._target.open() as repo:
+            filler = Filler(repo, self._get_places(), planner, self._registry)
             for item in plan.items:
                 if item.type == LoadItemType.BYTE_IO:
-                    name = item.storage_index.fqn
-                    value = filler.load(name)
-                    data = pack_object(value, name, allow_pickle=self._allow_pickle)
-                    planner.load_bytes(item, data)
+                    name, allow = item.storage_index.fqn, self._allow_pickle
+                    value = filler.load(item)
+                    planner.load_bytes(item, pack_object(value, name, allow_pickle=allow))
                 else:
                     filler.add(item)
             filler.flush()
@@ -175,98 +130,3 @@ class MvcReader(StorageReader):
                 "the reader was not set up", hint="dcp.load calls read_metadata() first"
             )
         return self._places
-
-
-def _list_ranks(repo: Repo, commit: str) -> list[str]:
-    """Return the folders of the states that ranks have of their own."""
-    paths = (info.path.split("/") for info in repo.ls(commit))
-    return sorted({"/".join(path[:2]) for path in paths if path[0] == _RANKS and len(path) == 3})  # noqa: PLR2004  ranks/NUMBER/FILE
-
-
-def _list_pieces(state: StoredState) -> Iterator[Leaf]:
-    """Yield the values of a rank's own state, by where they belong in the state of all."""
-    for number, piece in enumerate(state.outline.get("pieces", ())):
-        path = tuple(one if isinstance(one, int) else str(one) for one in piece["at"])
-        yield from flatten(piece["value"], path, ("pieces", number, "value"))
-
-
-def _describe(leaf: Leaf) -> TensorStorageMetadata | BytesStorageMetadata:
-    tensor = leaf.tensor
-    if tensor is None:
-        return BytesStorageMetadata()
-    size = torch.Size(tensor.shape)
-    chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-    properties = TensorProperties(getattr(torch, tensor.dtype))
-    return TensorStorageMetadata(properties, size, [chunk])
-
-
-class _Filler:
-    """Fills tensors from a commit, many at once: the chunks of small ones are read side by side."""
-
-    def __init__(self, repo: Repo, places: CommitPlaces, planner: LoadPlanner) -> None:
-        self._repo, self._places, self._planner = repo, places, planner
-        self.states: dict[str | None, StoredState] = {}
-        self._waiting: dict[str | None, list[Any]] = {}
-        self._done: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
-        self._held_bytes = 0
-
-    def _open(self, name: str) -> tuple[StoredState, StoredLeaf]:
-        leaf = self._places.leaves[name]
-        state = self.states.get(leaf.folder)
-        if state is None:
-            places, folder = self._places, leaf.folder
-            state = self._repo.open_state(places.commit, folder=folder, paths=places.paths)
-            self.states[leaf.folder] = state
-        return state, leaf
-
-    def load(self, name: str) -> Any:
-        """Return a value that is no tensor."""
-        state, leaf = self._open(name)
-        return state.load(leaf.keys)
-
-    def add(self, item: ReadItem) -> None:
-        """Note a box of a tensor, to be read soon; memory for it is the tensor's own, if it fits."""
-        state, leaf = self._open(item.storage_index.fqn)
-        target = self._planner.resolve_tensor(item).detach()
-        if target.size() != item.lengths:
-            raise ConflictError(
-                f"{item.storage_index.fqn!r}: a box of {list(item.lengths)} is to go into a tensor of "
-                f"{list(target.size())}"
-            )
-        dtype = getattr(torch, _find_outline(state, leaf).dtype)
-        is_fit = target.is_cpu and target.dtype == dtype and target.is_contiguous()
-        buffer = target if is_fit else torch.empty(item.lengths, dtype=dtype)
-        if not is_fit:
-            self._held_bytes += buffer.nbytes
-        starts = item.storage_index.offset or [0] * len(item.lengths)
-        offsets = tuple(a + b for a, b in zip(starts, item.storage_offsets, strict=True))
-        request = (leaf.keys, offsets, tuple(item.lengths), _view(buffer))
-        self._waiting.setdefault(leaf.folder, []).append(request)
-        self._done.append((item, target, buffer))
-        if self._held_bytes >= _BATCH_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Read what was noted, and hand it over."""
-        for folder, requests in self._waiting.items():
-            self.states[folder].read_boxes(requests)
-        for item, target, buffer in self._done:
-            if buffer is not target:
-                target.copy_(buffer)
-            self._planner.commit_tensor(item, target)
-        self._waiting.clear()
-        self._done.clear()
-        self._held_bytes = 0
-
-
-def _find_outline(state: StoredState, leaf: StoredLeaf) -> ArrayOutline:
-    found: Any = state.outline
-    for key in leaf.keys:
-        found = found[key]
-    assert isinstance(found, ArrayOutline)
-    return found
-
-
-def _view(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor in host memory."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # an array is a buffer

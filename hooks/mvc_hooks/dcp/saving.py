@@ -14,6 +14,7 @@ from mvc import SpreadTensor, StorageError, UnsupportedError, layout_state, pars
 from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.names import nest
 from mvc_hooks.dcp.objects import unpack_object
+from mvc_hooks.dcp.streams import STREAMS, make_stream
 from mvc_hooks.snapshot.copying import copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 from mvc_hooks.writer.messages import Answer
@@ -23,7 +24,9 @@ from mvc_hooks.writer.wire import Join
 
 if TYPE_CHECKING:
     import io
+    from collections.abc import Sequence
 
+    from torch.distributed.checkpoint._extension import StreamTransformExtension
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
     from mvc import Repo, Share, StateLayout, StoredShare
@@ -61,8 +64,16 @@ class CommitWords:
 class LocalData:
     """What a rank has of a save: its boxes and objects, as its planner gives them."""
 
-    def __init__(self, shared: SharedPlan, rank: int, plan: SavePlan, planner: SavePlanner) -> None:
-        self.shared, self.rank = shared, rank
+    def __init__(
+        self,
+        shared: SharedPlan,
+        rank: int,
+        plan: SavePlan,
+        planner: SavePlanner,
+        extensions: Sequence[StreamTransformExtension] = (),
+    ) -> None:
+        """Ask nothing of the planner yet."""
+        self.shared, self.rank, self.extensions = shared, rank, extensions
         self._planner = planner
         self._items = {_key(item): item for item in plan.items}
 
@@ -76,6 +87,18 @@ class LocalData:
                 assert isinstance(tensor, torch.Tensor)
                 found[number] = tensor.detach()
         return found
+
+    def make_streams(self) -> dict[str, Any]:
+        """Return the state that is what extensions make of all that this rank has."""
+        paths = {one.name: one.path for one in self.shared.tensors}
+        paths |= {one.name: one.path for one in self.shared.objects}
+        resolve = self._planner.resolve_data
+        return {
+            STREAMS: [
+                make_stream(item, paths[item.index.fqn], resolve(item), self.extensions)
+                for item in self._items.values()
+            ]
+        }
 
     def read_object(self, words: ObjectWords, *, can_have_arrays: bool) -> Any:
         """Return what a commit holds of an object."""
@@ -99,6 +122,13 @@ def _nest(found: list[tuple[int, Path, object]]) -> dict[str, Any]:
 
 def save_alone(target: Target, words: CommitWords, data: LocalData) -> str:
     """Commit a state all of which is here; return the commit."""
+    with target.open(is_made=True) as repo:
+        state = data.make_streams() if data.extensions else _gather(data)
+        result = repo.commit_state(state, delta=words.delta, **words.spell(target))
+    return str(result.commit)
+
+
+def _gather(data: LocalData) -> dict[str, Any]:
     shared = data.shared
     found: list[tuple[int, Path, object]] = [
         (one.at, one.path, _make_whole(one, shared, data)) for one in shared.tensors
@@ -106,9 +136,7 @@ def save_alone(target: Target, words: CommitWords, data: LocalData) -> str:
     found += [
         (one.at, one.path, data.read_object(one, can_have_arrays=True)) for one in shared.objects
     ]
-    with target.open(is_made=True) as repo:
-        result = repo.commit_state(_nest(found), delta=words.delta, **words.spell(target))
-    return str(result.commit)
+    return _nest(found)
 
 
 def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torch.Tensor:
@@ -198,6 +226,12 @@ class _Together:
 def _lay_out(data: LocalData) -> StateLayout:
     """Return where everything that this rank has goes in its image."""
     shared, rank = data.shared, data.rank
+    ranks = len(shared.addresses)
+    if data.extensions:
+        streams = data.make_streams()
+        if rank > 0:
+            return layout_state({STREAMS: []}, rank=rank, ranks=ranks, own=streams)
+        return layout_state(streams, ranks=ranks, private=[STREAMS])
     tops = {words.path[0] for words in shared.tensors}
     found: list[tuple[int, Path, object]] = []
     for words in shared.tensors:
@@ -216,7 +250,7 @@ def _lay_out(data: LocalData) -> StateLayout:
         if one.rank == 0:  # what rank 0 lacks is not in the state of all
             found.append((one.at, one.path, value))
     private = {str(one.path[0]) for one in shared.objects} - tops if rank == 0 else ()
-    ranks, own = len(shared.addresses), {"pieces": pieces} if pieces else None
+    own = {"pieces": pieces} if pieces else None
     return layout_state(_nest(found), rank=rank, ranks=ranks, own=own, private=private)
 
 

@@ -24,8 +24,9 @@ from mvc_hooks.dcp.saving import CommitWords, LocalData, save_alone, save_togeth
 from mvc_hooks.dcp.targets import Target, is_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from torch.distributed.checkpoint._extension import StreamTransformExtension
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
     from mvc import Repo
@@ -50,6 +51,7 @@ class MvcWriter(StorageWriter):
         root: str | None = None,
         delta: bool | None = None,
         no_gate: bool = False,
+        _extensions: Sequence[StreamTransformExtension] | None = None,
     ) -> None:
         """Name where to save and what the commit says; nothing is opened yet.
 
@@ -72,6 +74,7 @@ class MvcWriter(StorageWriter):
             message, step, dict(metrics or {}), dict(meta or {}), delta, no_gate
         )
         self._root = root
+        self._extensions = tuple(_extensions or ())  # by the name that torch's writer has for them
         self._save_id = str(uuid.uuid4())
         self._rank, self._use_collectives = 0, True
         self.commit: str | None = None
@@ -128,7 +131,8 @@ class MvcWriter(StorageWriter):
         """Store what this rank has; the commit is made when all have."""
         shared = self._find_shared(plan)
         is_shared = len(shared.addresses) > 1
-        data = LocalData(shared, self._rank if is_shared else 0, plan, planner)
+        rank = self._rank if is_shared else 0
+        data = LocalData(shared, rank, plan, planner, self._extensions)
         save = save_together if is_shared else save_alone
         self.commit = save(self._target, self._words, data)
         done: Future[list[WriteResult]] = Future()

@@ -17,8 +17,9 @@ from torch.distributed.checkpoint.default_planner import (
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc import ConflictError, FormatError, NotFoundError, Repo, UsageError
 from mvc_hooks.dcp import MvcReader, MvcWriter
+from support.dcp_extension import Turning, make_registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 
@@ -300,6 +301,35 @@ class TestObjects:
         dcp.load(target, storage_reader=MvcReader(tmp_path))
         assert target["e"] != target["e"]
         assert {**target, "e": 0} == {**state, "e": 0}
+
+
+class TestExtensions:
+    def test_streams_come_back_through_them(self, tmp_path):
+        state = make_state()
+        writer = MvcWriter(tmp_path, _extensions=[Turning()])
+        dcp.save(state, storage_writer=writer)
+        (stream,) = [
+            one
+            for one in Repo(tmp_path).load_state()["torch.streams"]
+            if one["name"] == "model.half"
+        ]
+        turned = bytes(255 - byte for byte in stream["data"])
+        assert turned == state["model"]["half"].view(torch.uint8).numpy().tobytes()
+        target = emptied(state)
+        del target["loader"]["array"]  # what torch unpickles with care is no array
+        reader = MvcReader(tmp_path, _extension_registry=make_registry())
+        dcp.load(target, storage_reader=reader)
+        assert_same(target["model"], state["model"])
+        assert_same(target["optimizer"], state["optimizer"])
+        assert_same(target["loader"]["rank_0"], state["loader"]["rank_0"])
+        with pytest.raises(dcp.api.CheckpointException, match="turning"):
+            dcp.load(target, storage_reader=MvcReader(tmp_path))
+
+    def test_streams_that_are_none(self, tmp_path):
+        repo = Repo.init(tmp_path)
+        repo.commit_state({"torch.streams": [{"name": "x"}]}, message="forged")
+        with pytest.raises(FormatError, match="something else than streams"):
+            MvcReader(tmp_path).read_metadata()
 
 
 class TestTheProtocol:
