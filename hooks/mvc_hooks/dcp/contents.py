@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from mvc import FormatError
 from mvc_hooks.dcp.names import Leaf, flatten
 from mvc_hooks.dcp.streams import STREAMS, Stream, list_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mvc import Repo, StoredState
 
@@ -101,8 +103,12 @@ def _list_ranks(repo: Repo, commit: str) -> list[str]:
 
 def _list_pieces(state: StoredState) -> Iterator[Leaf]:
     """Yield the values of a rank's own state, by where they belong in the state of all."""
-    for number, piece in enumerate(state.outline.get("pieces", ())):
-        path = tuple(one if isinstance(one, int) else str(one) for one in piece["at"])
+    pieces = state.outline.get("pieces", ())
+    for number, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+        steps = piece.get("at") if isinstance(piece, Mapping) else None
+        if not isinstance(steps, list) or not steps or "value" not in piece:
+            raise FormatError("a rank's own state has pieces that say not where they belong")
+        path = tuple(one if isinstance(one, int) else str(one) for one in steps)
         yield from flatten(piece["value"], path, ("pieces", number, "value"))
 
 

@@ -80,6 +80,8 @@ class Meeting:
     def exchange(self, rank: int, plan: RankPlan, root: str | None) -> SharedPlan:
         """Return what all ranks of the default group save, heard through its store: no collective."""
         store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  the only way to reach it
+        if self._exchanges:  # everybody has read what was said before the last commit
+            store.delete_key(f"mvc/dcp/{self._exchanges}/{rank}")
         self._exchanges += 1
         key = f"mvc/dcp/{self._exchanges}"
         store.set(f"{key}/{rank}", encode_plan(plan))  # type: ignore[arg-type]  # it takes bytes

@@ -176,7 +176,7 @@ def find_cached(plans: list[SavePlan]) -> list[SavePlan] | None:
         return plans
     if not changed:
         return None
-    for cached in SavePlanner._cached_global_plan.values():  # noqa: SLF001  DCP gives storage no other way to see them
+    for cached in getattr(SavePlanner, "_cached_global_plan", {}).values():
         if len(cached) == len(plans) and all(cached[one] is plans[one] for one in changed):
             return cached
     raise UnsupportedError(

@@ -140,14 +140,15 @@ def _gather(data: LocalData) -> dict[str, Any]:
 
 
 def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torch.Tensor:
-    boxes, mine = shared.spreads[words.spread], data.find_boxes(words)
-    if len(boxes) == 1 and boxes[0][2] == words.shape:
-        return mine[0]
+    boxes = shared.spreads[words.spread]
     if sum(math.prod(sizes) for _, _, sizes in boxes) != math.prod(words.shape):
         raise UnsupportedError(
             f"only a part of tensor {words.name!r} is here, and it is saved by this process alone",
             hint="leave out no_dist=True: then all ranks save it together",
         )
+    mine = data.find_boxes(words)
+    if len(boxes) == 1:
+        return mine[0]
     whole = torch.empty(words.shape, dtype=getattr(torch, words.dtype))
     for number, tensor in mine.items():
         _, offsets, sizes = boxes[number]

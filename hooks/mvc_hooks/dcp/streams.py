@@ -7,10 +7,10 @@ together. Each rank keeps its own streams, in ``ranks/N`` from the second rank o
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.distributed.checkpoint.filesystem import (
     _StorageReaderTransforms,
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import (
 from mvc import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
     from torch.distributed.checkpoint.planner import ReadItem, WriteItem
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STREAMS = "torch.streams"
 """Key of a state, alone in it, that has streams."""
-_FIELDS = {"name", "path", "extensions", "dtype", "shape", "offsets", "sizes", "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +91,29 @@ def make_stream(
     return {**words, "data": target.getvalue()}
 
 
+class _Words(msgspec.Struct, forbid_unknown_fields=True):
+    """What a state says of a stream, its bytes aside."""
+
+    name: str
+    path: tuple[str | int, ...]
+    extensions: tuple[str, ...]
+    dtype: str | None
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
 def list_streams(outline: Mapping[Any, Any], folder: str | None) -> Iterator[Stream]:
     """Yield the streams of an outlined state; FormatError if they are none."""
-    for number, words in enumerate(outline[STREAMS]):
-        if not isinstance(words, Mapping) or words.keys() != _FIELDS:
-            raise FormatError(f"{STREAMS!r} of the state holds something else than streams")
-        dims = (tuple(words[key]) for key in ("extensions", "shape", "offsets", "sizes"))
-        extensions, shape, offsets, sizes = dims
-        keys, path = (STREAMS, number, "data"), tuple(words["path"])
-        dtype = words["dtype"]
-        yield Stream(folder, keys, words["name"], path, extensions, dtype, shape, offsets, sizes)
+    for number, held in enumerate(outline[STREAMS]):
+        try:
+            words = {key: value for key, value in held.items() if key != "data"}
+            fields = msgspec.structs.asdict(msgspec.convert(words, _Words))
+        except (AttributeError, msgspec.ValidationError) as error:
+            raise FormatError(
+                f"{STREAMS!r} of the state holds something else than streams: {error}"
+            ) from None
+        is_type = isinstance(getattr(torch, fields["dtype"] or "uint8", None), torch.dtype)
+        if not is_type or not fields["path"]:
+            raise FormatError(f"the stream of {fields['name'][:80]!r} is of no tensor")
+        yield Stream(folder, (STREAMS, number, "data"), **fields)

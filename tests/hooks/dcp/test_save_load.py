@@ -14,7 +14,13 @@ from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
 )
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from mvc import ConflictError, FormatError, NotFoundError, Repo, UsageError
@@ -31,6 +37,16 @@ class Odd:
         return type(other) is Odd
 
     __hash__ = None
+
+
+class Part:
+    """The first half of a tensor, as DTensors say it of themselves."""
+
+    def __create_write_items__(self, name, _):
+        half, whole = (torch.Size([size]) for size in (2, 4))
+        properties = TensorProperties(torch.float32)
+        data = TensorWriteData(ChunkStorageMetadata(torch.Size([0]), half), properties, whole)
+        return [WriteItem(MetadataIndex(name, [0]), WriteItemType.SHARD, tensor_data=data)]
 
 
 def make_state():
@@ -287,6 +303,11 @@ class TestObjects:
             dcp.load(target, storage_reader=MvcReader(repo))
         assert not ran.exists()
 
+    def test_a_part_alone_is_no_state(self, tmp_path):
+        with pytest.raises(dcp.api.CheckpointException, match="only a part of tensor 'a' is here"):
+            dcp.save({"a": Part()}, storage_writer=MvcWriter(tmp_path))
+        assert Repo(tmp_path).head.commit is None
+
     def test_none_text_and_nested_plain_data(self, tmp_path):
         state = {
             "a": None,
@@ -325,11 +346,38 @@ class TestExtensions:
         with pytest.raises(dcp.api.CheckpointException, match="turning"):
             dcp.load(target, storage_reader=MvcReader(tmp_path))
 
-    def test_streams_that_are_none(self, tmp_path):
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"name": 3},
+            {"dtype": "save"},
+            {"sizes": "x"},
+            {"path": ()},
+            {"more": 1},
+            {"shape": (1.5,)},
+        ],
+    )
+    def test_streams_that_are_none(self, tmp_path, wrong):
         repo = Repo.init(tmp_path)
-        repo.commit_state({"torch.streams": [{"name": "x"}]}, message="forged")
+        places = dict.fromkeys(("extensions", "shape", "offsets", "sizes"), ())
+        stream = {"name": "x", "path": ["x"], "dtype": "float32", "data": b"", **places}
+        repo.commit_state({"torch.streams": [{**stream, **wrong}]}, message="forged")
+        with pytest.raises(FormatError, match=r"streams|of no tensor"):
+            MvcReader(tmp_path).read_metadata()
+        repo.commit_state({"torch.streams": [3]}, message="forged")
         with pytest.raises(FormatError, match="something else than streams"):
             MvcReader(tmp_path).read_metadata()
+
+    def test_a_stream_of_another_length(self, tmp_path):
+        writer = MvcWriter(tmp_path, _extensions=[Turning()])
+        dcp.save({"a": torch.ones(4)}, storage_writer=writer)
+        repo = Repo(tmp_path)
+        state = repo.load_state()
+        state["torch.streams"][0]["data"] += b"more"
+        repo.commit_state(state, message="forged")
+        reader = MvcReader(tmp_path, _extension_registry=make_registry())
+        with pytest.raises(dcp.api.CheckpointException, match="not its box's"):
+            dcp.load({"a": torch.zeros(4)}, storage_reader=reader)
 
 
 class TestTheProtocol:
