@@ -176,7 +176,8 @@ def find_cached(plans: list[SavePlan]) -> list[SavePlan] | None:
         return plans
     if not changed:
         return None
-    for cached in getattr(SavePlanner, "_cached_global_plan", {}).values():
+    kept: dict[str, list[SavePlan]] = getattr(SavePlanner, "_cached_global_plan", {})
+    for cached in kept.values():
         if len(cached) == len(plans) and all(cached[one] is plans[one] for one in changed):
             return cached
     raise UnsupportedError(
