@@ -22,7 +22,7 @@ from support.committing import WHO
 from support.sharded import as_rank, shard
 
 END_S = 60.0
-GRACE_S = 3.0
+GRACE_S = 10.0
 STAGES = """
 import os, signal, sys
 
@@ -108,8 +108,11 @@ class RankRig:
         os.kill(self.pid, number)
 
     def freeze(self, state, step):
-        pool, ranks = self.queue.pool, self.crew.ranks
-        return take_snapshot(state, step, pool, rank=self.rank, ranks=ranks)
+        """Return a snapshot of what this rank keeps of a whole state."""
+        ranks = self.crew.ranks
+        with as_rank(self.rank, (ranks,), ("all",)) as mesh:
+            live = shard(state, mesh, PLACEMENTS)
+            return take_snapshot(live, step, self.queue.pool, rank=self.rank, ranks=ranks)
 
     def submit(self, state, step):
         snapshot = self.freeze(state, step)
@@ -150,17 +153,25 @@ class CrewRig:
     def __enter__(self):
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, kind, *exc_info):
         for rig in self.ranks:
+            if kind is not None:  # those that are there would wait for the others
+                rig.kill()
+                rig.place.close()
+                continue
             if rig.writer is not None and rig.writer._process.poll() is None:
                 rig.signal(signal.SIGCONT)
-        for rig in self.ranks:
+        for rig in self.ranks if kind is None else ():
             rig.queue.close()
 
-    def commit(self, states, step):
-        """Commit a state, given as each rank has it; return the report of every rank."""
-        for rig, state in zip(self.ranks, states, strict=True):
+    def submit(self, state, step):
+        """Hand a state, of which each rank has its part, to all writers."""
+        for rig in self.ranks:
             rig.submit(state, step)
+
+    def commit(self, state, step):
+        """Commit a state; return the report of every rank."""
+        self.submit(state, step)
         return self.settle()
 
     def settle(self, ranks=None):
@@ -213,12 +224,3 @@ def make_whole(seed):
 
 PLACEMENTS = {name: ("all", [Shard(1)]) for name in "qkvm"}
 """Columns: every chunk needs all ranks, and each of two or three owns one at least."""
-
-
-def spread(state, count):
-    """Return the state as each rank has it: columns of its matrices, all of the rest."""
-    states = []
-    for rank in range(count):
-        with as_rank(rank, (count,), ("all",)) as mesh:
-            states.append(shard(state, mesh, PLACEMENTS))
-    return states

@@ -16,7 +16,7 @@ from mvc_hooks.writer.place import open_place
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
-GRACE_S = 2.0
+GRACE_S = 5.0
 DIGEST = b"form"
 
 

@@ -80,6 +80,8 @@ def serve(channel: socket.socket) -> None:
             answer = writer.answer(request, descriptor)
             with contextlib.suppress(OSError):  # the training is gone; the commit is not
                 channel.sendall(encode_line(answer))
+    if writer is not None:
+        writer.close()
 
 
 def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
@@ -141,6 +143,11 @@ class _Writer:
         self._repo: Repo | None = None
         self._tips: dict[str, str] = {}
         self._shared = None if opening.crew is None else SharedCommits(opening, self._open_repo)
+
+    def close(self) -> None:
+        """Tidy up after the run."""
+        if self._shared is not None:
+            self._shared.close()
 
     def answer(self, request: Commit | MarkHealthy, descriptor: int) -> Answer:
         """Carry out a request, a commit of the memory of a descriptor; failures become answers."""

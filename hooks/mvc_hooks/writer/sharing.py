@@ -6,8 +6,11 @@ what became of it. Whatever fails on a rank fails the commit on all of them.
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +38,9 @@ class SharedCommits:
     def __init__(self, opening: Open, open_repo: Callable[[], Repo]) -> None:
         assert opening.crew is not None
         self._worktree, self._open_repo = opening.worktree, open_repo
+        with contextlib.suppress(OSError, ValueError):  # a connection or more for every rank
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._mesh = Mesh(opening.crew, opening.listening)
         self._last: Share | None = None
 
@@ -61,6 +67,14 @@ class SharedCommits:
                 # A writer that was lost may have stored its share, and rank 0 may have committed it.
                 answer = self._look(request, parent) if settled.error == GONE else settled
         return msgspec.structs.replace(answer, number=request.number)
+
+    def close(self) -> None:
+        """Remove the socket of a run that has ended; it may have been killed before it could."""
+        path = self._mesh.crew.addresses[self._rank].path
+        if path:
+            with contextlib.suppress(OSError):
+                Path(path).unlink(missing_ok=True)
+                Path(path).parent.rmdir()
 
     @property
     def _rank(self) -> int:

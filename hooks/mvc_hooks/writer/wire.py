@@ -151,14 +151,14 @@ class Link:
         start = _HEAD.pack(len(data), size_bytes) + data
         if size_bytes <= _SMALL_BYTES:
             start, payload = start + bytes(payload), b""
+        if not isinstance(message, Beat):
+            self._counts.add(_HEAD.size + len(data) + size_bytes)
         with self._sending:
             if descriptor >= 0:
                 start = start[socket.send_fds(self._channel, [start], [descriptor]) :]
             self._channel.sendall(start)
             if payload:
                 self._channel.sendall(payload)
-        if not isinstance(message, Beat):
-            self._counts.add(_HEAD.size + len(data) + size_bytes)
 
     def receive(self) -> Frame:
         """Wait for the next frame."""

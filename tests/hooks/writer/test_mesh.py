@@ -104,7 +104,7 @@ def test_a_turn_that_has_not_come_is_waited_for(nodes):
 
         def come_late():
             asked.wait()
-            ranks[1].mesh.turns.pause(GRACE_S / 2)  # signs of life keep the connection
+            ranks[1].mesh.turns.pause(GRACE_S / 4)  # signs of life keep the connection
             return _take_part(ranks[1], 1)
 
         answers = run_all(lambda: _take_part(ranks[0], 1, read), come_late)
@@ -425,7 +425,6 @@ def test_frames_of_a_steady_turn(count):
                     assert peers.find_image(other) is not None
 
         def turn(number):
-            before = [rank.mesh.counts.frames for rank in ranks]
             run_all(
                 *(
                     lambda rank=rank: _take_part(
@@ -434,8 +433,11 @@ def test_frames_of_a_steady_turn(count):
                     for rank in ranks
                 )
             )
-            return [rank.mesh.counts.frames - one for rank, one in zip(ranks, before, strict=True)]
+            return [(rank.mesh.counts.frames, rank.mesh.counts.sent_bytes) for rank in ranks]
 
-        turn(1)
+        before, after = turn(1), turn(2)
         pairs = 2 * (count - 1)  # a question and an answer for each that shares chunks
-        assert turn(2) == [pairs + count - 1] + [pairs + 2] * (count - 1)
+        expected = [pairs + count - 1] + [pairs + 2] * (count - 1)
+        for (frames, sent), (more, sent_more), wanted in zip(before, after, expected, strict=True):
+            assert more - frames == wanted
+            assert sent_more - sent < 100 * wanted
