@@ -102,6 +102,7 @@ plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False,
 at_step=None)
 preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, \
 tokenizer=None, progress=None)
+probe_sharing(self, *, wait_s=3.0)
 prune(self, plan)
 prune_remote(self, remote=None)
 pull(self, remote=None, branch=None, *, fast_forward='allowed', limit_bytes_s=None, \

@@ -7,6 +7,7 @@ commit is made, since nothing names its chunks before. Only ids travel to the ra
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import islice
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.relatives import DeltaMode
+    from mvc.chunkstore.store import ChunkStore
     from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.layout import FileLayout, Segment
     from mvc.ids import PackId
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
+_LOOK_AGAIN_S = (0.0, 0.1, 0.5, 2.0, 8.0, 30.0)
 FIRST = 0
 """The rank that stores headers and texts, and makes the commit."""
 
@@ -265,7 +268,7 @@ def _check_stored(context: Context, shares: Sequence[StoredShare]) -> None:
     store = context.here
     for one in shares:
         ids = () if one.packs else list(split_ids(list_ids(one).tobytes()))
-        if not (store.contains_all(ids) or (store.refresh() and store.contains_all(ids))):
+        if not (store.contains_all(ids) or _come_to_sight(store, ids)):
             raise StorageError(
                 f"rank {one.rank} has stored chunks that are not in this repository",
                 hint="all ranks need a folder that all of them see, or a common store",
@@ -274,6 +277,15 @@ def _check_stored(context: Context, shares: Sequence[StoredShare]) -> None:
         from mvc.operations.send_share import take_brought  # noqa: PLC0415  few runs need it
 
         take_brought(context, shares)
+
+
+def _come_to_sight(store: ChunkStore, ids: Sequence[ChunkId]) -> bool:
+    """Look again for chunks that other ranks have stored: NFS may show new files late."""
+    for pause_s in _LOOK_AGAIN_S:
+        time.sleep(pause_s)
+        if store.refresh() and store.contains_all(ids):
+            return True
+    return False
 
 
 def _join_manifests(

@@ -141,17 +141,22 @@ def _version(package: str) -> str:
 
 def find_filesystem(folder: Path) -> str:
     """Return the type of the file system that a folder is on, as the kernel calls it."""
-    best, kind = "", "unknown"
+    return find_mount(folder)[0]
+
+
+def find_mount(folder: Path) -> tuple[str, str]:
+    """Return the type of the file system that a folder is on, and the options it is mounted with."""
+    best, kind = "", ("unknown", "")
     resolved = str(folder.resolve())
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
             for line in mounts:
-                _, place, name, *_ = line.split(" ")
+                _, place, name, options, *_ = line.split(" ")
                 inside = resolved == place or resolved.startswith(place.rstrip("/") + "/")
                 if inside and len(place) >= len(best):
-                    best, kind = place, name
+                    best, kind = place, (name, options)
     except OSError:
-        return "unknown"
+        return "unknown", ""
     return kind
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mvc.operations.gc_remote import RemoteGcPlan, RemoteGcResult
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
+    from mvc.operations.sharing import SharingReport
     from mvc.repo.opening import Progress
 
 
@@ -255,6 +256,17 @@ class Upkeep(OpenRepo):
         if sources:
             return operations.fsck_remote.repair_from(self._context, sources, progress=progress)
         return operations.fsck.fsck(self._context, data=data, repair=repair, progress=progress)
+
+    def probe_sharing(self, *, wait_s: float = 3.0) -> SharingReport:
+        """Test whether the repository's folder does for several processes and machines what mvc needs.
+
+        Whoever calls it within ``wait_s`` seconds, here or on other machines that see the folder, takes
+        part; a second process of this machine always does.
+
+        Raises:
+            StorageError: nothing can be written there.
+        """
+        return operations.sharing.probe_sharing(self._context, wait_s)
 
     def doctor(self) -> DoctorReport:
         """Look at versions, file system and speed of the machine under the repository.

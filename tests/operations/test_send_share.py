@@ -19,6 +19,7 @@ from mvc import (
     clone,
     parse_stored_share,
 )
+from mvc.operations import commit_shares
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
@@ -307,7 +308,8 @@ def test_another_pusher_between_two_looks_at_the_root(nodes, store):
     assert nodes[0].fsck(remote="origin", data=True).problems == ()
 
 
-def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store):
+def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store, monkeypatch):
+    monkeypatch.setattr(commit_shares, "_LOOK_AGAIN_S", (0.0,))
     with stored_by(nodes, freeze_ranks(state_of(1), RANKS)) as (share, stored):
         one = dict(list(stored[1].packs.items())[1:])
         with pytest.raises(StorageError, match=r"what rank 1 has sent is not on .* lacks some"):

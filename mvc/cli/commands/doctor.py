@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mvc.cli.options import Json
 from mvc.cli.output import printable, stdout, write_json
@@ -12,13 +14,32 @@ from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
     from mvc.operations.doctor import DoctorReport
+    from mvc.operations.sharing import SharingReport
 
 
-def doctor(as_json: Json = False) -> None:
+Shared = Annotated[
+    bool,
+    typer.Option(
+        "--shared",
+        help="Test whether several machines can share the folder; run it on all of them at once.",
+    ),
+]
+Wait = Annotated[
+    int,
+    typer.Option(
+        "--wait", min=0, max=600, metavar="SECONDS", help="How long --shared waits for others."
+    ),
+]
+
+
+def doctor(as_json: Json = False, shared: Shared = False, wait: Wait = 3) -> None:
     """Show versions, the repository's file system, and what is slow here or still under way.
 
     To measure the disk, a file of 64 MiB is written and removed.
     """
+    if shared:
+        _tell_sharing(open_repo().probe_sharing(wait_s=wait), as_json=as_json)
+        return
     report = open_repo().doctor()
     if as_json:
         write_json(asdict(report))
@@ -34,6 +55,30 @@ def doctor(as_json: Json = False) -> None:
         out.line(f"{out.style('under way:', 'yellow', 'bold')} {what}")
     if not report.advice:
         out.line(out.style("nothing here is slow", "green"))
+
+
+def _tell_sharing(report: SharingReport, *, as_json: bool) -> None:
+    """Tell what was seen of a shared folder; the command fails if it does not do."""
+    if as_json:
+        write_json(asdict(report))
+    else:
+        out = stdout()
+        rows = [
+            ("file system", f"{report.filesystem} ({report.options})"),
+            ("took part", f"{len(report.members)} processes on {report.machines} machines"),
+            *(("", member) for member in report.members),
+            ("a new file", f"seen by all within {report.seen_s:.2f} s"),
+        ]
+        for name, text in columns([(name, printable(text)) for name, text in rows], "<<"):
+            out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
+        for trap in report.warnings:
+            out.line(f"{out.style('risky:', 'yellow', 'bold')} {printable(trap)}")
+        for problem in report.problems:
+            out.line(f"{out.style('does not work:', 'red', 'bold')} {printable(problem)}")
+        if not report.problems:
+            out.line(out.style("locks, renames and new files do what mvc needs", "green"))
+    if report.problems:
+        raise typer.Exit(1)
 
 
 def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:

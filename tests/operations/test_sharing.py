@@ -1,0 +1,76 @@
+"""doctor --shared: several processes meet in the folder and test it against each other."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+
+import pytest
+
+from mvc import Repo
+from mvc.operations.sharing import known_traps, meet
+
+
+def test_two_processes_of_this_machine_find_nothing_wrong(repo):
+    report = repo.probe_sharing(wait_s=1)
+    assert report.problems == ()
+    assert len(report.members) == 2
+    assert report.machines == 1
+    assert "only this machine" in report.warnings[-1]
+    assert not list((repo.git_dir / "meeting").glob("room-*"))
+
+
+def test_all_who_come_in_time_take_part(repo):
+    found = []
+    others = [Repo.open(repo.worktree) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda one=one: found.append(one.probe_sharing(wait_s=2)))
+        for one in others
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert [report.problems for report in found] == [(), ()]
+    assert found[0].members == found[1].members
+    assert len(found[0].members) == 4
+
+
+def test_locks_that_do_not_exclude_are_found(repo, monkeypatch):
+    """As where a file system takes every lock and tells nobody."""
+    real = fcntl.flock
+    monkeypatch.setattr(
+        fcntl,
+        "flock",
+        lambda descriptor, how: None if how & fcntl.LOCK_SH else real(descriptor, how),
+    )
+    report = repo.probe_sharing(wait_s=1)
+    assert any("lock that another process holds was given" in one for one in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "options", "word"),
+    [
+        ("nfs", "rw,vers=3,nolock", "nolock"),
+        ("nfs4", "rw,local_lock=flock", "this machine alone"),
+        ("lustre", "rw,localflock", "-o flock"),
+        ("cifs", "rw,cache=strict", "SMB"),
+        ("fuse.sshfs", "rw", "sshfs"),
+        ("overlay", "rw", "no other machine"),
+    ],
+)
+def test_what_is_known_of_file_systems(filesystem, options, word):
+    (trap,) = known_traps(filesystem, options, is_tested=True)
+    assert word in trap
+
+
+def test_file_systems_that_do():
+    assert known_traps("lustre", "rw,flock", is_tested=True) == []
+    assert known_traps("nfs4", "rw,local_lock=none", is_tested=True) == []
+
+
+def test_a_meeting_whose_opener_is_gone_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("mvc.operations.sharing._GONE_S", 0.1)
+    (tmp_path / "room-0").mkdir()
+    members, results = meet(tmp_path, 0)
+    assert len(members) == len(results) == 1
