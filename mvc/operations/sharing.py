@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc import fs
-from mvc.errors import StorageError
+from mvc.errors import StorageError, UsageError
 from mvc.interpreter import module_command
 from mvc.operations.doctor import find_mount
 
@@ -36,6 +36,7 @@ _PATIENCE_S = 75.0
 _PAUSE_S = 0.01
 _OLD_S = 3600
 _GONE_S = 2.0
+_MAX_WAIT_S = 600
 _VALUE_BYTES = 65536
 
 
@@ -82,6 +83,8 @@ class _Seat:
 
 def probe_sharing(context: Context, wait_s: float) -> SharingReport:
     """Test the repository's folder with all who come within ``wait_s`` seconds; see ``Repo``."""
+    if not 0 <= wait_s <= _MAX_WAIT_S:
+        raise UsageError(f"{wait_s} seconds to wait is not from 0 to {_MAX_WAIT_S}")
     filesystem, options = find_mount(context.git_dir)
     folder = context.git_dir / _FOLDER
     fs.make_dirs(folder)

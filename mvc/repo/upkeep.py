@@ -265,6 +265,7 @@ class Upkeep(OpenRepo):
 
         Raises:
             StorageError: nothing can be written there.
+            UsageError: that is no time to wait, or more than ten minutes.
         """
         return operations.sharing.probe_sharing(self._context, wait_s)
 

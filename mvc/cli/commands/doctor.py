@@ -9,6 +9,7 @@ import typer
 
 from mvc.cli.options import Json
 from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.render.text import columns, size_text
 from mvc.cli.session import open_repo
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
 
 Shared = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--shared",
         help="Test whether several machines can share the folder; run it on all of them at once.",
     ),
 ]
 Wait = Annotated[
     int,
-    typer.Option(
-        "--wait", min=0, max=600, metavar="SECONDS", help="How long --shared waits for others."
-    ),
+    Option("--wait", metavar="SECONDS", help="How long --shared waits for others."),
 ]
 
 
