@@ -154,7 +154,7 @@ def meet(folder: Path, wait_s: float) -> tuple[list[str], dict[str, _Result]]:
 
 def _find_room(folder: Path, me: str, wait_s: float) -> tuple[Path, list[str]]:
     """Join a meeting that is being opened, or open one and wait for others."""
-    deadline_s = time.monotonic() + wait_s + _PATIENCE_S
+    deadline_s = time.monotonic() + 2 * _MAX_WAIT_S
     while time.monotonic() < deadline_s:
         with fs.exclusive_lock(folder / "door"):
             rooms = [one for one in sorted(folder.glob("room-*")) if not (one / "members").exists()]
@@ -162,6 +162,8 @@ def _find_room(folder: Path, me: str, wait_s: float) -> tuple[Path, list[str]]:
             if not rooms:
                 _remove_old(folder)
             fs.make_dirs(room)
+            if not rooms:
+                _put(room / "wait", str(wait_s).encode())
             _put(room / f"hello.{me}", b"")
         if not rooms:
             time.sleep(wait_s)
@@ -170,13 +172,21 @@ def _find_room(folder: Path, me: str, wait_s: float) -> tuple[Path, list[str]]:
                 members = [me, *(one for one in found if one != me)]
                 _put(room / "members", "\n".join(members).encode())
             return room, members
-        if _wait((room / "members").exists, wait_s + _GONE_S):
+        if _wait((room / "members").exists, _read_wait(room) + _GONE_S):
             members = (room / "members").read_text().split("\n")
             if me in members:
                 return room, members
         else:
             shutil.rmtree(room, ignore_errors=True)  # whoever opened it is gone
     raise StorageError(f"no meeting came about in {folder}")
+
+
+def _read_wait(room: Path) -> float:
+    """Return how long who has opened a meeting waits."""
+    try:
+        return min(max(float((room / "wait").read_bytes()), 0.0), _MAX_WAIT_S)
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _remove_old(folder: Path) -> None:

@@ -22,3 +22,13 @@ def test_what_is_under_way(shell):
     shell.ok("commit", "--allow-empty", "-m", "more")
     shell.ok("revert", "-n", "HEAD~1")
     assert 'under way: a revert; "mvc status" shows how to continue' in shell.ok("doctor").lines
+
+
+def test_a_folder_that_is_shared(shell):
+    assert (
+        "locks, renames and new files do what mvc needs"
+        in shell.ok("doctor", "--shared", "--wait", "1").lines
+    )
+    fields = shell.json("doctor", "--shared", "--wait", "1")
+    assert (fields["problems"], fields["machines"]) == ([], 1)
+    assert "700 seconds" in shell("doctor", "--shared", "--wait", "700").error

@@ -24,8 +24,8 @@ def test_all_who_come_in_time_take_part(repo):
     found = []
     others = [Repo.open(repo.worktree) for _ in range(2)]
     threads = [
-        threading.Thread(target=lambda one=one: found.append(one.probe_sharing(wait_s=2)))
-        for one in others
+        threading.Thread(target=lambda one=one, s=s: found.append(one.probe_sharing(wait_s=s)))
+        for one, s in zip(others, (2, 1.5), strict=True)
     ]
     for one in threads:
         one.start()

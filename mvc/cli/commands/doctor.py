@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import Json
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.parameters import Exit, Option
 from mvc.cli.render.text import columns, size_text
 from mvc.cli.session import open_repo
 
@@ -77,7 +76,7 @@ def _tell_sharing(report: SharingReport, *, as_json: bool) -> None:
         if not report.problems:
             out.line(out.style("locks, renames and new files do what mvc needs", "green"))
     if report.problems:
-        raise typer.Exit(1)
+        raise Exit(NEGATIVE)
 
 
 def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
