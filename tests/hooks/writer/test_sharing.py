@@ -162,7 +162,8 @@ def test_a_training_that_ends_leaves_its_last_commit(tmp_path):
 
 def test_a_machine_that_says_nothing_is_not_waited_for(tmp_path):
     """As one that lost its power, or its network: no connection is closed."""
-    with CrewRig(tmp_path / "run", 3, stages={2: "silent"}, grace_s=5.0) as rig:
+    with CrewRig(tmp_path / "run", 3, stages={2: "silent"}, grace_s=3.0) as rig:
+        _assert_next_works(rig, 1)
         rig.submit(make_whole(2), 2)
         reports = rig.settle(rig.ranks[:2])
         assert {report.error for report in reports} == {"rank 2: its writer ended"}
