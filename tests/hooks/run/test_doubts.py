@@ -275,7 +275,7 @@ def test_ordinary_loops_hear_nothing(told, name):
             batch = live.next_batch() if batches is None else next(batches)
         loss = run.step(batch, lambda: None)
         assert list(live.doubt_step(loss)) == []
-        live.capture({}, gather=False)
+        live.capture({})
         live.complete_step(0, 0)
     live.remove()
     assert live.doubts + told() == []
