@@ -7,11 +7,11 @@ JOBS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 DEMO_READY := $(VENV)/.ready-for-demo
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-all lint format docs bench clean
+.PHONY: help setup demo test test-slow test-all lint format docs bench clean
 
 help:
 	@echo "make demo   train a small model, version it, roll it back, prove the bytes are the same"
-	@echo "make test   run the whole test suite"
+	@echo "make test   run the test suite (make test-slow: the rest, as CI does)"
 	@echo "make lint   ruff, mypy strict, import-linter"
 	@echo "make docs   build the documentation site into site/"
 	@echo "make bench  measure speed, size and memory beside the peers that are installed"
@@ -37,12 +37,17 @@ demo: $(DEMO_READY)
 # Images of containers often set it: then all test modules are compiled anew, by each worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The slow fuzzing runs too, bounded by the hypothesis profile.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+# Long fuzzing, large files, whole matrices; CI runs it too, bounded by the hypothesis profile.
+test-slow: setup
+	$(PYTEST) -m slow $(ARGS)
 
 test-all: setup
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -95,6 +95,7 @@ def test_median_of_costs_leaves_disturbed_rounds_out():
     assert middle(costs).seconds == 1.0
 
 
+@pytest.mark.slow
 def test_quick_run_fills_every_section(tmp_path, capsys):
     pytest.importorskip("torch")
     found, page = tmp_path / "results.json", tmp_path / "page.md"

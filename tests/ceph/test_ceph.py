@@ -26,6 +26,8 @@ from support.remote_races import CLIENTS, race_pushes
 from support.remote_repos import CountedStorage, commit_model, make_repo
 from support.s3_server import make_bucket, new_prefix, open_s3
 
+pytestmark = pytest.mark.slow
+
 _NAME = "model.safetensors"
 _IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 ROUNDS = int(os.environ.get("MVC_ROUNDS", bounded(2, 200 // CLIENTS)))
@@ -302,7 +304,6 @@ def test_no_push_of_many_clients_is_lost(cluster, url, tmp_path, branches, capsy
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["push", "clone"])
 @pytest.mark.parametrize("round_", range(0, 30, 1 if _IS_LONG else 16))
 def test_a_client_is_killed_at_any_point(cluster, url, tmp_path, verb, round_):
