@@ -21,19 +21,18 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mvc import MvcError, NotFoundError, Repo, UsageError
+from mvc import MvcError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits, as_count, as_numbers
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.ladder import Rollback
-from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.make import join_parts
-from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
+from mvc_hooks.resuming import Resuming
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.resuming import Resumed
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
@@ -189,12 +189,9 @@ class Checkpointer(StepRun):
             undo.callback(self._release)
             self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
-            tip = ranks.ask_first(self._find_tip)
-            if tip is None and ranks.is_first:
-                log.missing(self.branch, self._last_committed())
             log.start(0, every, run.parts, ranks.merge(run.doubts))
-            if tip is not None:
-                self._go_on_from(tip, warm_up)
+            resuming = Resuming(self.repo, self.branch, run, self._judge, ranks, log, settings)
+            tip = self._note_resumed(resuming.resume())
             # A writer that is left behind would hold the branch.
             queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
             ranks.together(queue.start_writer)
@@ -246,42 +243,12 @@ class Checkpointer(StepRun):
             raise UsageError("HEAD is detached: there is no current branch", hint="pass branch=...")
         return branch
 
-    def _find_tip(self) -> str | None:
-        with contextlib.suppress(NotFoundError):
-            return self.repo.resolve(f"refs/heads/{self.branch}")
-        return None
-
-    def _last_committed(self) -> int | None:
-        """Return the step of the last commit that a run made here, by its feed."""
-        with contextlib.suppress(MvcError):
-            for record in self.repo.read_run(self.branch, losses=0).commits:
-                return record.step
-        return None
-
-    def _go_on_from(self, tip: str, warm_up: Callable[[], object] | None) -> None:
-        if not self._settings.resume:
-            raise UsageError(
-                f"branch {self.branch!r} already has commits, and resume is off",
-                hint="pass branch=... to start a new branch",
-            )
-        if warm_up is not None:
-            warm_up()
-        self._ranks.together(lambda: self._resume(tip))
-        self.environment_changes = self._ranks.share(self.environment_changes)
-
-    def _resume(self, tip: str) -> None:
-        started_s = time.perf_counter()
-        run = self._run
-        stored = run.restore(from_commit(self.repo, tip), allow=self._settings.allow)
-        run.counters = stored.counters
-        run.is_clean = True
-        self._judge.restore(stored.watch, stored.ladder)
-        if self._ranks.is_first:  # the other ranks mark no commit
-            self._judge.note_commit(self.step_count, tip)
-        self.resumed_from = tip
-        self.environment_changes = list(compare_environments(stored.environment, run.environment))
-        seconds = time.perf_counter() - started_s
-        self._log.resume(self.step_count, tip, seconds, self.environment_changes)
+    def _note_resumed(self, resumed: Resumed | None) -> str | None:
+        """Return the commit that the branch is at."""
+        if resumed is None:
+            return None
+        self.resumed_from, self.environment_changes = resumed.commit, list(resumed.changes)
+        return resumed.commit
 
     # Progress.
 
