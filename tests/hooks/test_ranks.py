@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mvc import ConflictError, Repo, UnsupportedError
-from mvc_hooks import Checkpointer, replay_steps
+from mvc import ConflictError, Repo
+from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.stored import RANKS
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
@@ -314,11 +314,6 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
         assert ckpt.step_count == TOTAL
     end = torch.load(folder / "out-0.pt", weights_only=False)
     assert torch.equal(model[0].weight, end["model"]["0.weight"])
-
-
-def test_a_replay_says_that_it_has_one_rank(lab):
-    with pytest.raises(UnsupportedError, match="several ranks"):
-        replay_steps(lab.folder / "plain", "main@4", 4, dict)
 
 
 def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab):

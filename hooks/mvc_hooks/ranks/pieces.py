@@ -112,6 +112,17 @@ def spare(into: Any, pieces: Sequence[Piece]) -> Any:
     return into
 
 
+def hide(state: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Return a live state with nothing at pieces, apart from what all ranks share."""
+    hidden: Any = dict(state)
+    for piece in pieces:
+        live = find_at(hidden, piece.path)
+        if live is not ABSENT:
+            kept = _keep_only(live, set(piece.shared)) if piece.shared else None
+            hidden = edit_at(hidden, piece.path, kept)
+    return dict(hidden)
+
+
 def pick(into: Any, pieces: Sequence[Piece]) -> dict[str, Any]:
     """Return live tensors to be filled that are at pieces, nested like a rank's own state."""
     found = []

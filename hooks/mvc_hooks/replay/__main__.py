@@ -1,22 +1,36 @@
-"""The command line of a replay: ``python -m mvc_hooks.replay REPO [REV] K ENTRY [--json]``."""
+"""The command line of a replay: ``python -m mvc_hooks.replay REPO [REV] K ENTRY [--json]``.
+
+A run of several ranks is replayed by as many, which this starts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mvc import MvcError, UsageError
+from mvc import Repo, UsageError
 from mvc_hooks.entry import load_entry
-from mvc_hooks.replay.replaying import replay_steps
+from mvc_hooks.parts.tree import find_at
+from mvc_hooks.replay.launching import launch
+from mvc_hooks.replay.rank import Answer, as_mvc_error, serve
+from mvc_hooks.replay.replaying import find_size, replay_steps
+from mvc_hooks.replay.stretch import find_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc_hooks.replay.report import ReplayReport
+
 _DIFFERENT = 1
+_INTERRUPTED = 130
 _POSITIONS = 3
+_THREADS = ("variables", "OMP_NUM_THREADS")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,24 +42,52 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str]) -> int:
     """Replay, write a report to standard output, and return the exit code: 1 if it is not exact."""
+    who = ""
     try:
         chosen = _parse(arguments)
-        build = load_entry(chosen.entry)
-        script = Path(chosen.entry.rpartition(":")[0])
-        report = replay_steps(
-            chosen.repo,
-            chosen.revision,
-            chosen.steps,
-            build,
-            script=script if script.is_file() else None,
-        )
-    except MvcError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        sys.stderr.write(f"error: {error}{hint}\n")
-        return error.exit_code
-    text = json.dumps(report.fields()) if chosen.json else "\n".join(report.lines())
-    sys.stdout.write(f"{text}\n")
-    return 0 if report.is_exact else _DIFFERENT
+        who = f"rank {os.environ.get('RANK', '0')}: " if chosen.rank else ""
+        if chosen.rank_of is not None:
+            return serve(Path(chosen.rank_of), partial(_replay, chosen))
+        answer = None if chosen.rank else _launch(chosen)
+        answer = answer or Answer.of(_replay(chosen))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001  whatever the user's code raises
+        if os.environ.get("MVC_DEBUG"):
+            traceback.print_exc()
+        told = as_mvc_error(error)
+        hint = f"\nhint: {told.hint}" if told.hint else ""
+        sys.stderr.write(f"error: {who}{told}{hint}\n")
+        return told.exit_code
+    if not chosen.rank or os.environ.get("RANK", "0") == "0":
+        text = json.dumps(answer.fields) if chosen.json else "\n".join(answer.lines)
+        sys.stdout.write(f"{text}\n")
+    return 0 if answer.is_exact else _DIFFERENT
+
+
+def _replay(chosen: argparse.Namespace) -> ReplayReport:
+    build = load_entry(chosen.entry)
+    script = Path(chosen.entry.rpartition(":")[0])
+    return replay_steps(
+        chosen.repo,
+        chosen.revision,
+        chosen.steps,
+        build,
+        script=script if script.is_file() else None,
+    )
+
+
+def _launch(chosen: argparse.Namespace) -> Answer | None:
+    """Have as many ranks replay as made the commits; None if it was one process."""
+    with Repo.open(chosen.repo) as repo:
+        stretch = find_stretch(repo, chosen.revision, chosen.steps)
+        size = find_size(repo, stretch)
+        start = stretch.start.commit
+        threads = find_at(repo.outline_state(start).get("environment"), _THREADS)
+    if size == 1:
+        return None
+    arguments = [chosen.repo, chosen.revision, str(chosen.steps), f"--entry={chosen.entry}"]
+    return launch(arguments, size, threads if isinstance(threads, str) else None)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -64,6 +106,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--entry", metavar="FILE.py:FUNCTION", help="the function, by name")
     parser.add_argument("--json", action="store_true", help="write one JSON object")
+    parser.add_argument(
+        "--rank",
+        action="store_true",
+        help="start no processes: this is one rank of several, started by torchrun",
+    )
+    parser.add_argument("--rank-of", metavar="FOLDER", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     rest = list(chosen.rest)
     if chosen.entry is None:

@@ -1,17 +1,22 @@
-"""The replay: load a commit into a fresh run, train K steps, and compare at every commit."""
+"""The replay: load a commit into a fresh run, train K steps, and compare at every commit.
+
+A run of several ranks is replayed by as many, each of which does all of this.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from mvc import Repo, UnsupportedError, UsageError
+from mvc import FormatError, Repo, UnsupportedError, UsageError
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.ranks.pieces import RANKS
-from mvc_hooks.replay.report import FirstDifference, ReplayReport, compare_run
+from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.topology import count_ranks
+from mvc_hooks.replay.comparing import compare_run
+from mvc_hooks.replay.report import FirstDifference, ReplayReport
 from mvc_hooks.replay.stretch import find_stretch
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
@@ -38,7 +43,8 @@ def replay_steps(
     """Load a commit, train some steps, and compare with the commits of those steps.
 
     Nothing is written to the repository. Afterwards the random number generators of this process,
-    and what ``build`` made, are as after the last replayed step.
+    and what ``build`` made, are as after the last replayed step. Of a run of several ranks each has
+    to call this, and all get the same report; ``build`` may start the process group.
 
     Args:
         repo: the repository, or its folder.
@@ -50,29 +56,68 @@ def replay_steps(
     Raises:
         NotFoundError: there is no such commit, or none so many steps later.
         ConflictError: the parts do not fit the commit.
-        UnsupportedError: the run had several ranks.
-        UsageError: ``build`` returns something else, or a step does.
+        UnsupportedError: the number of ranks changed on the way.
+        UsageError: ``build`` returns something else, or a step does, or this run has another number
+            of ranks.
     """
     started_s = time.perf_counter()
     repo = repo if isinstance(repo, Repo) else Repo.open(repo)
     stretch = find_stretch(repo, revision, steps)
-    if RANKS in repo.outline_state(stretch.start.commit):
-        raise UnsupportedError(
-            f"commit {stretch.start.commit[:10]} comes from a run on several ranks; "
-            "a replay has only one"
-        )
+    size = find_size(repo, stretch)
     training = as_training(build())
-    run = LiveRun(training.parts)
+    ranks = Ranks()
+    _check_size(ranks.size, size, stretch)
+    run = LiveRun(training.parts, ranks)
     run.environment = run.read_environment(script)
     try:
-        return _replay(repo, stretch, training, run, started_s)
+        return _replay(repo, stretch, training, (run, ranks), started_s)
     finally:
         run.remove()
 
 
+def find_size(repo: Repo, stretch: Stretch) -> int:
+    """Return how many ranks made the commits of a stretch."""
+    points = (stretch.start, *stretch.points)
+    sizes: list[int] = []
+    for point in points:
+        size = count_ranks(repo.outline_state(point.commit))
+        if type(size) is not int or size < 1:
+            raise FormatError(f"commit {point.commit[:10]} does not say how many ranks made it")
+        sizes.append(size)
+        if size != sizes[0]:
+            raise UnsupportedError(
+                f"{_count(sizes[0])} made the commit of step {stretch.start.step}, {_count(size)} "
+                f"that of step {point.step}: no replay is exact across that",
+                hint="begin at a later commit, or replay fewer steps",
+            )
+    return sizes[0]
+
+
+def _check_size(live: int, stored: int, stretch: Stretch) -> None:
+    if live == stored:
+        return
+    where = f"commit {stretch.start.commit[:10]} was made by {_count(stored)}"
+    if live == 1:
+        raise UsageError(
+            f"{where}, but the entry starts no process group",
+            hint="if not torch.distributed.is_initialized(): torch.distributed.init_process_group()",
+        )
+    raise UsageError(f"{where}, this replay has {_count(live)}", hint=f"start {_count(stored)}")
+
+
+def _count(size: int) -> str:
+    return f"{size} rank" if size == 1 else f"{size} ranks"
+
+
 def _replay(
-    repo: Repo, stretch: Stretch, training: Training, run: LiveRun, started_s: float
+    repo: Repo,
+    stretch: Stretch,
+    training: Training,
+    live: tuple[LiveRun, Ranks],
+    started_s: float,
 ) -> ReplayReport:
+    run, ranks = live
+    stored: StoredRun | None = None
     inexact: list[str] = []
     changes: list[tuple[str, object, object]] = []
     compared: list[int] = []
@@ -82,13 +127,15 @@ def _replay(
         stored = run.restore(from_commit(repo, stretch.start.commit))
     except InexactRestoreError as error:
         inexact = [str(error)]
-    else:
-        changes = compare_environments(stored.environment, run.environment)
+    inexact = ranks.share(ranks.merge(inexact))
+    if stored is not None and not inexact:
+        # Commits have the environment of rank 0.
+        changes = ranks.share(compare_environments(stored.environment, run.environment))
         replayed = _ReplayRun(training, run, stored)
         for point in stretch.points:
             replayed.train_to(point.step)
             exact_to = compared[-1] if compared else stretch.start.step
-            tensors, difference = compare_run(repo, run, point, exact_to)
+            tensors, difference = compare_run(repo, run, ranks, point, exact_to)
             if difference is not None:
                 break
             compared.append(point.step)

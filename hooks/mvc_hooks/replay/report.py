@@ -10,18 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from mvc_hooks.parts.tree import find_changes, format_path, order_like
-from mvc_hooks.run.live import EXTRAS
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc import Repo
-    from mvc_hooks.replay.stretch import Point, Stretch
-    from mvc_hooks.run.live import LiveRun
+    from mvc_hooks.replay.stretch import Stretch
 
 _NAMED = 5
 
@@ -32,7 +24,8 @@ class FirstDifference:
 
     Attributes:
         step: the first committed step whose state differs, of ``commit``.
-        name: the first tensor or value that differs, dotted.
+        name: the first tensor or value that differs, dotted; ``rng.torch of rank 1`` if it is not of
+            all ranks.
         elements: how many of its ``size`` elements differ; 0 if it is not a tensor.
         largest: largest difference of two elements; None if it is not a number.
         others: how many more tensors and values differ.
@@ -153,58 +146,3 @@ class ReplayReport:
 def _plain(value: object) -> object:
     is_plain = value is None or isinstance(value, (bool, int, float, str))
     return value if is_plain else str(value)
-
-
-def compare_run(
-    repo: Repo, run: LiveRun, point: Point, exact_to: int
-) -> tuple[int, FirstDifference | None]:
-    """Count the tensors of a live run and a commit; find their first difference after ``exact_to``."""
-    live = run.capture({})
-    stored_outline = repo.outline_state(point.commit)
-    names = [name for name in stored_outline if name not in EXTRAS]
-    state = order_like({name: live[name] for name in names if name in live}, stored_outline)
-    check = repo.verify_state(state, point.commit)
-    # Counters, watch and environment are not compared: a replay does not commit.
-    left_out = tuple(f'state["{name}"]' for name in EXTRAS)
-    lines = [line for line in check.differences if not line.startswith(left_out)]
-    if not lines:
-        return check.tensors, None
-    stored = repo.load_state(point.commit)
-    different = list(find_changes(state, {name: stored[name] for name in names}))
-    path, ours, theirs = different[0] if different else ((lines[0],), None, None)
-    elements, size, largest = _measure(ours, theirs)
-    return check.tensors, FirstDifference(
-        step=point.step,
-        after_step=exact_to,
-        commit=point.commit,
-        name=format_path(path),
-        elements=elements,
-        size=size,
-        largest=largest,
-        others=max(len(different), len(lines), 1) - 1,
-    )
-
-
-def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu()
-        plain = (plain if plain.layout is torch.strided else plain.to_dense()).resolve_conj()
-        is_odd = plain.dtype is torch.bfloat16 or "float8" in str(plain.dtype)
-        return (plain.double() if is_odd else plain.resolve_neg()).numpy()
-    return value if isinstance(value, np.ndarray) else None
-
-
-def _measure(live: Any, stored: Any) -> tuple[int, int, float | None]:
-    """Return how many elements of two tensors differ, of how many, and by how much at most."""
-    ours, theirs = _as_array(live), _as_array(stored)
-    if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return 0, 0, None
-    left, right = np.atleast_1d(ours).ravel(), np.atleast_1d(theirs).ravel()
-    width = left.dtype.itemsize
-    rows = [np.ascontiguousarray(one).view(np.uint8).reshape(-1, width) for one in (left, right)]
-    is_different = (rows[0] != rows[1]).any(axis=1)
-    count = int(is_different.sum())
-    with np.errstate(all="ignore"):
-        gaps = np.abs(left[is_different].astype(complex) - right[is_different].astype(complex))
-    finite = gaps[np.isfinite(gaps)]
-    return count, left.size, float(finite.max()) if finite.size else None

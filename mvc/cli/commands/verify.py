@@ -131,7 +131,8 @@ def verify(
 
     --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
     is compared with the commits that followed; at the tip of a branch, these are the last K steps.
-    FUNCTION runs in a separate process.
+    FUNCTION runs in a separate process, or in as many as the run had ranks: they are started as by
+    torchrun, and each compares its part.
 
     The exit code is 1 if anything differs, or if there was nothing to compare.
     """
