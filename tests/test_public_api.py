@@ -81,6 +81,7 @@ log(self, *revisions, everything=False, limit=None, first_parent=False)
 look_for_mark(self, mark)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
+mend_commit(self, revision)
 merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, tokenizer=None, \
 message=None, fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
 merge_base(self, left, right)

@@ -191,7 +191,8 @@ class Checkpointer(StepRun):
             undo.callback(log.close)
             log.start(0, every, run.parts, ranks.merge(run.doubts))
             resuming = Resuming(self.repo, self.branch, run, self._judge, ranks, log, settings)
-            tip = self._note_resumed(resuming.resume())
+            resumed = resuming.resume()
+            tip = self._note_resumed(resumed)
             # A writer that is left behind would hold the branch.
             queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
             ranks.together(queue.start_writer)
@@ -199,6 +200,8 @@ class Checkpointer(StepRun):
                 self.branch, run, self._judge, queue, ranks=ranks, talk=self._talk, settings=settings, log=log,
                 last_step=None if tip is None else run.counters.step,
             )  # fmt: skip
+            if resumed is not None:
+                commits.facts |= resumed.facts
             self._recovery = Recovery(
                 self.repo, run, self._judge, commits, ranks, self._talk, log, keep_diverged
             )

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
+from mvc import MvcError, NotFoundError, ReleasedError, StorageError
+from mvc_hooks.attempts import LOST, restore_first
 from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.parts.restoring import MisfitError
 from mvc_hooks.parts.sources import from_commit, from_image
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc import Repo
+    from mvc_hooks.attempts import Failure
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.ladder import Action, Rollback
     from mvc_hooks.judge import Judge
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from mvc_hooks.run.log import RunLog
     from mvc_hooks.snapshot.ring import Snapshot
 
-_MAX_TRIES = 3
 _TRIED = "mvc log --graph --all shows what was tried"
 _MISFIT = (
     "the state is on a diverged branch, unless keep_diverged is off; start the program again to go on "
@@ -202,22 +203,22 @@ class Recovery:
 
     def _restore(self, request: RollbackRequest) -> tuple[_Candidate, StoredRun, bool]:
         """Restore the first candidate that can be read; return it, and whether data rewinds."""
-        failures: list[str] = []
+        failures: list[Failure[_Candidate]] = []
         can_rewind = all(self.ranks.exchange(self.run.can_rewind_data))
-        candidates = self._candidates(request)
-        while candidate := self._agree(candidates):
+
+        def restore(candidate: _Candidate) -> tuple[StoredRun, bool]:
             steps_back = self.run.counters.step - candidate.step
             rewinds = request.skip_batches < steps_back and can_rewind
-            restore = partial(self._restore_one, candidate, leave_data=not rewinds)
-            try:
-                stored = self.ranks.together(restore)
-            except (CorruptionError, ReleasedError, StorageError) as error:
-                failures.append(f"step {candidate.step}: {error}")
-                if len(failures) == _MAX_TRIES:
-                    break
-                continue
-            return candidate, stored, rewinds
-        why = "; ".join(failures) or _explain(request)
+            return self._restore_one(candidate, leave_data=not rewinds), rewinds
+
+        candidates = self._agree(self._candidates(request))
+        found = restore_first(
+            self.ranks, candidates, restore, failures, passes=(*LOST, StorageError)
+        )
+        if found is not None:
+            chosen, (stored, rewinds) = found
+            return chosen, stored, rewinds
+        why = "; ".join(f"step {one.state.step}: {one}" for one in failures) or _explain(request)
         raise DivergedError(f"{request.reason}; there is nothing to go back to: {why}")
 
     def _candidates(self, request: RollbackRequest) -> Iterator[_Candidate]:
@@ -247,19 +248,17 @@ class Recovery:
         if frozen is not None:
             yield _Candidate(frozen.step, None, frozen)
 
-    def _agree(self, candidates: Iterator[_Candidate]) -> _Candidate | None:
-        """Return rank 0's next candidate as this rank has it; each has a ring of its own."""
+    def _agree(self, candidates: Iterator[_Candidate]) -> Iterator[_Candidate]:
+        """Yield rank 0's candidates as this rank has them; each has a ring of its own."""
 
         def choose() -> tuple[int, str | None] | None:
             chosen = next(candidates, None)
             return None if chosen is None else (chosen.step, chosen.commit)
 
-        said = self.ranks.ask_first(choose)
-        if said is None:
-            return None
-        step, commit = said
-        ring = self.commits.ring if commit is None else None
-        return _Candidate(step, commit, None if ring is None else ring.find(step))
+        while said := self.ranks.ask_first(choose):
+            step, commit = said
+            ring = self.commits.ring if commit is None else None
+            yield _Candidate(step, commit, None if ring is None else ring.find(step))
 
     def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
         if candidate.commit is not None:

@@ -1,25 +1,28 @@
 """A new process goes on where the last one was: it finds the tip of the branch, and restores it.
 
 The tip is what rank 0 says it is. Every rank restores its own state of it, hashed and compared; then
-counters and judge follow.
+counters and judge follow. A tip that is damaged, and that no remote can mend, is left for the newest
+commit before it that all ranks can read: the branch goes back there, and what it leaves keeps a name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc import MvcError, NotFoundError, UsageError
+from mvc import CorruptionError, MvcError, NotFoundError, UsageError
+from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc import Repo
+    from mvc_hooks.attempts import Failure
     from mvc_hooks.judge import Judge
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.ranks.group import Ranks
@@ -35,10 +38,12 @@ class Resumed:
     Attributes:
         commit: id of the commit.
         changes: what changed in the environment since then: (item, then, now).
+        facts: what the next commit records: name → text.
     """
 
     commit: str
     changes: Sequence[tuple[str, object, object]]
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,37 @@ class Resuming:
             )
         if self.settings.warm_up is not None:
             self.settings.warm_up()
+        return self._resume_at(tip)
+
+    def _resume_at(self, tip: str) -> Resumed:
         started_s = time.perf_counter()
-        changes = self.ranks.together(partial(self._restore, tip))
-        self.log.resume(self.run.counters.step, tip, time.perf_counter() - started_s, changes)
-        return Resumed(tip, self.ranks.share(changes))
+        failures: list[Failure[str]] = []
+        commits = self._agree(self._walk(tip))
+        found = restore_first(self.ranks, commits, self._restore, failures, mend=self._mend)
+        if found is None:
+            raise _give_up(failures)
+        commit, changes = found
+        step = self.run.counters.step
+        facts = dict[str, str]()
+        if failures:
+            facts = self.ranks.ask_first(partial(self._leave, commit, failures))
+        if self.ranks.is_first:  # the other ranks mark no commit
+            self.judge.note_commit(step, commit)
+        seconds = time.perf_counter() - started_s
+        self.log.resume(step, commit, seconds, changes, tier=self._name_tier())
+        return Resumed(commit, self.ranks.share(changes), facts)
+
+    def _walk(self, tip: str) -> Iterator[str]:
+        """Yield the tip, and then the commits of steps before it, newest first."""
+        yield tip
+        for entry in self.repo.log(tip, first_parent=True):
+            if entry.annotations.step is not None and entry.info.id != tip:
+                yield entry.info.id
+
+    def _agree(self, commits: Iterator[str]) -> Iterator[str]:
+        """Yield rank 0's commits on all ranks."""
+        while commit := self.ranks.ask_first(lambda: next(commits, None)):
+            yield commit
 
     def _find_tip(self) -> str | None:
         with contextlib.suppress(NotFoundError):
@@ -91,10 +123,49 @@ class Resuming:
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
-        if self.ranks.is_first:  # the other ranks mark no commit
-            self.judge.note_commit(run.counters.step, commit)
         return list(compare_environments(stored.environment, run.environment))
 
     def _find_source(self, commit: str) -> StateSource:
         """Return where this rank reads a commit from: here other tiers join in, and commits are fetched."""
         return from_commit(self.repo, commit)
+
+    def _name_tier(self) -> str:
+        """Return where the state came from, in words."""
+        return "the local store"
+
+    # What is damaged.
+
+    def _mend(self, commit: str, error: MvcError | None) -> None:
+        """Set aside what this rank found damaged, and have remotes bring it."""
+        told: list[str] = []
+        if isinstance(error, CorruptionError):
+            told.append(f"commit {commit[:10]} is damaged: {error}")
+            try:
+                told += self.repo.mend_commit(commit)
+            except MvcError as failure:  # another rank may be at it
+                told.append(f"it cannot be mended now: {failure}")
+        lines = self.ranks.exchange(told)  # so nobody looks again before all are done
+        self.log.doubt(dict.fromkeys(line for one in lines for line in one))
+
+    def _leave(self, commit: str, failures: Sequence[Failure[str]]) -> dict[str, str]:
+        """Take the branch back to a commit; return what the next one records of that."""
+        why = f"it could not be read: {failures[0]}"
+        plan = self.repo.plan_rollback(commit, branch=self.branch)
+        done = self.repo.rollback(plan, reason=why)
+        self.log.fall_back(
+            (plan.tip_step, plan.tip), (plan.target_step, plan.target), done.diverged_branch, why
+        )
+        return {
+            "rolled_back_from": f"step {plan.tip_step}",
+            "rolled_back_to": f"step {plan.target_step}",
+            "rolled_back_because": why,
+        }
+
+
+def _give_up(failures: Sequence[Failure[str]]) -> MvcError:
+    if len(failures) == 1:
+        return failures[0].error
+    why = "; ".join(f"commit {one.state[:10]}: {one}" for one in failures)
+    return CorruptionError(
+        f"no state to resume from can be read: {why}", hint=failures[0].error.hint
+    )

@@ -125,6 +125,7 @@ class ChunkReader:
         """
         descent = descent or Descent()
         failure: MvcError | None = None
+        refused: MvcError | None = None
         error: MvcError | None = None
         for _ in range(_MAX_LOOKS):
             seen = self.catalog.generation  # before the search: other threads refresh as well
@@ -137,15 +138,21 @@ class ChunkReader:
                 if error is None:
                     return
                 failure = failure or error
+                if isinstance(error, StorageError):  # that copy may be sound
+                    refused = refused or error
             if descent.depth > 1:
                 break  # the caller further up looks again
             self.catalog.refresh()
             if self.catalog.generation == seen:
                 break
         try:
-            raise failure or corruption(chunk_id, None, context, "it is in no pack")
+            raise refused or failure or corruption(chunk_id, None, context, "it is in no pack")
         finally:
-            del failure, error  # else error, traceback and frame keep each other and the buffers
+            del (
+                refused,
+                failure,
+                error,
+            )  # else error, traceback and frame keep each other and the buffers
 
     def _try_copy(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PackCatalog, delete_packs, publish_index, scan_stored_pack
 from mvc.chunkstore.chains import ReadSlot
-from mvc.chunkstore.check import Salvage, check_store, salvage_pack
+from mvc.chunkstore.check import Salvage, check_packs, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.parallel import for_each
@@ -168,6 +168,12 @@ class ChunkStore:
         ``data``: also hash every pack against its name and every chunk against its id.
         """
         return check_store(self._reader, data=data, threads=self.threads, progress=progress)
+
+    def check_packs(self, packs: Collection[PackId]) -> Iterator[StoreProblem]:
+        """Yield everything that is wrong with some packs, hashing all that is in them."""
+        listing = self.list_packs()
+        listing.packs = {pack: listing.packs[pack] for pack in listing.packs.keys() & packs}
+        yield from check_packs(self._reader, listing, data=True, threads=self.threads)
 
     def rebuild_index(self, pack: PackId) -> None:
         """Write the index of a pack again, from the pack alone."""

@@ -23,7 +23,7 @@ from mvc.workspace.released import releases_by_blob
 from mvc.workspace.releases import find_clone_fault, read_releases, release_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.values import StoreProblem
     from mvc.formats.layout import Segment
@@ -233,22 +233,30 @@ def store_problem(found: StoreProblem) -> Problem:
 def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the packs whose index was rebuilt, and a line on every pack set aside."""
     found = list(context.here.check(data=data))
-    damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
-    salvaged: list[str] = []
-    for pack in damaged:
-        with contextlib.suppress(UnsupportedError):  # a newer mvc can tell what is in it
-            done = context.here.salvage(PackId(pack))
-            salvaged.append(
-                f"{pack}: damaged, now in chunks/damaged; of its chunks {done.kept:,} were saved "
-                f"and {done.lost:,} are lost"
-            )
+    damaged, salvaged = set_damaged_aside(context, found)
     repaired = dict.fromkeys(
         item.pack for item in found if item.kind in LOST_INDEX and item.pack not in damaged
     )
     for pack in repaired:
         context.here.rebuild_index(PackId(pack))
     context.here.refresh()
-    return tuple(repaired), tuple(salvaged)
+    return tuple(repaired), salvaged
+
+
+def set_damaged_aside(
+    context: Context, found: Iterable[StoreProblem]
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Set the packs aside that a check found to be damaged; return them, and a line on each."""
+    damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
+    told: list[str] = []
+    for pack in damaged:
+        with contextlib.suppress(UnsupportedError):  # a newer mvc can tell what is in it
+            done = context.here.salvage(PackId(pack))
+            told.append(
+                f"{pack}: damaged, now in chunks/damaged; of its chunks {done.kept:,} were saved "
+                f"and {done.lost:,} are lost"
+            )
+    return frozenset(damaged), tuple(told)
 
 
 class Reachable:

@@ -187,7 +187,7 @@ def repair_from(
     with upkeep_lock(context), context.history.no_sweep():
         told = list(set_broken_aside(context))
     with context.history.no_sweep():
-        found = _ask(remotes, told)
+        found = ask_remotes(remotes, told)
         for there, root, listing in found:
             told += _take_history(context, there, root, listing)
         for there, _, listing in found:
@@ -200,7 +200,7 @@ def repair_from(
     )
 
 
-def _ask(remotes: Sequence[Remote], told: list[str]) -> list[tuple[Remote, Root, Listing]]:
+def ask_remotes(remotes: Sequence[Remote], told: list[str]) -> list[tuple[Remote, Root, Listing]]:
     """Return what each remote has; of those that cannot say it, tell why."""
     found: list[tuple[Remote, Root, Listing]] = []
     for there in remotes:
@@ -250,7 +250,7 @@ def _take_content(
     if not len(lost):
         return []
     try:
-        told = _receive(context, there, listing, lost, progress)
+        told = receive_lost(context, there, listing, lost, progress)
     except MvcError as error:
         return [f"{url}: {error.message}"]
     back = len(lost) - len(_find_lost(context))
@@ -267,10 +267,14 @@ def _find_lost(context: Context) -> Ids:
     return np.unique(np.array(sorted({*walk.health.lost, *roots}), "S32"))
 
 
-def _receive(
-    context: Context, there: Remote, listing: Listing, wanted: Ids, progress: ByteProgress
+def receive_lost(
+    context: Context,
+    there: Remote,
+    listing: Listing,
+    wanted: Ids,
+    progress: ByteProgress = None,
 ) -> list[str]:
-    """Bring chunks; what is damaged there is left out, by halves, and told."""
+    """Bring chunks that are not here; what is damaged there is left out, by halves, and told."""
     folder = context.git_dir / STORE_DIR_NAME
     try:
         receive_content(
@@ -289,6 +293,8 @@ def _receive(
         middle = len(wanted) // 2
         halves = wanted[:middle], wanted[middle:]
         return [
-            line for half in halves for line in _receive(context, there, listing, half, progress)
+            line
+            for half in halves
+            for line in receive_lost(context, there, listing, half, progress)
         ]
     return []

@@ -67,7 +67,7 @@ else:  # their names here, their modules on first use: a command loads only what
     )
     Upkeep = _room(
         "mvc.repo.upkeep.Upkeep",
-        "plan_prune prune plan_gc gc plan_gc_remote gc_remote plan_repack repack is_repack_due du fsck doctor probe_sharing",
+        "plan_prune prune plan_gc gc plan_gc_remote gc_remote plan_repack repack is_repack_due du fsck mend_commit doctor probe_sharing",
     )
 
 __getattr__ = lazy_names(

@@ -11,7 +11,7 @@ from mvc.repo.opening import OpenRepo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mvc.operations import fsck_remote  # noqa: F401
+    from mvc.operations import fsck_remote, mend  # noqa: F401
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
     from mvc.operations.fsck import FsckReport
@@ -256,6 +256,19 @@ class Upkeep(OpenRepo):
         if sources:
             return operations.fsck_remote.repair_from(self._context, sources, progress=progress)
         return operations.fsck.fsck(self._context, data=data, repair=repair, progress=progress)
+
+    def mend_commit(self, revision: str) -> tuple[str, ...]:
+        """Mend the content of a commit as far as possible; return what was done, a line each.
+
+        Every pack that it needs is read. Damaged ones are set aside, so that what is lost of them is
+        stored again when it comes again, and remotes are asked for it at once.
+
+        Raises:
+            NotFoundError: no such revision.
+            ConflictError: a gc, prune or repack is running.
+            StorageError: the machine failed.
+        """
+        return operations.mend.mend_commit(self._context, revision)
 
     def probe_sharing(self, *, wait_s: float = 3.0) -> SharingReport:
         """Test whether the repository's folder does for several processes and machines what mvc needs.

@@ -234,6 +234,28 @@ def test_another_copy_of_a_damaged_chunk_is_taken(which):
     assert [problem.kind for problem in store.check(data=True)] == ["bad-chunk", "bad-pack-hash"]
 
 
+def test_a_copy_that_cannot_be_read_now_may_be_sound():
+    """The other one is damaged, but that is not all: nobody may take the chunk for lost."""
+    storage = MemoryStorage()
+    chunk = os.urandom(500)
+    bad, away = twins(storage, chunk)
+    data = bytearray(storage.read(bad))
+    data[-100] ^= 1
+    overwrite(storage, bad, data)
+
+    class Away(WatchedStorage):
+        def read_into(self, key, offset, buffer):
+            if key == away:
+                raise StorageError("cannot read: connection lost")
+            super().read_into(key, offset, buffer)
+
+    store = ChunkStore(Away(storage))
+    with pytest.raises(StorageError, match="connection lost"):
+        store.read_into(hash_chunk(chunk), memoryview(bytearray(500)))
+    with pytest.raises(StorageError, match="connection lost"):
+        collect(store, [request(chunk)])
+
+
 def test_a_machine_that_fails_is_a_storage_error():
     class Failing(WatchedStorage):
         def read_into(self, key, offset, buffer):

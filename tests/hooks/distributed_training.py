@@ -172,6 +172,16 @@ def train(rank, size, folder, wanted):
     return said
 
 
+def damage(folder):
+    """Flip a bit of the parameters of the last commit, which only one rank reads."""
+    packs = folder.glob(".mvc/chunks/packs/*.pack")
+    for pack in sorted(packs, key=lambda one: one.stat().st_mtime_ns)[-1:]:
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 2] ^= 1
+        pack.chmod(0o644)
+        pack.write_bytes(data)
+
+
 def spoil(rank, step, wanted):
     """Return NaN where a rank is to have a bad loss, once, and otherwise 0."""
     if rank == wanted.get("bad_rank") and step in wanted["bad_steps"]:
@@ -208,6 +218,8 @@ def make_run(number, rank, size, folder, wanted):
     started_s = time.perf_counter()
     folder = Path(folder, wanted["name"])
     folder.mkdir(exist_ok=True)
+    if wanted.get("damages") and rank == 0:
+        damage(folder)
     try:
         said = train(rank, size, folder, wanted)
     except (MvcError, EndedError, ValueError, RuntimeError) as error:

@@ -57,6 +57,8 @@ RUNS = [
     {"name": "sharded back", "total": TOTAL, "shard": True, "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
     {"name": "sharded in two", "total": 6, "shard": True},
     {"name": "sharded in two", "total": TOTAL, "shard": True, "seed": 6},
+    {"name": "damaged", "total": 6, "shard": True},
+    {"name": "damaged", "total": TOTAL, "shard": True, "seed": 6, "damages": True},
     {"name": "shards and replicas", "total": 4, "shard": True},
     {"name": "shards and replicas", "total": 8},
     {"name": "shards and replicas", "total": TOTAL, "shard": True},
@@ -260,6 +262,13 @@ def test_a_sharded_run_resumes_and_goes_back_to_the_bit(lab):
     repo = Repo.open(lab.folder / "sharded back")
     diverged = next(one.name for one in repo.branches() if one.name.startswith("diverged/"))
     assert repo.load_state(diverged)["run"]["step"] == 7
+
+
+def test_a_commit_that_cannot_be_read_on_one_rank_is_left_by_all(lab):
+    for said in lab.say("damaged", 1):
+        assert said.resumed == 4
+    assert_same_end(lab, "sharded", "damaged")
+    assert Repo.open(lab.folder / "damaged").show("diverged/main/6").annotations.step == 6
 
 
 def test_a_sharded_commit_is_the_whole_model(lab):

@@ -88,6 +88,18 @@ class Ranks:
         """Compute on rank 0, and return the result, or raise the error, on every rank."""
         return cast("_Value", self.share(self.on_first(compute)))
 
+    def attempt(self, compute: Callable[[], _Value]) -> tuple[_Value, dict[int, MvcError]]:
+        """Compute on every rank; return the result, and the errors by rank, alike on every rank.
+
+        The result counts only if there are none.
+        """
+        value, error = _try(compute)
+        said = self.exchange(None if error is None else _describe(error))
+        errors = {rank: _rebuild(*one) for rank, one in enumerate(said) if one is not None}
+        if error is not None:
+            errors[self.rank if len(said) > 1 else 0] = error
+        return cast("_Value", value), errors
+
     def together(self, compute: Callable[[], _Value]) -> _Value:
         """Compute on every rank; an error on one is raised on every rank."""
         if self.is_alone:
@@ -120,8 +132,12 @@ def _raise(mine: MvcError | None, said: tuple[str, str, str, str | None] | None)
     if mine is not None:
         raise mine
     if said is not None:
-        module, name, message, hint = said
-        raise getattr(importlib.import_module(module), name, MvcError)(message, hint=hint)
+        raise _rebuild(*said)
+
+
+def _rebuild(module: str, name: str, message: str, hint: str | None) -> MvcError:
+    kind: type[MvcError] = getattr(importlib.import_module(module), name, MvcError)
+    return kind(message, hint=hint)
 
 
 def _describe(error: MvcError) -> tuple[str, str, str, str | None]:

@@ -68,13 +68,38 @@ class RunLog:
         self._record("start", step=step, every=every, parts=sorted(parts))
 
     def resume(
-        self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
+        self,
+        step: int,
+        commit: str,
+        seconds: float,
+        changes: Sequence[tuple[str, object, object]],
+        *,
+        tier: str,
     ) -> None:
-        """The run was resumed from a commit."""
-        self._announce("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
+        """The run was resumed from a commit, whose content a tier had."""
+        text = "resumed at step %d from %s in %.2f s, to the bit (commit %s)"
+        self._announce(text, step, tier, seconds, commit[:10])
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
-        self._record("resume", step=step, commit=commit)
+        self._record("resume", step=step, commit=commit, tier=tier, seconds=seconds)
+
+    def fall_back(
+        self, left: tuple[int | None, str], to: tuple[int | None, str], kept: str | None, why: str
+    ) -> None:
+        """The tip of the branch cannot be restored: step and commit that were left, and went back to."""
+        log.warning(
+            "step %s (commit %s) is left for step %s (commit %s), and kept as %s: %s",
+            *(left[0], left[1][:10], to[0], to[1][:10], kept, why),
+        )
+        self._record(
+            "rollback",
+            step=left[0],
+            to_step=to[0],
+            to_commit=to[1],
+            diverged_branch=kept,
+            skipped_batches=0,
+            reason=why,
+        )
 
     def doubt(self, texts: Iterable[str]) -> None:
         """Something is probably not meant."""

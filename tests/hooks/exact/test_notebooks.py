@@ -64,7 +64,7 @@ def run(trainings, tmp_path):
         assert status == 0, errors
         assert "Traceback" not in errors
         assert "Exception ignored" not in errors
-        usual = ("commits hold ", "resumed step ")
+        usual = ("commits hold ", "resumed at step ")
         return said.splitlines(), [e for e in errors.splitlines() if not e.startswith(usual)]
 
     return run_cells

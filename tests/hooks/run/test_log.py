@@ -41,7 +41,15 @@ for total in sys.argv[2:]:
 def test_a_terminal_where_nobody_set_up_logging(tmp_path):
     """It is told what commits hold and where a run goes on, and no more, however slow the writer is."""
     holds = "commits hold model (2 tensors), optimizer (2 tensors), values, "
-    lines = [holds, "end", "resumed step 3 from ", holds, "end", "resumed step 5 ", "end"]
+    lines = [
+        holds,
+        "end",
+        "resumed at step 3 from the local store ",
+        holds,
+        "end",
+        "resumed at step 5 ",
+        "end",
+    ]
     words = [sys.executable, "-c", _SCRIPT, str(tmp_path / "run"), "3", "5", "5"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
     assert len(said) == len(lines), said

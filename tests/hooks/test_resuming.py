@@ -1,0 +1,152 @@
+"""Where a new process goes on: the tip, or what is before a tip that is damaged."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from mvc import ConflictError, CorruptionError, Repo, StorageError
+from mvc.storage.local import LocalStorage
+from mvc_hooks.attempts import restore_first
+from mvc_hooks.ranks.group import Ranks
+from support.scenarios.basics import make_net, simple
+
+pytestmark = pytest.mark.torch
+
+
+def _train(keep, count=6):
+    run = keep(every=2).steps(count)
+    run.ckpt.close()
+    return run
+
+
+def _packs(root):
+    return sorted(
+        (root / ".mvc/chunks/packs").glob("*.pack"), key=lambda one: one.stat().st_mtime_ns
+    )
+
+
+def _damage(pack):
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+
+
+def _steps(root, revision="main"):
+    return [one.annotations.step for one in Repo.open(root).log(revision, first_parent=True)]
+
+
+def test_a_damaged_tip_is_left_for_the_commit_before_it(keep, plain, tmp_path, caplog):
+    _train(keep)
+    root = tmp_path / "run"
+    _damage(_packs(root)[-1])
+    with caplog.at_level(logging.INFO, "mvc_hooks"):
+        run = keep(every=2, seed=8)
+    assert run.ckpt.step_count == 4
+    assert _steps(root) == [4, 2, 0]
+    assert _steps(root, "diverged/main/6") == [6, 4, 2, 0]
+    [said] = [one.message for one in caplog.records if " is left for " in one.message]
+    assert said.startswith("step 6 (commit ")
+    assert ".safetensors" in said
+    assert "kept as diverged/main/6" in said
+    [resumed] = [one.message for one in caplog.records if one.message.startswith("resumed at ")]
+    assert resumed.startswith("resumed at step 4 from the local store in ")
+    # The same bytes come again: they are stored again, and so the branch that was left is whole, too.
+    assert run.steps(2).now() == plain(6).now()
+    run.ckpt.close()
+    assert keep(seed=8).now() == plain(6).now()
+    repo = Repo.open(root)
+    assert repo.load_state("diverged/main/6")["run"]["step"] == 6
+    assert dict(repo.show("main").annotations.meta)["rolled_back_from"] == "step 6"
+    assert [back.to_step for back in repo.read_run("main").rollbacks] == [4]
+
+
+def test_it_is_mended_from_a_remote(keep, tmp_path, caplog):
+    _train(keep)
+    root = tmp_path / "run"
+    repo = Repo.open(root)
+    repo.add_remote("origin", (tmp_path / "store").as_uri())
+    repo.push("origin", ["main"])
+    _damage(_packs(root)[-1])
+    assert keep(every=2).ckpt.step_count == 6
+    assert "what was lost came from " in caplog.text
+    assert _steps(root) == [6, 4, 2, 0]
+
+
+def test_a_few_are_tried_and_no_more(keep, tmp_path):
+    _train(keep, 8)
+    root = tmp_path / "run"
+    for pack in _packs(root):
+        pack.unlink()
+    with pytest.raises(CorruptionError, match=r"no state to resume from .*commit .*commit "):
+        keep(every=2)
+    assert _steps(root) == [8, 6, 4, 2, 0], "the branch stays where it was"
+
+
+def test_a_state_that_does_not_fit_is_an_error(keep, tmp_path):
+    _train(keep)
+    with pytest.raises(ConflictError):
+        keep(every=2, build=_build_other)
+    assert _steps(tmp_path / "run") == [6, 4, 2, 0]
+
+
+def _build_other():
+    model = make_net(norm=False)
+    return simple(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_a_store_that_cannot_be_read_now_is_an_error(keep, tmp_path, monkeypatch):
+    _train(keep)
+
+    def fail(self, key, offset, buffer):
+        raise StorageError(f"cannot read {key}: input/output error")
+
+    monkeypatch.setattr(LocalStorage, "read_into", fail)
+    with pytest.raises(StorageError, match="input/output"):
+        keep(every=2)
+    assert _steps(tmp_path / "run") == [6, 4, 2, 0]
+
+
+class _Two(Ranks):
+    """Rank 0 of two, whose other rank meets given errors."""
+
+    def __init__(self, *others):
+        super().__init__()
+        self.size, self._others = 2, list(others)
+
+    @property
+    def is_alone(self):
+        return False
+
+    def exchange(self, value):
+        error = self._others.pop(0)
+        theirs = None if error is None else (CorruptionError.__module__, error, "x", None)
+        return [value, theirs]
+
+
+def test_a_state_that_another_rank_cannot_read_is_passed_over():
+    failures = []
+    found = restore_first(_Two("CorruptionError", None), "ab", str.upper, failures)
+    assert found == ("b", "B")
+    assert list(map(str, failures)) == ["rank 1: x"]
+
+
+def test_an_error_of_another_kind_on_one_rank_ends_the_search_on_all():
+    def lose(state):
+        raise CorruptionError(state)
+
+    with pytest.raises(StorageError, match="x"):
+        restore_first(_Two("StorageError"), "ab", lose, [])
+
+
+def test_none_of_a_few():
+    failures = []
+
+    def lose(state):
+        raise CorruptionError(state)
+
+    assert restore_first(Ranks(), "abcdef", lose, failures) is None
+    assert [one.state for one in failures] == ["a", "b", "c"]
