@@ -22,6 +22,7 @@ from mvc.workspace.model_files import (
     write_safetensors,
 )
 from mvc.workspace.model_tree import Cleaner, read_model_tree
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_content, command_text
 from mvc.workspace.selection import select_tensors
 from mvc.workspace.torch_files import DCP_FILE, write_dcp, write_torch
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-FORMATS = ("safetensors", "torch", "dcp")
+FILES = "files"
+FORMATS = ("safetensors", "torch", "dcp", FILES)
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -78,8 +80,11 @@ def export(
 ) -> ExportResult:
     """Write all files of a revision into a folder, or its model in a format: ``kind``."""
     is_folder = output.endswith(os.sep) or os.path.isdir(output) or not is_checkpoint_name(output)
-    if kind is None and is_folder and path is None and tensors is None:
-        return _export_files(context, revision, Path(output), force=force, progress=progress)
+    if kind == FILES and tensors is not None:
+        raise UsageError("files are written whole", hint="choose a format for some tensors")
+    if kind == FILES or (kind is None and is_folder and path is None and tensors is None):
+        paths = [path] if path else []
+        return _export_files(context, revision, paths, Path(output), force=force, progress=progress)
     target = _find_target(Path(output), kind, is_folder=is_folder)
     command = command_text("mvc export {} -o", [output])
     job = _Job(context, revision, [path] if path else [], tensors, command, progress)
@@ -88,13 +93,20 @@ def export(
 
 
 def _export_files(
-    context: Context, revision: str, folder: Path, *, force: bool, progress: ByteProgress
+    context: Context,
+    revision: str,
+    paths: list[str],
+    folder: Path,
+    *,
+    force: bool,
+    progress: ByteProgress,
 ) -> ExportResult:
-    """Write every file of a revision below a folder, each whole or not at all."""
+    """Write files of a revision below a folder, each whole or not at all."""
     commit = context.history.resolve(revision)
     tree = context.history.read_tree(commit)
     if not tree:
         raise NotFoundError(f"{revision} has no files")
+    tree = {path: tree[path] for path in select_paths(paths, tree)}
     _check_free(context, folder, tree, force=force)
     versions = [(path, entry.blob) for path, entry in tree.items()]
     command = command_text("mvc export {}", [str(folder)])

@@ -133,8 +133,8 @@ class Content(OpenRepo):
             path: only this checkpoint, or this folder; defaults to all of the revision's.
             tensors: only these tensors.
             format: ``safetensors``: one file, or files of the Hub in a folder; ``torch``: a file that
-                ``torch.load(weights_only=True)`` reads; ``dcp``: a folder for ``dcp.load``. Defaults to
-                what the name of the file says. Shards of a DCP folder become whole tensors; DCP and
+                ``torch.load(weights_only=True)`` reads; ``dcp``: a folder for ``dcp.load``; ``files``:
+                the files as they are, in a folder. Defaults to what the name of the file says. Shards of a DCP folder become whole tensors; DCP and
                 torch also take plain values of states and DCP folders, nested as they were.
             force: replace existing files.
             progress: called with bytes written.

@@ -237,6 +237,18 @@ class TestFolder:
         assert (root / "notes").read_text() == "changed since"
         assert [file.path for file in whole.status().files] == ["notes"]
 
+    def test_some_files_as_they_are(self, whole, root, tmp_path):
+        for path, count in (("m.safetensors", 1), ("deep", 1), (None, 5)):
+            place = None if path is None else root / path
+            result = whole.export("HEAD", tmp_path / "out", path=place, format="files", force=True)
+            assert (result.files, result.format) == (count, None)
+        for path in ("m.safetensors", "deep/er/notes", "notes"):
+            assert (tmp_path / "out" / path).read_bytes() == (root / path).read_bytes()
+        with pytest.raises(NotFoundError, match="matches no file"):
+            whole.export("HEAD", tmp_path / "out", path=root / "nope", format="files")
+        with pytest.raises(UsageError, match="files are written whole"):
+            whole.export("HEAD", tmp_path / "out", tensors="*", format="files")
+
     @pytest.mark.parametrize("name", ["plain", "llama-3.1", "x.safetensors/"])
     def test_what_is_a_folder(self, model, tmp_path, name):
         model.export("HEAD", f"{tmp_path}/{name}")

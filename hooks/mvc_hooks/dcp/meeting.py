@@ -26,6 +26,8 @@ from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.place import Place, open_place
 
 _NOWHERE = Address((), 0, "", "", "")
+# All ranks begin a save at once, and copy what they have. One whose planner failed never comes.
+_PATIENCE_S = 120.0
 
 
 class Meeting:
@@ -67,7 +69,7 @@ class Meeting:
                 hint="a run that was started again begins with enable_plan_caching=False",
             )
         with self._lock:
-            crew = Crew(rank, plan.addresses)
+            crew = Crew(rank, plan.addresses, patience_s=_PATIENCE_S)
             if self._mesh is None or self._mesh.crew != crew:
                 if self._mesh is not None:
                     self._mesh.close()

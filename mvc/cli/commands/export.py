@@ -28,7 +28,9 @@ def export(
     kind: Annotated[
         str | None,
         Option(
-            "--format", metavar="FORMAT", help="safetensors, torch or dcp; else by FILE's name."
+            "--format",
+            metavar="FORMAT",
+            help="safetensors, torch, dcp, or files as they are; else by FILE's name.",
         ),
     ] = None,
     force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing file.")] = False,
