@@ -342,6 +342,8 @@ class Checkpointer(StepRun):
             as_numbers(metrics)  # now, not at the first commit
             self._log.doubt(self._ranks.merge(self._run.doubt_step(loss, metrics)))
         self._run.complete_step(as_count("tokens", tokens), as_count("samples", samples))
+        if self._calls == _FIRST_STEPS:
+            self._run.check_replicas()
         action = self._judge.judge(
             self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
         )

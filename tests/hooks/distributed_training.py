@@ -56,6 +56,21 @@ def shard(model):
     return fully_shard(model, mesh=mesh)
 
 
+class Split(torch.optim.SGD):
+    """Keeps the momentum of every other parameter up to date; the ranks tell each other the rest."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        rank, size = distributed.get_rank(), distributed.get_world_size()
+        params = [param for group in self.param_groups for param in group["params"]]
+        for number, param in enumerate(params):
+            momentum = self.state[param].setdefault("momentum_buffer", torch.zeros_like(param))
+            if number % size == rank:
+                momentum.mul_(0.9).add_(param.grad)
+                param.sub_(momentum, alpha=1e-2)
+            distributed.broadcast(param, number % size)
+
+
 class Calls:
     """Counts what the training says to other ranks, by the step."""
 
@@ -106,7 +121,8 @@ def train(rank, size, folder, wanted):
         state = power_sgd.PowerSGDState(None, **wanted["power_sgd"])
         ddp.register_comm_hook(state, compress)
         parts["power_sgd"] = state
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-2)
+    kind = Split if wanted.get("split") else torch.optim.AdamW
+    optimizer = kind(ddp.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8)
     loader = make_loader(rank, size)
     parts |= {"model": ddp, "optimizer": optimizer, "scheduler": scheduler, "dataloader": loader}

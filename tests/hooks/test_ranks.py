@@ -47,6 +47,7 @@ RUNS = [
     {"name": "power in two", **POWER_SGD, "seed": 5},
     {"name": "power in two", **POWER_SGD, "seed": 5, "warm_up": True},
     {"name": "diverse", "total": 6, "diverse": True},
+    {"name": "split", "total": 6, "split": True},
     {"name": "uneven", "total": TOTAL, "odd_rank": 1, "odd_step": 3},
     {"name": "broken", "total": TOTAL, "break_step": 3},
     {"name": "behind", "total": 9, "quiet": True, "options": {"every": 1, "when_behind": "skip"},
@@ -194,6 +195,14 @@ def test_ranks_with_models_of_their_own_are_refused(lab):
     for said in lab.say("diverse"):
         assert said.error == "UnsupportedError"
         assert "model.0.weight differs between rank 0 and rank 1" in said.message
+
+
+def test_an_optimizer_with_state_on_one_rank_alone_is_refused(lab):
+    for said in lab.say("split"):
+        assert said.error == "UnsupportedError"
+        assert said.message == "optimizer differs between rank 0 and rank 1"
+        assert "fully_shard" in said.hint
+    assert [one.annotations.step for one in Repo(lab.folder / "split").log()] == [0]
 
 
 def test_a_commit_that_fails_stops_both_ranks(lab):

@@ -52,7 +52,7 @@ _SHARDERS = {
     **dict.fromkeys(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"), _ZERO),
     "ZeroRedundancyOptimizer": (
         "ZeRO (ZeroRedundancyOptimizer)",
-        "use its optimizer_class directly",
+        "use its optimizer_class directly, or shard the model by fully_shard(), which is FSDP2",
     ),
 }
 """Name of class → what shards the object, and what to do instead."""

@@ -1,7 +1,8 @@
 """Do the ranks hold one model? A run in which each has its own would come back wrong.
 
 Whole tensors have to be the same on all ranks, parts of DTensors on those that hold the same part. The
-bytes are compared once, before the first commit, the forms again whenever a commit has failed.
+bytes are compared before the first commit, and once more after the first steps, when optimizers have their
+state; the forms again whenever a commit has failed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.part import Entry, Part
     from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.own import RankView
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 _HINT = (
     "every rank of a run has the same parts, and trains one model: wrap it in DistributedDataParallel, "
     "or shard it with fully_shard or parallelize_module"
+)
+_HINT_OPTIMIZER = (
+    "an optimizer that keeps the state of a parameter on one rank alone cannot be committed: use one that has "
+    "all of it on every rank, or shard the model by fully_shard"
 )
 
 
@@ -51,9 +56,15 @@ def check_replicas(ranks: Ranks, parts: Mapping[str, Part], state: Mapping[str, 
                 other, expected = seen.setdefault((name, place), (rank, digest))
                 if digest == expected:
                     continue
+            is_split = name in {format_path(one.path) for one in _find_optimizers(parts)}
             raise UnsupportedError(
-                f"{name} differs between rank {other} and rank {rank}", hint=_HINT
+                f"{name} differs between rank {other} and rank {rank}",
+                hint=_HINT_OPTIMIZER if is_split else _HINT,
             )
+
+
+def _find_optimizers(parts: Mapping[str, Part]) -> list[Entry]:
+    return [entry for entry in flatten_parts(parts) if isinstance(entry.part, OptimizerPart)]
 
 
 def _digest_parts(

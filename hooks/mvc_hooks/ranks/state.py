@@ -30,14 +30,19 @@ class RankState:
         self._own = OwnParts(parts, extras)
         self._is_checked = False
 
+    def check(self, capture: Callable[[], Mapping[str, Any]]) -> None:
+        """Check that the ranks hold one model; every rank must call it."""
+        if not self._ranks.is_alone:
+            check_replicas(self._ranks, self._parts, capture())
+            self._is_checked = True
+
     def view(self, state: dict[str, Any]) -> RankView:
         """Return a captured state as this rank commits it; the first time every rank must call it."""
         ranks = self._ranks
         if ranks.size == 1:
             return RankView(state)
-        if not self._is_checked and not ranks.is_alone:
-            check_replicas(ranks, self._parts, state)
-            self._is_checked = True
+        if not self._is_checked:
+            self.check(lambda: state)
         return self._own.view(state, ranks.rank, ranks.size)
 
     def find_difference(self, state: dict[str, Any]) -> str | None:

@@ -288,6 +288,10 @@ class LiveRun:
         """Return the state as this rank commits it; the first time every rank must call this."""
         return self._ranks.view(self.capture(extras))
 
+    def check_replicas(self) -> None:
+        """Check that the ranks hold one model, and the same state of optimizers; every rank must call it."""
+        self._ranks.check(partial(capture_parts, self.parts))
+
     def find_difference(self) -> str | None:
         """Return in words how the state of another rank differs in form; every rank must call it."""
         return self._ranks.find_difference(capture_parts(self.parts))
