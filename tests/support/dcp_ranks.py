@@ -244,6 +244,11 @@ def fail(path, rank, size, *, at):
     """Save with a planner that fails on rank 1; then save again."""
 
     class Failing(DefaultSavePlanner):
+        def finish_plan(self, plan):
+            if rank == 1 and at == "plan":
+                raise RuntimeError("no plan today")
+            return super().finish_plan(plan)
+
         def resolve_data(self, write_item):
             if rank == 1 and at == "data":
                 raise RuntimeError("no data today")

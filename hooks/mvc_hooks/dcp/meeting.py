@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
@@ -21,12 +22,16 @@ from mvc_hooks.dcp.plans import (
     join_plans,
     parse_rank,
 )
+from mvc_hooks.dcp.sentry import Sentry
 from mvc_hooks.writer.crew import Address, Crew
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.place import Place, open_place
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _NOWHERE = Address((), 0, "", "", "")
-# All ranks begin a save at once, and copy what they have. One whose planner failed never comes.
+# All ranks begin a save at once, and copy what they have. One that failed before may never come.
 _PATIENCE_S = 120.0
 
 
@@ -39,6 +44,18 @@ class Meeting:
         self._place: Place | None = None
         self._mesh: Mesh | None = None
         self._turn = self._exchanges = 0
+        self._sentry: Sentry | None = None
+
+    def post(self, tell: Callable[[Any, BaseException], object]) -> None:
+        """Have it told if the save of this thread fails before its writer is asked to write."""
+        self.relieve()
+        self._sentry = Sentry(tell)
+
+    def relieve(self) -> None:
+        """End that, as the writer was asked."""
+        sentry, self._sentry = self._sentry, None
+        if sentry is not None:
+            sentry.relieve()
 
     def attend(self) -> Presence:
         """Return what the other ranks have to know of this one."""

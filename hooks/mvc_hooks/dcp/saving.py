@@ -167,16 +167,25 @@ def save_together(target: Target, words: CommitWords, data: LocalData) -> str:
         try:
             return _Together(target, words, mesh, turn).store(data)
         except Exception as error:
-            answer = describe_failure(turn, error, data.rank)
-            if mesh.leader is not None:
-                mesh.leader.settle(answer, is_final=True)
-            elif mesh.follower is not None and mesh.turns.find(turn) is None:
-                mesh.follower.fail(answer)
-            if isinstance(
-                error, TurnError
-            ):  # DCP sends errors to other processes, and it cannot go
+            _tell_all(mesh, turn, error, data.rank)
+            if isinstance(error, TurnError):  # DCP sends it to other processes, and it cannot go
                 raise StorageError(str(error), hint=error.hint) from error
             raise
+
+
+def give_up(shared: SharedPlan, rank: int, error: BaseException) -> None:
+    """Tell the other ranks that this one failed before it came to the commit of all."""
+    mesh, turn = meeting.join(rank, shared)
+    with mesh.turn(turn):
+        _tell_all(mesh, turn, error, rank)
+
+
+def _tell_all(mesh: Mesh, turn: int, error: BaseException, rank: int) -> None:
+    answer = describe_failure(turn, error, rank)
+    if mesh.leader is not None:
+        mesh.leader.settle(answer, is_final=True)
+    elif mesh.follower is not None and mesh.turns.find(turn) is None:
+        mesh.follower.fail(answer)
 
 
 class _Together:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
@@ -20,7 +21,7 @@ from mvc_hooks.dcp.plans import (
     parse_shared,
     read_plan,
 )
-from mvc_hooks.dcp.saving import CommitWords, LocalData, save_alone, save_together
+from mvc_hooks.dcp.saving import CommitWords, LocalData, give_up, save_alone, save_together
 from mvc_hooks.dcp.targets import Target, is_target
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class MvcWriter(StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Say where the other ranks reach this one."""
+        if self._use_collectives and distributed.is_initialized():
+            meeting.post(partial(_give_up, self._rank))
         return replace(plan, storage_data=encode_plan(meeting.attend()))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -129,6 +132,7 @@ class MvcWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Store what this rank has; the commit is made when all have."""
+        meeting.relieve()
         shared = self._find_shared(plan)
         is_shared = len(shared.addresses) > 1
         rank = self._rank if is_shared else 0
@@ -154,3 +158,9 @@ class MvcWriter(StorageWriter):
         commits = [one.storage_data for result in results for one in result]
         self.commit = self.commit or next(iter(commits), None)
         metadata.storage_meta = self.storage_meta()
+
+
+def _give_up(rank: int, plan: SavePlan, error: BaseException) -> None:
+    shared = parse_shared(plan.storage_data)
+    if len(shared.addresses) > 1:
+        give_up(shared, rank, error)

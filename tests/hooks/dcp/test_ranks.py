@@ -61,6 +61,11 @@ def alone(root):
     return blobs_of(root, "alone")
 
 
+def count_commits(root, branch):
+    repo = Repo(root / "run")
+    return len(list(repo.log(branch))) if branch in {one.name for one in repo.branches()} else 0
+
+
 def assert_same_on_all(results):
     assert results == results[:1] * len(results)
     return results[0]
@@ -125,10 +130,11 @@ class TestAnyNumberOfRanks:
 
 
 class TestFailures:
-    def test_one_rank_fails_all(self, run, root):
-        results = run("fail", at="data")
+    @pytest.mark.parametrize("at", ["data", "plan"])
+    def test_one_rank_fails_all(self, run, root, at):
+        before = count_commits(root, "fail")
+        results = run("fail", at=at)
         for message, commit in results:
-            assert "no data today" in message
-            assert "rank 1" in message
+            assert f"rank 1: RuntimeError: no {at} today" in message
             assert commit == results[0][1]
-        assert len(list(Repo(root / "run").log("fail"))) == 1
+        assert count_commits(root, "fail") == before + 1
