@@ -16,9 +16,12 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_op
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.futures import Future
 
 from mvc_hooks.dcp import MvcReader, MvcWriter
 from mvc_hooks.dcp.meeting import meeting
+from mvc_hooks.dcp.plans import parse_shared
+from mvc_hooks.dcp.saving import give_up
 from support.dcp_extension import Turning, make_registry
 
 
@@ -254,10 +257,20 @@ def fail(path, rank, size, *, at):
                 raise RuntimeError("no data today")
             return super().resolve_data(write_item)
 
+    class Silent(MvcWriter):
+        def write_data(self, plan, planner):
+            if rank != 1 or at != "told":
+                return super().write_data(plan, planner)
+            meeting.relieve()
+            give_up(parse_shared(plan.storage_data), rank, RuntimeError("not told today"))
+            done = Future()
+            done.set_result([])
+            return done
+
     state = make_state(size)
     try:
-        dcp.save(state, storage_writer=MvcWriter(path, branch="fail"), planner=Failing())
+        dcp.save(state, storage_writer=Silent(path, branch="fail"), planner=Failing())
     except dcp.api.CheckpointException as error:
-        message = str(error)
+        ranks, message = sorted(error.failures), str(error)
     again = dcp.save(state, storage_writer=MvcWriter(path, branch="fail"))
-    return [message, again.storage_meta.save_id]
+    return [ranks, message, again.storage_meta.save_id]

@@ -61,6 +61,10 @@ class CommitWords:
         return {"message": message, "step": step, "branch": target.place, **facts}
 
 
+class ToldError(StorageError):
+    """Another rank said that the commit of all came to nothing; DCP can send it to other processes."""
+
+
 class LocalData:
     """What a rank has of a save: its boxes and objects, as its planner gives them."""
 
@@ -168,8 +172,8 @@ def save_together(target: Target, words: CommitWords, data: LocalData) -> str:
             return _Together(target, words, mesh, turn).store(data)
         except Exception as error:
             _tell_all(mesh, turn, error, data.rank)
-            if isinstance(error, TurnError):  # DCP sends it to other processes, and it cannot go
-                raise StorageError(str(error), hint=error.hint) from error
+            if isinstance(error, TurnError):
+                raise ToldError(str(error), hint=error.hint) from error
             raise
 
 

@@ -21,7 +21,14 @@ from mvc_hooks.dcp.plans import (
     parse_shared,
     read_plan,
 )
-from mvc_hooks.dcp.saving import CommitWords, LocalData, give_up, save_alone, save_together
+from mvc_hooks.dcp.saving import (
+    CommitWords,
+    LocalData,
+    ToldError,
+    give_up,
+    save_alone,
+    save_together,
+)
 from mvc_hooks.dcp.targets import Target, is_target
 
 if TYPE_CHECKING:
@@ -79,12 +86,13 @@ class MvcWriter(StorageWriter):
         self._save_id = str(uuid.uuid4())
         self._rank, self._use_collectives = 0, True
         self.commit: str | None = None
+        self._told: ToldError | None = None
 
     def reset(self, checkpoint_id: StrPath | None = None) -> None:
         """Begin another save, perhaps to another place."""
         self._target = self._target.point(checkpoint_id)
         self._save_id = str(uuid.uuid4())
-        self.commit = None
+        self.commit = self._told = None
 
     @property
     def checkpoint_id(self) -> str:
@@ -109,7 +117,7 @@ class MvcWriter(StorageWriter):
         """Check the repository before anybody does any work; the first rank makes a missing one."""
         self._rank = kwargs.get("rank") or 0
         self._use_collectives = kwargs.get("use_collectives", True)
-        self.commit = None
+        self.commit = self._told = None
         if is_coordinator:
             self._target.open(is_made=True).close()
 
@@ -138,8 +146,17 @@ class MvcWriter(StorageWriter):
         rank = self._rank if is_shared else 0
         data = LocalData(shared, rank, plan, planner, self._extensions)
         save = save_together if is_shared else save_alone
-        self.commit = save(self._target, self._words, data)
         done: Future[list[WriteResult]] = Future()
+        try:
+            self.commit = save(self._target, self._words, data)
+        except ToldError as error:
+            if not self._use_collectives:
+                raise
+            self._told = (
+                error  # the rank that failed tells DCP itself; if none does, ``finish`` will
+            )
+            done.set_result([])
+            return done
         sizes = ((item, item.tensor_storage_size() or 0) for item in plan.items)
         done.set_result([WriteResult(item.index, size, self.commit) for item, size in sizes])
         return done
@@ -155,6 +172,8 @@ class MvcWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Note which commit it is."""
+        if self._told is not None:
+            raise self._told
         commits = [one.storage_data for result in results for one in result]
         self.commit = self.commit or next(iter(commits), None)
         metadata.storage_meta = self.storage_meta()

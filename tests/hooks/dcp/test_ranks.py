@@ -130,11 +130,19 @@ class TestAnyNumberOfRanks:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("at", ["data", "plan"])
-    def test_one_rank_fails_all(self, run, root, at):
+    @pytest.mark.parametrize(
+        ("at", "by", "text"),
+        [
+            ("data", 1, "RuntimeError: no data today"),
+            ("plan", 1, "RuntimeError: no plan today"),
+            ("told", 0, "rank 1: RuntimeError: not told today"),
+        ],
+    )
+    def test_one_rank_fails_all(self, run, root, at, by, text):
         before = count_commits(root, "fail")
         results = run("fail", at=at)
-        for message, commit in results:
-            assert f"rank 1: RuntimeError: no {at} today" in message
-            assert commit == results[0][1]
+        for ranks, message, commit in results:
+            assert ranks == [by]
+            assert text in message
+            assert commit == results[0][2]
         assert count_commits(root, "fail") == before + 1
