@@ -243,13 +243,17 @@ class MvcStorage(Storage):
             shutil.rmtree(folder)
         source.rename(folder)
         step = _STEP.fullmatch(name)
-        self._repo.add([folder])
-        self._repo.commit(
-            message=name,
-            step=None if step is None else int(step[1]),
-            meta={_NAME: name},
-            allow_empty=True,
-        )
+        try:
+            self._repo.add([folder])
+            self._repo.commit(
+                message=name,
+                step=None if step is None else int(step[1]),
+                meta={_NAME: name},
+                allow_empty=True,
+            )
+        except BaseException:
+            folder.rename(source)  # it is a save that goes on, again
+            raise
 
     def _check_committed(self, folder: Path) -> None:
         """Check that nothing is lost when the folder gives way to the next checkpoint."""

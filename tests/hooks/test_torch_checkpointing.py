@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from mvc import Repo
+from mvc import GateError, Repo
 
 library = pytest.importorskip("torch_checkpointing")
 ours = pytest.importorskip("mvc_hooks.torch_checkpointing")
@@ -161,3 +161,17 @@ def test_files_that_no_commit_has_are_not_replaced(folder):
     with pytest.raises(FileExistsError, match="that no commit has"):
         storage.rename(folder / "tmp", folder / "step_1", is_directory=True)
     assert (folder / "checkpoint" / "mine.pt").read_bytes() == b"mine"
+
+
+def test_a_save_that_is_refused_can_be_made_again(folder, saved):
+    Repo.open(folder).set_config("gate.nan", "0")
+    source = folder / "tmp_step_300"
+    saved.mkdir(source)
+    torch.save({"w": torch.full((3,), torch.nan)}, source / "model_0.pt")
+    with pytest.raises(GateError):
+        saved.rename(source, folder / "step_300", is_directory=True)
+    assert saved.ls(folder) == ["step_100", "step_200", "tmp_step_300"]
+    torch.save({"w": torch.ones(3)}, source / "model_0.pt")
+    saved.rename(source, folder / "step_300", is_directory=True)
+    assert saved.ls(folder) == ["step_100", "step_200", "step_300"]
+    assert saved.ls(folder / "step_300") == ["model_0.pt"]
