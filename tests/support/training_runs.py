@@ -69,7 +69,10 @@ def seed_all(seed):
 
 
 def digest(value):
-    """Return a hash of nested values in which every bit, type and shape counts."""
+    """Return a hash of nested values in which every bit, type and shape counts.
+
+    DTensors count whole, so all ranks have to call this.
+    """
     hasher = hashlib.sha256()
     _feed(hasher, value)
     return hasher.hexdigest()[:16]
@@ -78,6 +81,8 @@ def digest(value):
 def _feed(hasher, value):
     if isinstance(value, torch.Tensor):
         value = value.detach()
+        if hasattr(value, "full_tensor"):
+            value = value.full_tensor()
         hasher.update(f"tensor {value.dtype} {tuple(value.shape)} {value.layout}".encode())
         if value.layout is torch.sparse_coo:
             value = value.coalesce()

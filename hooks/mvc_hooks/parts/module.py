@@ -95,9 +95,9 @@ class ParameterNames(dict[int, str]):
         self.clear()
         self.update((id(param), name) for name, param in self._walk())
 
-    def find(self, name: str | None) -> torch.Tensor | None:
-        """Return the parameter of a name, or None."""
-        return next((param for one, param in self._walk() if one == name), None)
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """Return the parameters as they are now, by name."""
+        return dict(reversed(list(self._walk())))
 
     def list_modules(self) -> list[nn.Module]:
         """Return the models."""

@@ -21,6 +21,7 @@ kept to be put back: it is so again after a restore.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 from dataclasses import replace
@@ -125,7 +126,7 @@ class OptimizerPart(Part):
 
     def _add_shards(self, state: dict[Any, dict[Any, Any]], stored: Mapping[Any, Any]) -> None:
         """Add a new DTensor for every other stored tensor that is sharded as its parameter is."""
-        params = index_parameters(self._optimizer)
+        params = self.companion.foresee_parameters()
         for key, entry in stored.items():
             for name, one in entry.items() if isinstance(entry, dict) else ():
                 if name not in state.get(key, ()) and _is_shard(params.get(key), name, one):
@@ -223,6 +224,7 @@ class OptimizerDetails(Part):
         self._names = names
         self._first = self._groups = len(self._settings)
         self._stored_names: list[list[str | None]] = []
+        self._compared_names: list[list[str | None]] = []
         self.hosted: list[tuple[object, str]] = []
         self.tied: list[tuple[object, str]] = []
         self.was_on_device = False
@@ -280,6 +282,7 @@ class OptimizerDetails(Part):
         if other is not ABSENT and all(map(operator.ne, mine, other)):
             yield Difference(path, f"of class {mine[0]}", f"of class {other[0]}")
         ours, theirs = find_at(live, ("parameters",)), find_at(stored, ("parameters",))
+        self._compared_names = theirs if isinstance(theirs, list) else []
         for group, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
             for index, (here, there) in enumerate(zip(mine, other, strict=False)):
                 if here is not None and there is not None and here != there:
@@ -344,17 +347,27 @@ class OptimizerDetails(Part):
                 self._optimizer.state.pop(param, None)
                 param.grad = None
         del groups[len(stored) :]
+        known = self._find_all()
         for group, names in list(zip(stored, self._stored_names, strict=True))[len(groups) :]:
-            params = [self._find(name) for name in names]
-            self._optimizer.add_param_group({**group, "params": params})
+            for name in names:
+                if name not in known:
+                    raise ConflictError(
+                        f"a group added during the run has parameter {name!r}, which is in no model"
+                    )
+            self._optimizer.add_param_group({**group, "params": [known[name] for name in names]})
 
-    def _find(self, name: str | None) -> torch.Tensor:
-        param = self._names.find(name) if isinstance(self._names, ParameterNames) else None
-        if param is None:
-            raise ConflictError(
-                f"a group added during the run has parameter {name!r}, which is in no model"
-            )
-        return param
+    def foresee_parameters(self) -> dict[int, torch.Tensor]:
+        """Return the parameters by index, also of groups that a restore of what was compared adds."""
+        params = index_parameters(self._optimizer)
+        groups = self._optimizer.param_groups
+        added = self._compared_names[len(groups) :]
+        known = self._find_all() if added else {}
+        first = sum(len(group["params"]) for group in groups)
+        more = enumerate(itertools.chain.from_iterable(added), first)
+        return params | {index: known[name] for index, name in more if name in known}
+
+    def _find_all(self) -> Mapping[Any, torch.Tensor]:
+        return self._names.by_name() if isinstance(self._names, ParameterNames) else {}
 
 
 def find_optimizers(value: object) -> list[Optimizer]:
