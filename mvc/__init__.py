@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mvc.chunkstore.nearby import Nearby
     from mvc.chunkstore.values import WriteCounts
     from mvc.errors import (
         ConflictError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mvc.states.outline import ArrayOutline
     from mvc.states.share import Peers, Share
     from mvc.states.spread_tensor import SpreadTensor
+    from mvc.workspace.held import HeldChunks
     from mvc.workspace.models import Model
     from mvc.workspace.stored_share import StoredShare, parse_stored_share
     from mvc.workspace.tensors import ModelTensor
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
+        "mvc.chunkstore.nearby": "Nearby",
         "mvc.chunkstore.values": "WriteCounts",
         "mvc.errors": """
             ConflictError CorruptionError FormatError GateError MvcError NotFoundError
@@ -62,6 +65,7 @@ __getattr__ = lazy_names(
         "mvc.states.outline": "ArrayOutline",
         "mvc.states.share": "Peers Share",
         "mvc.states.spread_tensor": "SpreadTensor",
+        "mvc.workspace.held": "HeldChunks",
         "mvc.workspace.models": "Model",
         "mvc.workspace.stored_share": "StoredShare parse_stored_share",
         "mvc.workspace.tensors": "ModelTensor",
@@ -75,11 +79,13 @@ __all__ = [
     "CorruptionError",
     "FormatError",
     "GateError",
+    "HeldChunks",
     "Identity",
     "LayoutPlan",
     "Model",
     "ModelTensor",
     "MvcError",
+    "Nearby",
     "NotFoundError",
     "Peers",
     "ReleasedError",

@@ -67,6 +67,7 @@ doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, format=None, force=False, progress=None)
 fetch(self, remote=None, refspecs=(), *, prune=False, tags=None, content=None, content_of=(), depth=None, unshallow=False, limit_bytes_s=None, progress=None)
+find_held(self, files, revision='HEAD', *, share=None, peers=None)
 follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, sources=(), remote=None, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
@@ -113,6 +114,7 @@ push(self, remote=None, refspecs=(), *, force=False, all_branches=False, tags=Fa
 set_upstream=False, dry_run=False, limit_bytes_s=None, progress=None)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)
+reading_nearby(self, nearby)
 reflog(self, ref='HEAD')
 remotes(self)
 remove(self, paths, *, cached=False, force=False, recursive=False)
@@ -260,8 +262,8 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "Identity", "LayoutPlan", "Model",
-        "ModelTensor", "MvcError",
+        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
+        "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",

@@ -14,6 +14,7 @@ from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import Salvage, check_packs, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
+from mvc.chunkstore.nearby import fill_nearby
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
+    from mvc.chunkstore.nearby import Nearby
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.sweep_plan import SweepBatch
     from mvc.chunkstore.values import ChunkLocation, ReadRequest, StoreProblem, WriteCounts
@@ -51,6 +53,11 @@ class ChunkStore:
 
     Nothing is read before it is needed. A pack is closed by the first record that takes it past
     ``target_pack_bytes``.
+
+    Attributes:
+        storage: where the packs are.
+        threads: how many work.
+        nearby: where chunks are asked for before they are read from packs, if anywhere.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class ChunkStore:
     ) -> None:
         self.storage = storage
         self.threads = choose_threads(threads)
+        self.nearby: Nearby | None = None
         self._niceness = niceness
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
@@ -126,8 +134,10 @@ class ChunkStore:
 
         For errors, ``context`` names what the chunk is part of.
         """
-        with self._slot() as slot:
-            self._reader.read_chunk(chunk_id, plain.cast("B"), slot, context)
+        plain = plain.cast("B")
+        if not fill_nearby(self.nearby, chunk_id, plain, context):
+            with self._slot() as slot:
+                self._reader.read_chunk(chunk_id, plain, slot, context)
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[ReadSlot]:
@@ -154,6 +164,8 @@ class ChunkStore:
         ``sink`` is called with every request and its plain bytes, which are valid during the call
         only; from several threads at once, in any order. ``progress`` is called in this thread.
         """
+        if self.nearby is not None:
+            requests = self._read_nearby(self.nearby, requests, sink, progress)
         for_each(
             plan_reads(requests, self._catalog.find),
             ReadSlot,
@@ -161,6 +173,28 @@ class ChunkStore:
             threads=self.threads,
             progress=progress,
         )
+
+    def _read_nearby(
+        self, nearby: Nearby, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress
+    ) -> Sequence[ReadRequest]:
+        """Hand what is nearby to the sink; return the requests for the rest."""
+        wanted: dict[tuple[ChunkId, int], list[ReadRequest]] = {}
+        for request in requests:
+            wanted.setdefault((request.chunk_id, request.plain_size_bytes), []).append(request)
+        rest: list[ReadRequest] = []
+
+        def read(askers: list[ReadRequest], slot: ReadSlot) -> int:
+            first = askers[0]
+            plain = slot.buffer("plain", first.plain_size_bytes)
+            if not fill_nearby(nearby, first.chunk_id, plain, first.context):
+                rest.extend(askers)
+                return 0
+            for request in askers:
+                sink(request, plain.toreadonly())
+            return len(plain) * len(askers)
+
+        for_each([*wanted.values()], ReadSlot, read, threads=self.threads, progress=progress)
+        return rest
 
     def check(self, *, data: bool, progress: ByteProgress = None) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with packs and pack indexes.

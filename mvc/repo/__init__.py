@@ -59,7 +59,7 @@ else:  # their names here, their modules on first use: a command loads only what
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
     TrainingStates = _room(
         "mvc.repo.states.TrainingStates",
-        "commit_state commit_image open_share store_share commit_shares open_state outline_state load_state verify_state",
+        "commit_state commit_image open_share store_share commit_shares open_state outline_state load_state verify_state reading_nearby find_held",
     )
     TrainingRuns = _room(
         "mvc.repo.runs.TrainingRuns",

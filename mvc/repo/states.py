@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc import operations, states, workspace
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from mvc.chunkstore.nearby import Nearby
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Identity
     from mvc.operations import aftercare, commit_shares, commit_state, load_state, open_state  # noqa: F401
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mvc.repo.opening import Paths, Progress
     from mvc.states.share import Peers, Share
     from mvc.workspace.commits import CommitResult
+    from mvc.workspace.held import HeldChunks
     from mvc.workspace.stored_share import StoredShare
 
 
@@ -285,6 +288,37 @@ class TrainingStates(OpenRepo):
         return operations.load_state.load_state(
             self._context, revision, framework=framework, into=into, folder=folder
         )
+
+    @contextlib.contextmanager
+    def reading_nearby(self, nearby: Nearby) -> Iterator[None]:
+        """Meanwhile, ask for chunks in the memory of other processes before they are read from the store.
+
+        They are hashed like all others; those that are wrong come from the store.
+        """
+        store = self._context.store
+        before, store.nearby = store.nearby, nearby
+        try:
+            yield
+        finally:
+            store.nearby = before
+
+    def find_held(
+        self,
+        files: Mapping[str, memoryview],
+        revision: str = "HEAD",
+        *,
+        share: Share | None = None,
+        peers: Peers | None = None,
+    ) -> HeldChunks:
+        """Return the chunks of a commit that are still in memory, for ``reading_nearby``.
+
+        Args:
+            files: path → content, as it was committed.
+            revision: which commit.
+            share: what one rank kept of it, whichever.
+            peers: the shares of all ranks.
+        """
+        return workspace.held.find_held(self._context, revision, files, share, peers)
 
     def verify_state(
         self, state: Mapping[str, object], revision: str = "HEAD", *, folder: str | None = None

@@ -1,0 +1,113 @@
+"""The chunks of a commit in memory that the writers of its run still hold.
+
+They hold the images that the commit was made of: files as they are, or what each rank kept of the state,
+of which one chunk may need several. The manifests say which chunk is where. Whether it still is there,
+its id says when it is read: see ``mvc.chunkstore.nearby``.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import MvcError
+from mvc.formats.manifest import cut_run
+from mvc.sources import MemorySource
+from mvc.states.assembling import open_files
+from mvc.workspace.manifests import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.ids import ChunkId
+    from mvc.sources import ByteSource
+    from mvc.states.share import Peers, Share
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Where a chunk is: its offset in a file, and (array, number) if it is of a spread one."""
+
+    file: ByteSource
+    offset: int
+    piece: tuple[int, int] | None
+
+
+class HeldChunks:
+    """The chunks of one commit that are held, as ``Repo.reading_nearby`` takes them.
+
+    Attributes:
+        given_bytes: what was read from here.
+        lies: for every chunk from here that was wrong, what it was part of, and who had it.
+    """
+
+    def __init__(self, places: Mapping[ChunkId, _Place], share: Share | None) -> None:
+        self._places, self._share = places, share
+        self._lock = threading.Lock()
+        self.given_bytes = 0
+        self.lies: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def fill(self, chunk: ChunkId, plain: memoryview) -> bool:
+        """Fill a buffer with what should be a chunk; return False if nobody holds all of it."""
+        place = self._places.get(chunk)
+        if place is None:
+            return False
+        try:
+            place.file.read_into(place.offset, plain)
+        except (MvcError, OSError, ValueError):  # a rank's image is not held, or is cut short
+            return False
+        with self._lock:
+            self.given_bytes += len(plain)
+        return True
+
+    def refuse(self, chunk: ChunkId, context: str) -> None:
+        """Note that a chunk from here was wrong."""
+        who = self._name_ranks(self._places[chunk].piece)
+        with self._lock:
+            self.lies.append(f"{context}{who}")
+
+    def _name_ranks(self, piece: tuple[int, int] | None) -> str:
+        if piece is None or self._share is None:
+            return ""
+        array, number = piece
+        division = self._share.plan.keepers.divisions[array]
+        ranks = sorted({division.kept[box].rank for box, _ in division.find_parts(number)})
+        names = ", ".join(map(str, ranks))
+        return f", held by rank{'s' if len(ranks) > 1 else ''} {names}"
+
+
+def find_held(
+    context: Context,
+    revision: str,
+    files: Mapping[str, memoryview],
+    share: Share | None = None,
+    peers: Peers | None = None,
+) -> HeldChunks:
+    """Return the chunks of a commit that are in some files, and in the shares of its ranks.
+
+    One share is given, whichever; ``peers`` have those of the other ranks.
+    """
+    sources: dict[str, ByteSource] = {path: MemorySource(data) for path, data in files.items()}
+    arrays: Mapping[str, int] = {}
+    if share is not None and peers is not None:
+        sources |= open_files(share, peers)
+        arrays = share.plan.first_arrays
+    tree = context.history.read_tree(context.history.resolve(revision))
+    places: dict[ChunkId, _Place] = {}
+    for path in sources.keys() & tree.keys():
+        manifest, source = find_manifest(context, tree[path].blob), sources[path]
+        if manifest is None or manifest.size_bytes != source.size_bytes:
+            continue
+        first = arrays.get(path)
+        for index, stored in enumerate(manifest.segments):
+            start, size_bytes = stored.segment.start, stored.segment.size_bytes
+            run = cut_run(size_bytes, stored.chunks, manifest.chunk_bytes)
+            for number, (offset, chunk, _) in enumerate(run):
+                piece = None if first is None else (first + index, number)
+                places.setdefault(chunk, _Place(source, start + offset, piece))
+    return HeldChunks(places, share)
