@@ -317,6 +317,9 @@ class TrainingStates(OpenRepo):
             revision: which commit.
             share: what one rank kept of it, whichever.
             peers: the shares of all ranks.
+
+        Raises:
+            NotFoundError: no such revision.
         """
         return workspace.held.find_held(self._context, revision, files, share, peers)
 
