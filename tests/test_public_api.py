@@ -334,8 +334,8 @@ def test_a_method_says_what_it_does_and_how_it_fails(name):
     if name not in (
         "branches",
         "close",
-            "reading_nearby",
-            "stash_clear",
+        "reading_nearby",
+        "stash_clear",
         "stashes",
         "tags",
     ):  # there is nothing that a caller could do wrong
