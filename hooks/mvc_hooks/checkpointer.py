@@ -207,7 +207,7 @@ class Checkpointer(StepRun):
             )
             commits.commit_first()
             if signals:
-                self._signals.start()
+                self._signals.start(queue.crew)
             self._begin()
             undo.pop_all()
 

@@ -99,6 +99,11 @@ class CommitQueue:
         self._number = self._deaths = 0
 
     @property
+    def crew(self) -> Crew | None:
+        """All ranks of a sharded run."""
+        return self._crew
+
+    @property
     def depth(self) -> int:
         """Snapshots that wait for the writer or are being written."""
         return len(self._pending)

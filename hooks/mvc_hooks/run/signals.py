@@ -3,7 +3,7 @@
 A scheduler that wants its machine back sends SIGTERM and kills a little later; people press
 Ctrl-C. Either may arrive in the middle of a step. The handler only remembers it; the next
 ``step()`` commits and then lets the signal do what it would have done. A second signal of the same
-kind is not held back.
+kind is not held back. Nor is one for long if another rank is gone: the step would never end (``PeerWatch``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+from mvc_hooks.run.peerwatch import PeerWatch
+
 if TYPE_CHECKING:
     from types import FrameType
+
+    from mvc_hooks.writer.crew import Crew
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -30,12 +34,18 @@ class SignalWatch:
         self._caught: int | None = None
         self._is_over = True
         self._is_delivering = False
+        self._is_obeyed = False
+        self._crew: Crew | None = None
+        self._peers: PeerWatch | None = None
         self._pid = os.getpid()
 
-    def start(self) -> None:
-        """Replace the handlers; outside the main thread this does nothing."""
+    def start(self, crew: Crew | None = None) -> None:
+        """Replace the handlers, and look after the ranks of a crew; only the main thread can."""
         if not _is_main():
             return
+        self._crew = crew = crew or self._crew
+        if crew is not None:
+            self._peers = PeerWatch(crew, lambda: self._is_obeyed)
         self._is_over = False
         for number in _SIGNALS:
             previous = signal.getsignal(number)
@@ -47,6 +57,8 @@ class SignalWatch:
     def stop(self) -> None:
         """Restore the handlers, unless other code has replaced them since."""
         self._is_over = True
+        if self._peers is not None:
+            self._peers.stop()
         if not _is_main():
             return  # the next signal finds that the watch is over, and restores them in its thread
         for number in list(self._previous):
@@ -68,13 +80,14 @@ class SignalWatch:
         return None if self._caught is None else signal.Signals(self._caught).name
 
     def take(self, name: str) -> None:
-        """Treat a signal that another rank caught as caught here."""
+        """Begin to obey a signal, which perhaps only another rank caught."""
+        self._is_obeyed = True
         if self._caught is None:
             self._caught = int(signal.Signals[name])
 
     def deliver(self) -> None:
         """Let the held signal do what it would have done; may not return."""
-        number, self._caught = self._caught, None
+        number, self._caught, self._is_obeyed = self._caught, None, False
         if number is None:
             return
         if not _is_main():

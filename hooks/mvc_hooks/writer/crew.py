@@ -16,6 +16,7 @@ class Address(msgspec.Struct, frozen=True):
         path: of the Unix socket; "" for none.
         node: what names the machine; only ranks of one machine can share memory.
         token: this rank's part of the secret that all ranks know.
+        presence: a port of TCP that is open as long as the training of the rank lives.
     """
 
     hosts: tuple[str, ...]
@@ -23,6 +24,7 @@ class Address(msgspec.Struct, frozen=True):
     path: str
     node: str
     token: str
+    presence: int = 0
 
 
 class Crew(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The sockets at which the writers of a rank listen: held by its training, inherited by each writer.
 
 So an address outlives a writer, and what connects while there is none waits for the next one. A
-connection is refused once training and writer are gone both: then nobody will come any more.
+connection is refused once training and writer are gone both: then nobody will come any more. One more
+socket is the training's alone: who connects to it sees its end, whatever its writer still has to do.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Place:
     """Listening sockets and their address, which the other ranks need."""
 
-    def __init__(self, address: Address, sockets: list[socket.socket], folder: str | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        sockets: list[socket.socket],
+        presence: socket.socket,
+        folder: str | None,
+    ) -> None:
         self.address = address
-        self._sockets, self._folder = sockets, folder
+        self._sockets, self._presence, self._folder = sockets, presence, folder
         keep_from_children(self)
 
     @property
@@ -47,6 +54,7 @@ class Place:
 
     def drop_in_child(self) -> None:
         """Close the sockets in a forked child; they are the parent's."""
+        self._presence.close()
         while self._sockets:
             self._sockets.pop().close()
 
@@ -59,8 +67,9 @@ def open_place(master: str | None = None) -> Place:
     """
     master = master or os.environ.get("MASTER_ADDR") or _LOOPBACK
     is_local = _is_loopback(master)
+    listen = _listen_here if is_local else _listen_everywhere
     try:
-        tcp = _listen_everywhere() if not is_local else _listen_here()
+        tcp, presence = listen(), listen()
     except OSError as error:
         raise StorageError(f"cannot listen for the other ranks: {error.strerror}") from error
     sockets, (folder, path) = [tcp], ("", "")
@@ -69,9 +78,9 @@ def open_place(master: str | None = None) -> Place:
         sockets.append(_listen_at(f"{folder}/writer"))
         path = f"{folder}/writer"
     hosts = (_LOOPBACK,) if is_local else _find_hosts(master)
-    port = tcp.getsockname()[1]
-    address = Address(hosts, port, path, _name_node(), secrets.token_hex(32))
-    return Place(address, sockets, folder or None)
+    port, present = (one.getsockname()[1] for one in (tcp, presence))
+    address = Address(hosts, port, path, _name_node(), secrets.token_hex(32), present)
+    return Place(address, sockets, presence, folder or None)
 
 
 def _listen_here() -> socket.socket:
