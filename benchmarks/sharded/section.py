@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,33 @@ def measure_sharded(
             other = 1 if size == sizes[-1] else 2 * size
             loaded = _ask(runner, other, "load", way, place / "saved", state_mb, rounds)
             results["loads"].setdefault(way, {})[size] = {"on": other, **loaded}
+    sizes, state_mb = ((2,), 4) if is_quick else ((2, 4), 1000)
+    results["recovery"] = {"state_mb": state_mb, "rounds": {}}
+    for size in sizes:
+        for way in ("mvc",) if is_quick else ("mvc", "dcp.save"):
+            say(f"sharded, a rank of {size} killed, {way}")
+            found = [_recover(runner, size, way, place, state_mb) for _ in range(rounds)]
+            results["recovery"]["rounds"].setdefault(way, {})[size] = found
     fresh_folder(place).rmdir()
     return results
+
+
+def _recover(runner: Runner, size: int, way: str, place: Path, state_mb: int) -> dict[str, float]:
+    """Return the seconds of each part of the way from the kill of a rank to the first new step."""
+    fresh_folder(place)
+    # torch keeps one store for all attempts, in which gloo may find the address of the killed rank.
+    words = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", sys.executable]
+    words += ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    words += ["--nproc-per-node", str(size), "-m", "benchmarks.sharded.recovery"]
+    runner.output(_ROOT, [*words, way, place, str(state_mb)])
+    times: dict[str, float] = {}
+    for path in place.glob("times-*.json"):
+        is_first = path.stem.endswith("-0")
+        for name, at_s in json.loads(path.read_text()).items():
+            if (name == "killed") == is_first:
+                times[name] = max(at_s, times.get(name, 0.0))
+    ends = ("killed", "process", "imports", "group", "model", "load", "step")
+    return {name: times[name] - times[before] for before, name in pairwise(ends)}
 
 
 def _ask(
