@@ -526,6 +526,7 @@ class Checkpointer(StepRun):
             return
         self._log.stop(self.step_count, kind.__name__)
         self._ranks.leave()  # where the other ranks are now, this one cannot know
+        self._commits.queue.has_ended = self._ranks.size == 1
         is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
         self._end_quietly(self._name_last(f"at {kind.__name__}") if is_last else None)
 

@@ -17,6 +17,7 @@ from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.remembered import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,9 +79,17 @@ class Resuming:
         started_s = time.perf_counter()
         failures: list[Failure[str]] = []
         commits = self._agree(self._walk(tip))
-        found = restore_first(self.ranks, commits, self._restore, failures, mend=self._mend)
-        if found is None:
-            raise _give_up(failures)
+        memory = Memory(self.repo, self.branch)
+        memory.look()
+        is_done = False
+        try:
+            restore = partial(self._restore, memory)
+            found = restore_first(self.ranks, commits, restore, failures, mend=self._mend)
+            if found is None:
+                raise _give_up(failures)
+            tier, is_done = self._name_tier(memory), True
+        finally:
+            memory.close(is_done=is_done)
         commit, changes = found
         step = self.run.counters.step
         facts = dict[str, str]()
@@ -89,7 +98,7 @@ class Resuming:
         if self.ranks.is_first:  # the other ranks mark no commit
             self.judge.note_commit(step, commit)
         seconds = time.perf_counter() - started_s
-        self.log.resume(step, commit, seconds, changes, tier=self._name_tier())
+        self.log.resume(step, commit, seconds, changes, tier=tier)
         return Resumed(commit, self.ranks.share(changes), facts)
 
     def _walk(self, tip: str) -> Iterator[str]:
@@ -116,10 +125,11 @@ class Resuming:
                 return record.step
         return None
 
-    def _restore(self, commit: str) -> list[tuple[str, object, object]]:
+    def _restore(self, memory: Memory, commit: str) -> list[tuple[str, object, object]]:
         """Restore a commit, with counters and judge; return what changed in the environment since then."""
         run = self.run
-        stored = run.restore(self._find_source(commit), allow=self.settings.allow)
+        with memory.reading(commit):
+            stored = run.restore(self._find_source(commit), allow=self.settings.allow)
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
@@ -129,9 +139,12 @@ class Resuming:
         """Return where this rank reads a commit from: here other tiers join in, and commits are fetched."""
         return from_commit(self.repo, commit)
 
-    def _name_tier(self) -> str:
-        """Return where the state came from, in words."""
-        return "the local store"
+    def _name_tier(self, memory: Memory) -> str:
+        """Return where the state came from, in words, and tell which memory was wrong."""
+        said = self.ranks.exchange((memory.name_tier(), memory.name_lies()))
+        self.log.doubt(dict.fromkeys(line for _, lines in said for line in lines))
+        tiers = {tier for tier, _ in said}
+        return tiers.pop() if len(tiers) == 1 else "memory and the local store"
 
     # What is damaged.
 

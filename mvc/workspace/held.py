@@ -40,13 +40,14 @@ class HeldChunks:
 
     Attributes:
         given_bytes: what was read from here.
+        missed: how many chunks somebody wanted that nobody held.
         lies: for every chunk from here that was wrong, what it was part of, and who had it.
     """
 
     def __init__(self, places: Mapping[ChunkId, _Place], share: Share | None) -> None:
         self._places, self._share = places, share
         self._lock = threading.Lock()
-        self.given_bytes = 0
+        self.given_bytes = self.missed = 0
         self.lies: list[str] = []
 
     def __len__(self) -> int:
@@ -55,15 +56,11 @@ class HeldChunks:
     def fill(self, chunk: ChunkId, plain: memoryview) -> bool:
         """Fill a buffer with what should be a chunk; return False if nobody holds all of it."""
         place = self._places.get(chunk)
-        if place is None:
-            return False
-        try:
-            place.file.read_into(place.offset, plain)
-        except (MvcError, OSError, ValueError):  # a rank's image is not held, or is cut short
-            return False
+        is_here = place is not None and _read(place, plain)
         with self._lock:
-            self.given_bytes += len(plain)
-        return True
+            self.given_bytes += len(plain) if is_here else 0
+            self.missed += not is_here
+        return is_here
 
     def refuse(self, chunk: ChunkId, context: str) -> None:
         """Note that a chunk from here was wrong."""
@@ -79,6 +76,14 @@ class HeldChunks:
         ranks = sorted({division.kept[box].rank for box, _ in division.find_parts(number)})
         names = ", ".join(map(str, ranks))
         return f", held by rank{'s' if len(ranks) > 1 else ''} {names}"
+
+
+def _read(place: _Place, plain: memoryview) -> bool:
+    try:
+        place.file.read_into(place.offset, plain)
+    except (MvcError, OSError, ValueError):  # a rank's image is not held, or is cut short
+        return False
+    return True
 
 
 def find_held(

@@ -72,7 +72,8 @@ class CommitQueue:
     """Commits snapshots through a writer process, which is restarted if it dies.
 
     In a sharded run it has the ``place`` where its writers listen, which it closes, and the ``crew``
-    of all ranks. ``tips`` are branch → commit that this run left it at; "" if it has none.
+    of all ranks. ``tips`` are branch → commit that this run left it at; "" if it has none. ``has_ended``
+    is turned off by a run that ends in a way that it may be started again after.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class CommitQueue:
     ) -> None:
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {}
+        self.has_ended = True
         self._place, self._crew = place, crew
         listening = () if place is None else place.descriptors
         self._opening = msgspec.structs.replace(opening, crew=crew, listening=listening)
@@ -199,7 +201,7 @@ class CommitQueue:
         try:
             reports = self.wait()
             if self._writer is not None:
-                self._settle(self._writer.close())
+                self._settle(self._writer.close(has_ended=self.has_ended))
             for thread in self._telling:
                 thread.join()
             return [*reports, *self._take_reports()]

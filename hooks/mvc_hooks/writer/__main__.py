@@ -21,11 +21,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mvc import Identity, Repo
+from mvc_hooks.lingering import Held, linger
 from mvc_hooks.writer.messages import (
     GROUP_SIGNALS,
     MAX_LINE_BYTES,
     READ_BYTES,
     Answer,
+    Bye,
     Commit,
     Hurry,
     MarkHealthy,
@@ -49,10 +51,12 @@ class _Pace:
     Attributes:
         at: number of the request in hand.
         awaited: newest number that somebody waits for.
+        has_ended: whether the run said that it ends.
     """
 
     def __init__(self) -> None:
         self.at = self.awaited = 0
+        self.has_ended = False
 
     def niceness(self) -> int:
         """Return by how much the workers are to be nicer than the training."""
@@ -62,8 +66,11 @@ class _Pace:
 _Work = SimpleQueue[tuple[Open | Commit | MarkHealthy, int] | BaseException | None]
 
 
-def serve(channel: socket.socket) -> None:
-    """Answer requests until the other end of a Unix stream socket closes."""
+def serve(channel: socket.socket) -> tuple[Held, int] | None:
+    """Answer requests until the other end of a Unix stream socket closes.
+
+    If it said no goodbye, return what the newest commit was made of, and the descriptor of its memory.
+    """
     _ignore_signals()
     work: _Work = SimpleQueue()
     pace = _Pace()
@@ -80,8 +87,10 @@ def serve(channel: socket.socket) -> None:
             answer = writer.answer(request, descriptor)
             with contextlib.suppress(OSError):  # the training is gone; the commit is not
                 channel.sendall(encode_line(answer))
-    if writer is not None:
-        writer.close()
+    if writer is None:
+        return None
+    writer.close()
+    return None if pace.has_ended else writer.held
 
 
 def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
@@ -92,6 +101,8 @@ def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
             request = parse_request(line)
             if isinstance(request, Hurry):
                 pace.awaited = request.number
+            elif isinstance(request, Bye):
+                pace.has_ended = True
             else:
                 has_memory = isinstance(request, Commit) and request.settled is None
                 work.put((request, descriptors.pop(0) if has_memory else -1))
@@ -136,12 +147,13 @@ def _mapped(descriptor: int, size_bytes: int) -> Iterator[memoryview]:
 
 
 class _Writer:
-    """The repository, and where each branch was left."""
+    """The repository, where each branch was left, and what the newest commit was made of."""
 
     def __init__(self, opening: Open, pace: _Pace) -> None:
         self._opening, self._pace = opening, pace
         self._repo: Repo | None = None
         self._tips: dict[str, str] = {}
+        self.held: tuple[Held, int] | None = None
         self._shared = None if opening.crew is None else SharedCommits(opening, self._open_repo)
 
     def close(self) -> None:
@@ -170,8 +182,27 @@ class _Writer:
             return self._shared.tell(request, parent)
         with _mapped(descriptor, request.size_bytes) as memory:
             if self._shared is not None:
-                return self._shared.commit(request, parent, memory, descriptor)
-            return self._commit(request, parent, memory)
+                answer = self._shared.commit(request, parent, memory, descriptor)
+            else:
+                answer = self._commit(request, parent, memory)
+            if answer.commit is not None:
+                self._hold(request, answer.commit, descriptor)
+            return answer
+
+    def _hold(self, request: Commit, commit: str, descriptor: int) -> None:
+        if self.held is not None:
+            os.close(self.held[1])
+        crew = self._opening.crew
+        held = Held(
+            git_dir=str(self._open_repo().git_dir),
+            branch=request.branch,
+            commit=commit,
+            rank=0 if crew is None else crew.rank,
+            size_bytes=request.size_bytes,
+            form=request.form,
+            places=request.places,
+        )
+        self.held = held, os.dup(descriptor)
 
     def _open_repo(self) -> Repo:
         if self._repo is None:
@@ -222,4 +253,6 @@ class _Writer:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    left = serve(socket.socket(fileno=int(sys.argv[1])))
+    if left is not None and sys.platform == "linux":
+        linger(*left)

@@ -89,13 +89,17 @@ class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
     note: str
 
 
+class Bye(msgspec.Struct, frozen=True, tag="bye"):
+    """The run has ended as it should: nothing is to be held for a next one; there is no answer."""
+
+
 class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
     """Somebody waits for the requests up to this number; there is no answer."""
 
     number: int
 
 
-Request = Open | Commit | MarkHealthy | Hurry
+Request = Open | Commit | MarkHealthy | Hurry | Bye
 
 
 def encode_line(message: Request | Answer) -> bytes:

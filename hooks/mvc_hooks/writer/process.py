@@ -25,6 +25,7 @@ from mvc_hooks.writer.messages import (
     LOST,
     READ_BYTES,
     Answer,
+    Bye,
     Commit,
     Hurry,
     MarkHealthy,
@@ -94,9 +95,14 @@ class WriterProcess:
         """Wait for the next answer, for ever by default; return those that have arrived."""
         return self._receive(timeout_s) if self._open else []
 
-    def close(self, timeout_s: float | None = None) -> list[Answer]:
-        """Let it finish its requests, and end it; return the last answers."""
+    def close(self, timeout_s: float | None = None, *, has_ended: bool = True) -> list[Answer]:
+        """Let it finish its requests, and end it; return the last answers.
+
+        Unless the run ``has_ended`` as it should, it goes on to hold the newest snapshot for the next one.
+        """
         answers: list[Answer] = []
+        if has_ended:
+            self._send(Bye())
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
         while self._open:
@@ -105,8 +111,9 @@ class WriterProcess:
                 break
             answers += came
         self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
+        if has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
         self._words.close()
         return answers
 
