@@ -23,7 +23,7 @@ from typing import Any
 
 from mvc import UsageError
 from mvc_hooks.adapters.feed import FeedPart
-from mvc_hooks.adapters.session import check_processes, import_library, one_or_all
+from mvc_hooks.adapters.session import check_accelerator, import_library, one_or_all
 from mvc_hooks.checkpointer import Checkpointer
 
 _ACCELERATOR: Any = import_library("accelerate", extra="accelerate").Accelerator
@@ -39,7 +39,7 @@ def make_checkpointer(
     """
     if not isinstance(accelerator, _ACCELERATOR):
         raise UsageError(f"a {type(accelerator).__name__} is not an Accelerator")
-    check_processes(accelerator.num_processes)
+    check_accelerator(accelerator)
     models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001  there is no public list
     if not models and not optimizers:
         raise UsageError("the accelerator has prepared nothing", hint="call its prepare() first")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.lightning_state import LightningState
-from mvc_hooks.adapters.session import SessionCallback, check_processes, import_library, one_or_all
+from mvc_hooks.adapters.session import SessionCallback, check_strategy, import_library, one_or_all
 from mvc_hooks.reports import DivergedError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="light
 _CALLBACK: Any = _PYTORCH.Callback
 _COMBINED: Any = _PYTORCH.utilities.combined_loader
 _SETTINGS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
+_STRATEGIES = ("DDPStrategy", "ModelParallelStrategy")
 _REFUSED = {
     "StochasticWeightAveraging": (
         "changes the scheduler and batches of a running fit, and no state holds all of that",
@@ -66,7 +67,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             trainer.callbacks = others  # the run that comes after it is not to go on from it
             return
         self._check_alone(others)
-        check_processes(trainer.world_size)
+        _check_processes(trainer)
         _check_callbacks(trainer)
         session = self._start_session(trainer)
         self._sanity_steps = trainer.num_sanity_val_steps
@@ -274,6 +275,16 @@ def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
         "scheduler": one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
         "scaler": getattr(trainer.precision_plugin, "scaler", None),
     }
+
+
+def _check_processes(trainer: Any) -> None:
+    strategy = trainer.strategy
+    known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
+    is_started = not getattr(
+        strategy.launcher, "is_interactive_compatible", False
+    )  # by fork or spawn
+    is_supported = isinstance(strategy, tuple(filter(None, known))) and is_started
+    check_strategy(type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported)
 
 
 def _check_callbacks(trainer: Any) -> None:

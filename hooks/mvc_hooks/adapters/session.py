@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.adapters.feed import Feed, FeedPart
@@ -53,13 +54,21 @@ def import_library(*modules: str, extra: str) -> Any:
     )
 
 
-def check_processes(count: int) -> None:
-    """Check that a run has one process."""
-    if count > 1:
+def check_strategy(name: str, *, is_supported: bool) -> None:
+    """Check that the way in which a library uses several processes is one that commits can be made of."""
+    if not is_supported:
         raise UnsupportedError(
-            f"the adapters support runs with one process, this one has {count}",
-            hint="write the loop with mvc_hooks.Checkpointer, which supports several ranks",
+            f"{name} is not supported with several processes",
+            hint="use DistributedDataParallel, or fully_shard (FSDP2); mvc_hooks.dcp saves what FSDP1 has",
         )
+
+
+def check_accelerator(accelerator: Any) -> None:
+    """Check the same of an ``Accelerator``, which the Trainer has, too."""
+    kind = accelerator.distributed_type.value
+    is_replicated = kind == "NO" or kind.startswith("MULTI_")
+    is_one = accelerator.num_processes == 1
+    check_strategy(kind, is_supported=is_one or is_replicated or accelerator.is_fsdp2)
 
 
 def one_or_all(values: list[Any]) -> Any:
@@ -339,5 +348,10 @@ def _copy_settings(group: dict[str, Any]) -> dict[str, Any]:
 
 def _measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """Return the norm of all gradients together, without waiting for a device; None for none."""
-    norms = [torch.linalg.vector_norm(p.grad.detach()) for p in params if p.grad is not None]
+    norms = [_measure(p.grad.detach()) for p in params if p.grad is not None]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else None
+
+
+def _measure(grad: torch.Tensor) -> torch.Tensor:
+    norm = torch.linalg.vector_norm(grad)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -29,10 +29,11 @@ from mvc_hooks.adapters.session import (
     LibraryState,
     Session,
     SessionCallback,
-    check_processes,
+    check_accelerator,
     import_library,
 )
 from mvc_hooks.parts.watch import lend
+from mvc_hooks.ranks.group import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         self._feed = None
         session = self._start_session(trainer)
         self.library_state = _TrainerState(trainer, session)
-        self.library_state.known = self._find_state()
+        self._tip, self.library_state.known = Ranks().ask_first(self._find_state)
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         try:
@@ -114,25 +115,24 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 "resume_from_checkpoint is set, but the run resumes from the commits of its branch",
                 hint="remove resume_from_checkpoint",
             )
-        check_processes(trainer.args.world_size)
+        check_accelerator(trainer.accelerator)
         self._check_alone(trainer.callback_handler.callbacks)
 
-    def _find_state(self) -> dict[str, Any] | None:
-        """Return the Trainer's state at the tip, which it needs before anything is restored."""
+    def _find_state(self) -> tuple[str | None, dict[str, Any] | None]:
+        """Return the tip, and the Trainer's state there, which it needs before anything is restored."""
         repo = Repo.init(self._path)
         branch = self._options.get("branch") or repo.head.branch
-        self._tip = None
         try:
-            tip = self._tip = repo.resolve(f"refs/heads/{branch}")
+            tip = repo.resolve(f"refs/heads/{branch}")
         except NotFoundError:
-            return None
+            return None, None
         state = repo.outline_state(tip).get(_STATE)
         if not isinstance(state, dict) or not isinstance(state.get("state"), dict):
             raise UsageError(
                 f"the commits of branch {branch!r} do not come from a Trainer",
                 hint="pass branch=... to use another branch",
             )
-        return dict(state)
+        return tip, dict(state)
 
     # Events, in the order in which they come.
 

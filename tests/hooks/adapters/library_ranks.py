@@ -1,0 +1,135 @@
+"""One rank of runs of a library: plain; left in the middle and resumed; gone back after a bad loss.
+
+    torchrun --nproc-per-node 2 library_ranks.py LIBRARY FOLDER
+
+Each run writes a trace, FOLDER/RUN.RANK: for every batch its sum and its loss.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mvc import Identity
+from mvc_hooks import rollback
+
+TOTAL, LEFT_AT, BAD_BATCH = 8, 5, 7
+OPTIONS = {
+    "every": 2,
+    "identity": Identity("Ada", "ada@example.org"),
+    "signals": False,
+    "ladder": rollback("last", min_steps_back=1, skip_batches=0),
+}
+
+
+class Model(nn.Module):
+    """A model that draws random numbers, and writes a trace."""
+
+    def __init__(self, trace, bad_batch=None):
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(10, 20), nn.Dropout(0.1), nn.Linear(20, 1))
+        self._trace, self._bad_batch, self._seen = trace, bad_batch, 0
+
+    def forward(self, x, labels):
+        loss = nn.functional.mse_loss(self.net(x), labels)
+        with self._trace.open("a") as file:
+            file.write(json.dumps([x.sum().item(), loss.item()]) + "\n")
+        self._seen += 1
+        if self._seen == self._bad_batch:
+            loss = loss * float("nan")
+        return {"loss": loss}
+
+
+def make_data():
+    draw = torch.Generator().manual_seed(0)
+    return [
+        {"x": torch.randn(10, generator=draw), "labels": torch.randn(1, generator=draw)}
+        for _ in range(64)
+    ]
+
+
+def train_accelerate(path, model, seed, total):
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    set_seed(seed)
+    accelerator = Accelerator(cpu=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    with make_checkpointer(accelerator, path, **OPTIONS) as ckpt:
+        for _ in ckpt.steps(total):
+            loss = model(**ckpt.next_batch())["loss"]
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            ckpt.step(loss=loss)
+        return ckpt.rollbacks
+
+
+def train_lightning(path, model, seed, total):
+    import lightning
+
+    from mvc_hooks.adapters.lightning import MvcCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch, _):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    lightning.seed_everything(seed, verbose=False)
+    callback = MvcCallback(path, **OPTIONS)
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=total, callbacks=[callback], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Module(), torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True))
+    return callback.checkpointer.rollbacks
+
+
+def train_transformers(path, model, seed, total):
+    import transformers
+
+    from mvc_hooks.adapters.transformers import MvcCallback
+
+    arguments = transformers.TrainingArguments(
+        f"{path}.out", max_steps=total, per_device_train_batch_size=4, use_cpu=True, report_to=[],
+        save_strategy="no", disable_tqdm=True, seed=seed, lr_scheduler_type="constant",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=make_data())
+    callback = MvcCallback(path, **OPTIONS)
+    callback.train(trainer)
+    return callback.checkpointer.rollbacks
+
+
+def main(library, folder):
+    rank = os.environ["RANK"]
+    train = globals()[f"train_{library}"]
+
+    def run(name, total, *, seed=7, bad_batch=None):
+        path = Path(folder) / name
+        model = Model(Path(f"{path}.{rank}"), bad_batch if rank == "1" else None)
+        return train(path, model, seed, total)
+
+    assert not run("plain", TOTAL)
+    run("kept", LEFT_AT)
+    run("kept", TOTAL)
+    assert len(run("back", TOTAL, bad_batch=BAD_BATCH)) == 1
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,68 @@
+"""The libraries under two processes: resumed and rolled back, to the bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mvc import Repo  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+_PROGRAM = Path(__file__).with_name("library_ranks.py")
+_TOTAL = 8
+
+
+def read_trace(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "accelerate",
+        pytest.param("lightning", marks=pytest.mark.slow),
+        pytest.param("transformers", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes(tmp_path, library):
+    pytest.importorskip(library)
+    command = [
+        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
+        *("--standalone", "--nproc-per-node", "2", str(_PROGRAM), library, str(tmp_path)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain = Repo(tmp_path / "plain").load_state()
+    for name in ("kept", "back"):
+        repo = Repo(tmp_path / name)
+        assert next(iter(repo.log())).annotations.step == _TOTAL
+        state = repo.load_state()
+        assert repo.outline_state()["ranks"]["size"] == 2
+        for part in ("model", "optimizer"):
+            assert_same(state[part], plain[part])
+        for rank in range(2):
+            wanted = read_trace(tmp_path / f"plain.{rank}")
+            assert len({loss for _, loss in wanted}) == _TOTAL
+            assert read_trace(tmp_path / f"{name}.{rank}")[-2:] == wanted[-2:]
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
