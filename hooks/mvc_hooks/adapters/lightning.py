@@ -280,10 +280,9 @@ def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
 def _check_processes(trainer: Any) -> None:
     strategy = trainer.strategy
     known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
-    is_started = not getattr(
-        strategy.launcher, "is_interactive_compatible", False
-    )  # by fork or spawn
-    is_supported = isinstance(strategy, tuple(filter(None, known))) and is_started
+    # What a fit does in processes that it forks or spawns is lost with them.
+    is_lost = "MultiProcessing" in type(strategy.launcher).__name__
+    is_supported = isinstance(strategy, tuple(filter(None, known))) and not is_lost
     check_strategy(type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported)
 
 

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from mvc import Repo  # noqa: E402
+from mvc import Repo, UnsupportedError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -66,3 +67,30 @@ def assert_same(one, other):
         assert torch.equal(one, other)
     else:
         assert one == other
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_accelerators_that_are_refused(kind):
+    from mvc_hooks.adapters.session import check_accelerator
+
+    distributed_type = SimpleNamespace(value=kind)
+    one = SimpleNamespace(distributed_type=distributed_type, num_processes=1, is_fsdp2=False)
+    check_accelerator(one)
+    one.num_processes = 2
+    with pytest.raises(UnsupportedError, match=rf"^{kind} is not supported with several processes"):
+        check_accelerator(one)
+
+
+def test_a_fit_that_forks_is_refused():
+    lightning = pytest.importorskip("lightning")
+    from mvc_hooks.adapters.lightning import _check_processes
+
+    def make(strategy, devices=2):
+        return lightning.Trainer(
+            accelerator="cpu", devices=devices, strategy=strategy, logger=False
+        )
+
+    _check_processes(make("ddp"))
+    _check_processes(make("ddp_spawn", devices=1))
+    with pytest.raises(UnsupportedError, match=r"^DDPStrategy is not supported"):
+        _check_processes(make("ddp_spawn"))
