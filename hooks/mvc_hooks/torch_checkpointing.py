@@ -198,7 +198,8 @@ class MvcStorage(Storage):
 
     def write(self, path: Path, data: Buffer) -> None:
         """Write a file of a save that goes on."""
-        self._claim(path).write_bytes(data)
+        with self.stream_write(path) as file:
+            file.write(data)
 
     def mkdir(self, path: Path, recursive: bool = True) -> None:  # noqa: FBT001, FBT002  as Storage has it
         """Make a folder."""
