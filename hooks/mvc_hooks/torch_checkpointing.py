@@ -253,7 +253,7 @@ class MvcStorage(Storage):
                 allow_empty=True,
             )
         except BaseException:
-            folder.rename(source)  # it is a save that goes on, again
+            folder.replace(source)  # it is a save that goes on, again
             raise
 
     def _check_committed(self, folder: Path) -> None:
