@@ -118,8 +118,9 @@ def _serve(
             with contextlib.suppress(OSError):
                 socket.send_fds(link, [_HELD], descriptors)
         else:
-            if one.recv(len(_DONE)) == _DONE:
-                return True
+            with contextlib.suppress(OSError):  # it was killed before it took what was sent
+                if one.recv(len(_DONE)) == _DONE:
+                    return True
             links.remove(one)
             one.close()
     return False

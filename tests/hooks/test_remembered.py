@@ -163,6 +163,21 @@ def test_a_folder_that_others_can_enter_is_not_used(private):
     assert lingering.find_remembered(private, "main") == []
 
 
+def test_one_that_asks_and_dies_takes_nothing_with_it(tmp_path):
+    folder = tmp_path / "models"
+    (held,) = train_and_die(folder)
+    (path,) = find_folder().iterdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hasty:
+        with lingering._short(path) as name:
+            hasty.connect(name)
+        assert hasty.recv(1, socket.MSG_PEEK), "it was answered, and leaves before it reads that"
+    with Repo.open(folder) as repo:
+        (again,) = find_remembered(repo.git_dir, "main")
+    assert again.held == held.held
+    held.close(is_done=False)
+    again.close(is_done=True)
+
+
 def test_a_dead_socket_is_harmless(tmp_path):
     folder = tmp_path / "models"
     (held,) = train_and_die(folder)
