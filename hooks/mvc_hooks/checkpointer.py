@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.resuming import Resumed
     from mvc_hooks.run.audit import Audit
-    from mvc_hooks.settings import OnFailure, WhenBehind
+    from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
 _LOOKS = (2, 3, 10, 100, 1000)
@@ -92,6 +92,7 @@ class Checkpointer(StepRun):
         on_failure: OnFailure = "raise",
         in_flight: int = 1,
         healthy_after: int = 100,
+        replicate: Replicate = 0,
         delta: bool | None = None,
         writer_threads: int | None = None,
         allow: Sequence[str] = (),
@@ -122,6 +123,8 @@ class Checkpointer(StepRun):
                 (``continue``).
             in_flight: snapshots that may wait for the writer; each takes the size of the state.
             healthy_after: steps without an alarm after which a commit counts as healthy.
+            replicate: on how many other machines each rank's part of the newest commit is also kept in
+                memory, 0 or 1, so that a run goes on from there when a machine is lost.
             delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
             writer_threads: threads of the writer; defaults to all cores, at low priority unless the
                 training waits for them.
@@ -157,6 +160,7 @@ class Checkpointer(StepRun):
             on_failure=on_failure,
             in_flight=in_flight,
             healthy_after=healthy_after,
+            replicate=replicate,
             delta=delta,
             writer_threads=writer_threads,
             allow=allow,
@@ -230,7 +234,11 @@ class Checkpointer(StepRun):
             if threads is None:  # the writers of a machine share its cores
                 here = [one.node for one in crew.addresses].count(place.address.node)
                 threads = max(1, (os.cpu_count() or 1) // here)
-        opening = Open(str(self.repo.worktree), name, email, threads)
+        replicates = bool(self._settings.replicate)
+        has_others = crew is not None and crew.find_neighbour() is not None
+        if replicates and not has_others and ranks.is_first:
+            self._log.doubt(["replicate=1 has no effect: there is no other machine in this run"])
+        opening = Open(str(self.repo.worktree), name, email, threads, replicates=replicates)
         held = () if self._lock is None else (self._lock.descriptor,)
         queue = CommitQueue(opening, held=held, delta=self._settings.delta, place=place, crew=crew)
         queue.tips[self.branch] = tip or ""
@@ -419,13 +427,14 @@ class Checkpointer(StepRun):
         self._commits.commit(message, metrics, is_asked=True)
 
     def wait(self) -> None:
-        """Wait until all commits are durable.
+        """Wait until all commits are durable, and with ``replicate`` in another machine's memory, too.
 
         Raises:
             CommitFailedError: a commit failed, and ``on_failure`` is "raise".
         """
         self._check_open()
         self._commits.wait()
+        self._commits.wait_copied()
 
     def roll_back(self, to: str = "healthy", reason: str = "by hand") -> RollbackReport:
         """Go back to an earlier commit now.

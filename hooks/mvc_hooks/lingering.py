@@ -1,9 +1,10 @@
 """``python -m mvc_hooks.lingering``: what is left of a writer whose training was killed.
 
-It holds the memory that the newest commit was made of, and hands it to the run that goes on from
-there, which so reads nothing from the disk. It costs that memory and nothing else: the writer has become a
-small process that waits at a socket. It ends when the next run has what it wants, after ten minutes, when
-the repository is gone, when another one took its place, or when the machine needs the memory.
+It holds the memory that the newest commit was made of, and copies of what other machines had of it, and
+hands that to the run that goes on from there, which so reads nothing from the disk. It costs that memory
+and nothing else: the writer has become a small process that waits at a socket. It ends when the next run
+has what it wants, after ten minutes, when the repository is gone, when another one took its place, or when
+the machine needs the memory.
 
 Nobody has to trust it: every chunk that is read from there is hashed against the id that the commit
 names. Sockets are in a folder that only this user can enter.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import mmap
 import os
 import select
 import signal
@@ -23,7 +23,6 @@ import stat
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,16 +31,17 @@ import msgspec
 from mvc.interpreter import module_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import NoReturn
 
+HELD, DONE = b"held", b"done"
+MOST_IMAGES = 200
+"""Descriptors that go in one message: the kernel allows 253."""
 _LINGER_S = 600.0
 _LOOK_S = 2.0
-_ANSWER_S = 5.0
 _MAX_BYTES = 2**26
 _LEAST_FREE = 20
 """One part in so many of the machine's memory has to stay free."""
-_HELD, _DONE = b"held", b"done"
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -49,7 +49,7 @@ class Held(msgspec.Struct, frozen=True):
     """What memory holds: the image of a rank that a commit was made of.
 
     Attributes:
-        git_dir: of the repository.
+        git_dir: of the repository of the writer that holds it.
         form: where in the memory the form of a share is; (0, 0) if one process has it all.
         places: path → offset and length of each file, if one process has it all.
     """
@@ -63,20 +63,21 @@ class Held(msgspec.Struct, frozen=True):
     places: dict[str, tuple[int, int]]
 
 
-_parse = msgspec.json.Decoder(Held).decode
+_parse = msgspec.json.Decoder(list[Held]).decode
 
 
 # The side of the writer.
 
 
-def linger(held: Held, descriptor: int) -> NoReturn:
-    """Become a process that holds memory, and nothing else of what this one has."""
+def linger(images: Sequence[tuple[Held, int]]) -> NoReturn:
+    """Become a process that holds memory, by its descriptors, and nothing else of what this one has."""
     told = os.memfd_create("mvc-held", 0)
-    os.write(told, msgspec.json.encode(held))
+    os.write(told, msgspec.json.encode([held for held, _ in images]))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    kept = [fcntl.fcntl(one, fcntl.F_DUPFD, 3) for one in (descriptor, told)]  # an exec leaves them
+    descriptors = [told, *(descriptor for _, descriptor in images)]
+    kept = [fcntl.fcntl(one, fcntl.F_DUPFD, 3) for one in descriptors]  # an exec leaves them
     for name in os.listdir("/proc/self/fd"):  # locks, sockets: the next run must not wait for them
         if int(name) not in (0, 1, 2, *kept):
             with contextlib.suppress(OSError):
@@ -85,30 +86,28 @@ def linger(held: Held, descriptor: int) -> NoReturn:
     os.execv(command[0], command)  # noqa: S606  our own interpreter and module
 
 
-def hold(memory: int, told: int, *, patience_s: float = _LINGER_S) -> None:
-    """Hand out two descriptors until nobody can want them any more: memory, and what it holds."""
-    held, folder = _read(told), find_folder()
+def hold(descriptors: Sequence[int], *, patience_s: float = _LINGER_S) -> None:
+    """Hand out descriptors until nobody can want them any more: what is held, and all the memory."""
+    (first, *_), folder = read_told(descriptors[0]), find_folder()
     if folder is None:
         return
-    path = folder / f"{_name(held.git_dir, held.branch)}-{held.rank}"
+    path = folder / f"{name_branch(first.git_dir, first.branch)}-{first.rank}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         path.unlink(missing_ok=True)  # of one before, which notices
-        with _short(path) as name:
+        with short_name(path) as name:
             listener.bind(name)
         listener.listen(64)
         mine = _find_inode(path)
         deadline_s = time.monotonic() + patience_s
         links: list[socket.socket] = []
-        while _find_inode(path) == mine and _is_useful(held) and time.monotonic() < deadline_s:
-            if _serve(listener, links, (memory, told)):
+        while _find_inode(path) == mine and _is_useful(first) and time.monotonic() < deadline_s:
+            if _serve(listener, links, descriptors):
                 break
         if _find_inode(path) == mine:
             path.unlink(missing_ok=True)
 
 
-def _serve(
-    listener: socket.socket, links: list[socket.socket], descriptors: tuple[int, int]
-) -> bool:
+def _serve(listener: socket.socket, links: list[socket.socket], descriptors: Sequence[int]) -> bool:
     """Answer who comes, for a while; return whether one of them says that it is done."""
     ready, _, _ = select.select([listener, *links], [], [], _LOOK_S)
     for one in ready:
@@ -116,10 +115,10 @@ def _serve(
             link, _ = listener.accept()
             links.append(link)
             with contextlib.suppress(OSError):
-                socket.send_fds(link, [_HELD], descriptors)
+                socket.send_fds(link, [HELD], descriptors)
         else:
             with contextlib.suppress(OSError):  # it was killed before it took what was sent
-                if one.recv(len(_DONE)) == _DONE:
+                if one.recv(len(DONE)) == DONE:
                     return True
             links.remove(one)
             one.close()
@@ -128,80 +127,7 @@ def _serve(
 
 def _is_useful(held: Held) -> bool:
     """Return whether the repository is still there, and the machine has memory to spare."""
-    numbers = dict.fromkeys(("MemTotal:", "MemAvailable:"), 0)
-    with contextlib.suppress(OSError):
-        for line in _MEMINFO.read_text().split("\n"):
-            words = line.split()
-            if words and words[0] in numbers:
-                numbers[words[0]] = int(words[1])
-    has_room = numbers["MemAvailable:"] >= numbers["MemTotal:"] / _LEAST_FREE
-    return has_room and os.path.isdir(held.git_dir)
-
-
-# The side of the next run.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Remembered:
-    """The memory of a rank of the last run; ``link`` leads to the process that holds it."""
-
-    held: Held
-    memory: memoryview
-    link: socket.socket
-
-    @property
-    def form(self) -> bytes:
-        """The form of the share; empty if one process had it all."""
-        start, size_bytes = self.held.form
-        return bytes(self.memory[start : start + size_bytes])
-
-    @property
-    def files(self) -> dict[str, memoryview]:
-        """Path → bytes of the files of a run of one process."""
-        places = self.held.places.items()
-        return {path: self.memory[start : start + size] for path, (start, size) in places}
-
-    def close(self, *, is_done: bool) -> None:
-        """Let go of it; ``is_done``: nobody will want it any more."""
-        with contextlib.suppress(OSError):
-            if is_done:
-                self.link.send(_DONE)
-            self.link.close()
-
-
-def find_remembered(git_dir: Path, branch: str) -> list[Remembered]:
-    """Return what processes of the last run of a branch hold on this machine, by rank."""
-    folder = find_folder()
-    if folder is None:
-        return []
-    prefix = f"{_name(str(git_dir), branch)}-"
-    found = []
-    for name in sorted(os.listdir(folder)):
-        if name.startswith(prefix):
-            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-                found.append(_ask(folder / name))
-    wanted = [one for one in found if (one.held.git_dir, one.held.branch) == (str(git_dir), branch)]
-    return sorted(wanted, key=lambda one: one.held.rank)
-
-
-def _ask(path: Path) -> Remembered:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        link.settimeout(_ANSWER_S)
-        with _short(path) as name:
-            link.connect(name)
-        _, descriptors, _, _ = socket.recv_fds(link, len(_HELD), 2)
-        try:
-            memory, told = descriptors
-            held = _read(told)
-            mapped = memoryview(mmap.mmap(memory, held.size_bytes, prot=mmap.PROT_READ))
-        finally:
-            for one in descriptors:
-                os.close(one)
-    except BaseException:
-        link.close()
-        raise
-    return Remembered(held, mapped, link)
+    return has_room(0) and os.path.isdir(held.git_dir)
 
 
 # What both sides know.
@@ -220,8 +146,19 @@ def find_folder() -> Path | None:
     return folder if is_private and found.st_uid == os.getuid() else None
 
 
+def has_room(size_bytes: int) -> bool:
+    """Return whether the machine could do without so much memory."""
+    numbers = dict.fromkeys(("MemTotal:", "MemAvailable:"), 0)
+    with contextlib.suppress(OSError):
+        for line in _MEMINFO.read_text().split("\n"):
+            words = line.split()
+            if words and words[0] in numbers:
+                numbers[words[0]] = int(words[1]) * 1024
+    return numbers["MemAvailable:"] - size_bytes >= numbers["MemTotal:"] / _LEAST_FREE
+
+
 @contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
+def short_name(path: Path) -> Iterator[str]:
     """Give a name of a socket that is short enough, however long its path is."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -230,7 +167,8 @@ def _short(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _name(git_dir: str, branch: str) -> str:
+def name_branch(git_dir: str, branch: str) -> str:
+    """Return how the names of the sockets of a branch begin."""
     return hashlib.sha256(f"{git_dir}\0{branch}".encode()).hexdigest()[:32]
 
 
@@ -241,10 +179,18 @@ def _find_inode(path: Path) -> int | None:
         return None
 
 
-def _read(told: int) -> Held:
-    return _parse(os.pread(told, _MAX_BYTES, 0))
+def read_told(told: int) -> list[Held]:
+    """Return what the descriptor of a text says that is held.
+
+    Raises:
+        OSError, ValueError: it is no such text.
+    """
+    found = _parse(os.pread(told, _MAX_BYTES, 0))
+    if not found:
+        raise ValueError("nothing is held")
+    return found
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # its writer ignored it, for the training
-    hold(int(sys.argv[1]), int(sys.argv[2]))
+    hold([int(one) for one in sys.argv[1:]])

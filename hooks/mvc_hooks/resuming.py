@@ -17,7 +17,7 @@ from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.remembered import Memory
+from mvc_hooks.tiers.memory import Memory, name_lies, name_tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ class Resuming:
         failures: list[Failure[str]] = []
         commits = self._agree(self._walk(tip))
         memory = Memory(self.repo, self.branch)
-        memory.look()
+        memory.look(self.ranks)
         is_done = False
         try:
             restore = partial(self._restore, memory)
@@ -141,10 +141,9 @@ class Resuming:
 
     def _name_tier(self, memory: Memory) -> str:
         """Return where the state came from, in words, and tell which memory was wrong."""
-        said = self.ranks.exchange((memory.name_tier(), memory.name_lies()))
-        self.log.doubt(dict.fromkeys(line for _, lines in said for line in lines))
-        tiers = {tier for tier, _ in said}
-        return tiers.pop() if len(tiers) == 1 else "memory and the local store"
+        given = self.ranks.exchange(memory.tell())
+        self.log.doubt(name_lies(given))
+        return name_tiers(given)
 
     # What is damaged.
 

@@ -13,6 +13,12 @@ from mvc_hooks.snapshot.ring import Ring
 
 WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]
+Replicate = Literal[0, 1]
+_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("when_behind", get_args(WhenBehind)),
+    ("on_failure", get_args(OnFailure)),
+    ("replicate", get_args(Replicate)),
+)
 _OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
     ("branch", str, "a name", None),
     ("identity", Identity, "an Identity", 'identity=mvc.Identity("Ada", "ada@example.org")'),
@@ -32,6 +38,7 @@ class Settings:
     on_failure: OnFailure
     in_flight: int
     healthy_after: int
+    replicate: Replicate
     delta: bool | None
     writer_threads: int | None
     allow: Sequence[str]
@@ -51,10 +58,10 @@ class Settings:
         seconds = self.every_seconds
         if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds < math.inf):
             raise UsageError(f"every_seconds is {seconds!r}, not a positive number of seconds")
-        for name, kind in (("when_behind", WhenBehind), ("on_failure", OnFailure)):
-            value, choices = getattr(self, name), get_args(kind)
-            if value not in choices:
-                raise UsageError(f"{name} is {value!r}, not one of {', '.join(choices)}")
+        for name, choices in _CHOICES:
+            value = getattr(self, name)
+            if type(value) is not type(choices[0]) or value not in choices:
+                raise UsageError(f"{name} is {value!r}, not one of {', '.join(map(str, choices))}")
         for name in ("delta", "resume", "keep_diverged", "signals"):
             value = getattr(self, name)
             if type(value) is not bool and (value is not None or name != "delta"):

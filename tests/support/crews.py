@@ -22,6 +22,7 @@ from support.committing import WHO
 from support.sharded import as_rank, shard
 
 END_S = 60.0
+_VARIABLES = ("PYTHONPATH", "MVC_TEST_STAGE", "XDG_RUNTIME_DIR")
 GRACE_S = 10.0
 STAGES = """
 import os, signal, sys
@@ -90,9 +91,9 @@ if stage and sys.argv[:1] == ["-c"]:
 class RankRig:
     """One rank: its queue, and what it has reported."""
 
-    def __init__(self, root, rank, place, crew):
+    def __init__(self, root, rank, place, crew, *, replicates=False):
         self.rank, self.crew, self.place = rank, crew, place
-        opening = Open(str(root), WHO.name, WHO.email, 1)
+        opening = Open(str(root), WHO.name, WHO.email, 1, replicates=replicates)
         self.queue = CommitQueue(opening, place=place, crew=crew)
         self.queue.tips["main"] = ""
         self.reports = []
@@ -128,19 +129,34 @@ class RankRig:
 
 
 class CrewRig:
-    """All ranks, in one process; their writers are processes."""
+    """All ranks, in one process; their writers are processes.
 
-    def __init__(self, root, count, *, stages=None, grace_s=GRACE_S, nodes=None):
+    Those on a machine of ``nodes`` have a folder of that name under ``runtime`` for the sockets of what
+    they hold.
+    """
+
+    def __init__(
+        self,
+        root,
+        count,
+        *,
+        stages=None,
+        grace_s=GRACE_S,
+        nodes=None,
+        replicates=False,
+        runtime=None,
+    ):
         self.repo = Repo.init(root)
         self.repo.identity = WHO
         places = [open_place("127.0.0.1") for _ in range(count)]
         table = [place.address for place in places]
         if nodes is not None:
             table = [msgspec.structs.replace(a, node=n) for a, n in zip(table, nodes, strict=True)]
-        self._root, self.ranks = root, []
+        self._root, self._runtime, self.ranks = root, runtime, []
         for rank, place in enumerate(places):
             crew = Crew(rank, tuple(table), grace_s=grace_s)
-            self.ranks.append(RankRig(self.repo.worktree, rank, place, crew))
+            rig = RankRig(self.repo.worktree, rank, place, crew, replicates=replicates)
+            self.ranks.append(rig)
             self.start(rank, (stages or {}).get(rank))
 
     def start(self, rank, stage=None):
@@ -148,7 +164,9 @@ class CrewRig:
         rig = self.ranks[rank]
         if rig.writer is not None:
             rig.kill()
-        with _at_stage(self._root, stage):
+        node = rig.crew.addresses[rank].node
+        runtime = None if self._runtime is None else make_runtime(self._runtime, node)
+        with _at_stage(self._root, stage, runtime):
             rig.queue.start_writer()
 
     def __enter__(self):
@@ -191,18 +209,27 @@ class CrewRig:
         return [rig.reports[-1] for rig in ranks]
 
 
+def make_runtime(folder, node):
+    """Return the folder that a machine has for its sockets."""
+    runtime = folder / node
+    runtime.mkdir(exist_ok=True)
+    return runtime
+
+
 @contextlib.contextmanager
-def _at_stage(root, stage):
+def _at_stage(root, stage, runtime=None):
     """Have the writer that is started meanwhile die at a stage."""
     folder = root / "stages"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(STAGES)
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "MVC_TEST_STAGE")}
+    before = {name: os.environ.get(name) for name in _VARIABLES}
     try:
         if stage is not None:
             paths = [str(folder), before["PYTHONPATH"]]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
             os.environ["MVC_TEST_STAGE"] = stage
+        if runtime is not None:
+            os.environ["XDG_RUNTIME_DIR"] = str(runtime)
         yield
     finally:
         for name, value in before.items():

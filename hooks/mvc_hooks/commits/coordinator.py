@@ -241,6 +241,10 @@ class Commits:
         if with_marks:
             self.queue.wait(with_marks=True)
 
+    def wait_copied(self) -> None:
+        """Wait until another machine holds what the newest commit was made of, if it is to."""
+        self._take(self.queue.wait_copied())
+
     def raise_failure(self) -> None:
         """Raise rank 0's failure, if there is one, on every rank, once; every rank must call this."""
         failure, self.failure = self.failure, None

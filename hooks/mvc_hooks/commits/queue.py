@@ -29,7 +29,7 @@ from mvc import GateError, MvcError
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.snapshot.ring import MemoryPool
 from mvc_hooks.writer.dialing import tell
-from mvc_hooks.writer.messages import GONE, LOST, Answer, Commit, MarkHealthy
+from mvc_hooks.writer.messages import GONE, LOST, Answer, AwaitCopy, Commit, MarkHealthy
 from mvc_hooks.writer.process import WriterProcess
 from mvc_hooks.writer.recalling import recall_commit
 
@@ -96,9 +96,10 @@ class CommitQueue:
         self._turn = 0
         self._writer: WriterProcess | None = None
         self._pending: deque[_Pending] = deque()
-        self._marks: dict[int, tuple[MarkHealthy, int]] = {}
+        self._marks: dict[int, tuple[MarkHealthy | AwaitCopy, int]] = {}
         self._reports: list[CommitReport] = []
         self._number = self._deaths = 0
+        self._uncopied: str | None = None
 
     @property
     def crew(self) -> Crew | None:
@@ -196,6 +197,13 @@ class CommitQueue:
                 self._settle(self._writer.wait())
         return self._take_reports()
 
+    def wait_copied(self) -> list[CommitReport]:
+        """Wait until another machine holds the last commit's memory, if it is to; return new reports."""
+        if self._opening.replicates and self._writer is not None:
+            self._number += 1
+            self._mark(AwaitCopy(self._number), tries=1)
+        return self.wait(with_marks=True)
+
     def close(self) -> list[CommitReport]:
         """Let the writer finish, and end it; free the memory; return the last reports."""
         try:
@@ -267,11 +275,11 @@ class CommitQueue:
         self._finish(pending, msgspec.structs.replace(settled, number=request.number))
         return False
 
-    def _mark(self, request: MarkHealthy, tries: int) -> None:
+    def _mark(self, request: MarkHealthy | AwaitCopy, tries: int) -> None:
         try:
             writer = self.start_writer()
         except MvcError as error:
-            log.warning("commit %s is not marked as healthy: %s", request.commit[:10], error)
+            _warn_unmarked(request, str(error))
             return
         self._marks[request.number] = (request, tries)
         writer.ask(request)
@@ -337,11 +345,11 @@ class CommitQueue:
 
     def _settle_mark(self, answer: Answer) -> None:
         request, tries = self._marks.pop(answer.number)
+        self._note_copy(answer)
         if answer.error == LOST and tries < _MARK_TRIES:
             self._mark(request, tries + 1)
         elif answer.error is not None:
-            why = answer.message
-            log.warning("commit %s is not marked as healthy: %s", request.commit[:10], why)
+            _warn_unmarked(request, answer.message)
 
     def _finish(self, pending: _Pending, answer: Answer) -> None:
         self._pending.remove(pending)
@@ -357,6 +365,7 @@ class CommitQueue:
                 step,
                 answer.unsent,
             )
+        self._note_copy(answer)
         error = None if answer.error is None else answer.message
         is_refused = answer.error == GateError.kind
         if error is not None and answer.hint and not is_refused:
@@ -376,3 +385,14 @@ class CommitQueue:
             failed_gates=answer.failed_gates,
         )
         self._reports.append(report)
+
+    def _note_copy(self, answer: Answer) -> None:
+        """Tell, once, that copies do not get to the other machine."""
+        if answer.uncopied is not None and answer.uncopied != self._uncopied:
+            log.warning("a commit's memory is not on another machine: %s", answer.uncopied)
+        self._uncopied = answer.uncopied
+
+
+def _warn_unmarked(request: MarkHealthy | AwaitCopy, why: str) -> None:
+    if isinstance(request, MarkHealthy):
+        log.warning("commit %s is not marked as healthy: %s", request.commit[:10], why)

@@ -16,6 +16,7 @@ from mvc import StorageError, UsageError, layout_state
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
+from mvc_hooks.snapshot.stamp import STAMP_BYTES, renew_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +80,7 @@ class MemoryPool:
         If memory is in use, it waits until that is back, and perhaps large enough.
         """
         layout = self.lay_out(state, **terms)
-        self._wanted_bytes = layout.size_bytes + len(layout.form or b"")
+        self._wanted_bytes = layout.size_bytes + len(layout.form or b"") + STAMP_BYTES
         self._start_preparing()
 
     def lay_out(self, state: Mapping[str, object], **terms: Any) -> StateLayout:
@@ -108,11 +109,13 @@ class MemoryPool:
         return SharedMemory(size_bytes + size_bytes // 64, self._folder)
 
     def take(self, size_bytes: int) -> SharedMemory:
-        """Return free memory of at least that length."""
+        """Return free memory of at least that length, and of a stamp, which is renewed."""
+        size_bytes += STAMP_BYTES
         self._wait_prepared()
         self._drop_smaller(size_bytes)
         memory = self._free.pop(0) if self._free else self._make(size_bytes)
         self._taken += 1
+        renew_stamp(memory.view())
         return memory
 
     def _drop_smaller(self, size_bytes: int) -> None:

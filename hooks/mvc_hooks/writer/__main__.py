@@ -20,13 +20,17 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mvc import Identity, Repo
 from mvc_hooks.lingering import Held, linger
+from mvc_hooks.writer.holding import Holding, open_image
 from mvc_hooks.writer.messages import (
     GROUP_SIGNALS,
     MAX_LINE_BYTES,
     READ_BYTES,
     Answer,
+    AwaitCopy,
     Bye,
     Commit,
     Hurry,
@@ -63,13 +67,13 @@ class _Pace:
         return 0 if self.at <= self.awaited else _NICENESS
 
 
-_Work = SimpleQueue[tuple[Open | Commit | MarkHealthy, int] | BaseException | None]
+_Work = SimpleQueue[tuple[Open | Commit | MarkHealthy | AwaitCopy, int] | BaseException | None]
 
 
-def serve(channel: socket.socket) -> tuple[Held, int] | None:
+def serve(channel: socket.socket) -> list[tuple[Held, int]]:
     """Answer requests until the other end of a Unix stream socket closes.
 
-    If it said no goodbye, return what the newest commit was made of, and the descriptor of its memory.
+    If it said no goodbye, return what the newest commits were made of, and the descriptors of that memory.
     """
     _ignore_signals()
     work: _Work = SimpleQueue()
@@ -88,9 +92,9 @@ def serve(channel: socket.socket) -> tuple[Held, int] | None:
             with contextlib.suppress(OSError):  # the training is gone; the commit is not
                 channel.sendall(encode_line(answer))
     if writer is None:
-        return None
+        return []
     writer.close()
-    return None if pace.has_ended else writer.held
+    return [] if pace.has_ended else writer.find_held()
 
 
 def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
@@ -153,20 +157,25 @@ class _Writer:
         self._opening, self._pace = opening, pace
         self._repo: Repo | None = None
         self._tips: dict[str, str] = {}
-        self.held: tuple[Held, int] | None = None
-        self._shared = None if opening.crew is None else SharedCommits(opening, self._open_repo)
+        self._holding = Holding()
+        self._shared: SharedCommits | None = None
+        if opening.crew is not None:
+            self._shared = SharedCommits(opening, self._open_repo, self._holding)
 
     def close(self) -> None:
         """Tidy up after the run."""
         if self._shared is not None:
             self._shared.close()
 
-    def answer(self, request: Commit | MarkHealthy, descriptor: int) -> Answer:
+    def answer(self, request: Commit | MarkHealthy | AwaitCopy, descriptor: int) -> Answer:
         """Carry out a request, a commit of the memory of a descriptor; failures become answers."""
         try:
             if isinstance(request, MarkHealthy):
                 self._open_repo().mark_healthy(request.commit, note=request.note)
                 return Answer(request.number, request.commit)
+            if isinstance(request, AwaitCopy):
+                why = None if self._shared is None else self._shared.wait_copied()
+                return Answer(request.number, uncopied=why)
             answer = self._answer(request, descriptor)
         except FAILURES as error:
             return describe_failure(request.number, error)
@@ -186,12 +195,13 @@ class _Writer:
             else:
                 answer = self._commit(request, parent, memory)
             if answer.commit is not None:
-                self._hold(request, answer.commit, descriptor)
+                with contextlib.suppress(OSError):  # the commit is made, whatever can be held of it
+                    uncopied = self._hold(request, answer.commit, descriptor)
+                    return msgspec.structs.replace(answer, uncopied=uncopied)
             return answer
 
-    def _hold(self, request: Commit, commit: str, descriptor: int) -> None:
-        if self.held is not None:
-            os.close(self.held[1])
+    def _hold(self, request: Commit, commit: str, descriptor: int) -> str | None:
+        """Hold what a commit was made of; return why another machine does not hold the last one's."""
         crew = self._opening.crew
         held = Held(
             git_dir=str(self._open_repo().git_dir),
@@ -202,7 +212,15 @@ class _Writer:
             form=request.form,
             places=request.places,
         )
-        self.held = held, os.dup(descriptor)
+        self._holding.keep(open_image(held, descriptor))
+        return None if self._shared is None else self._shared.replicate(held, descriptor)
+
+    def find_held(self) -> list[tuple[Held, int]]:
+        """Return what the next run can go on from, and the descriptors of that memory."""
+        try:
+            return self._holding.find_intact(str(self._open_repo().git_dir))
+        except FAILURES:  # without the repository it is of no use
+            return []
 
     def _open_repo(self) -> Repo:
         if self._repo is None:
@@ -254,5 +272,5 @@ class _Writer:
 
 if __name__ == "__main__":
     left = serve(socket.socket(fileno=int(sys.argv[1])))
-    if left is not None and sys.platform == "linux":
-        linger(*left)
+    if left and sys.platform == "linux":
+        linger(left)

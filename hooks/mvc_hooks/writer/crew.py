@@ -50,6 +50,15 @@ class Crew(msgspec.Struct, frozen=True):
         """How often a writer shows that it is there."""
         return self.grace_s / 5
 
+    def find_neighbour(self) -> int | None:
+        """Return the rank of the next machine that holds a copy of this one's image; None: there is no other."""
+        nodes: dict[str, list[int]] = {}
+        for rank, address in enumerate(self.addresses):
+            nodes.setdefault(address.node, []).append(rank)
+        names, mine = list(nodes), self.addresses[self.rank].node
+        there = nodes[names[(names.index(mine) + 1) % len(names)]]
+        return None if len(names) == 1 else there[nodes[mine].index(self.rank) % len(there)]
+
     def make_key(self) -> bytes:
         """Return the secret that only the ranks of this run know."""
         tokens = "\n".join(address.token for address in self.addresses)

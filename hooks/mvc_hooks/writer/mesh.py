@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mvc_hooks.writer.dialing import Dialer
 from mvc_hooks.writer.following import Follower
+from mvc_hooks.writer.holding import Holding
 from mvc_hooks.writer.leading import Leader
 from mvc_hooks.writer.peers import Asking, TurnPeers
 from mvc_hooks.writer.serving import Server
@@ -29,20 +30,23 @@ class Mesh:
 
     Attributes:
         counts: what it has sent since it began.
+        dialer: opens connections to the other ranks.
         turns: what became of the commits.
         leader: rank 0's side; None elsewhere, where there is a ``follower``.
     """
 
-    def __init__(self, crew: Crew, listening: Sequence[int]) -> None:
+    def __init__(
+        self, crew: Crew, listening: Sequence[int], holding: Holding | None = None
+    ) -> None:
         self.crew, self.counts, self.turns = crew, Counts(), Turns()
-        dialer = Dialer(crew, self.counts)
+        self.dialer = dialer = Dialer(crew, self.counts)
         self._asking = Asking(dialer, self.turns)
         is_first = crew.rank == 0
         side = Leader(crew, self.turns, dialer) if is_first else Follower(crew, self.turns, dialer)
         self.leader = side if isinstance(side, Leader) else None
         self.follower = side if isinstance(side, Follower) else None
         self._side = side
-        self._server = Server(crew, self.turns, self.counts, self._side)
+        self._server = Server(crew, self.turns, self.counts, self._side, holding or Holding())
         self._server.start(listening)
         self._closed = threading.Event()
         self._threads = [threading.Thread(target=self._watch, daemon=True)]

@@ -24,7 +24,8 @@ GONE = "gone"
 class Answer(msgspec.Struct, frozen=True):
     """The result of the request with the same number; ``write_s`` counts from the request.
 
-    Between writers it is what became of a turn, and has the number of that.
+    Between writers it is what became of a turn, and has the number of that. ``uncopied`` says why the
+    memory of an earlier commit did not get to another machine, if it was to and did not.
     """
 
     number: int
@@ -37,12 +38,14 @@ class Answer(msgspec.Struct, frozen=True):
     message: str = ""
     hint: str | None = None
     unsent: str | None = None
+    uncopied: str | None = None
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
     """The first message; None means whom Git would name, and all cores.
 
-    In a sharded run ``crew`` are all ranks, and the writer listens at inherited descriptors.
+    In a sharded run ``crew`` are all ranks, and the writer listens at inherited descriptors. If it
+    ``replicates``, it also sends what it holds to another machine.
     """
 
     worktree: str
@@ -51,6 +54,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     threads: int | None = None
     crew: Crew | None = None
     listening: tuple[int, ...] = ()
+    replicates: bool = False
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
@@ -89,6 +93,12 @@ class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
     note: str
 
 
+class AwaitCopy(msgspec.Struct, frozen=True, tag="await"):
+    """Answer once another machine has a copy of the newest commit's memory, or will not get one."""
+
+    number: int
+
+
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """The run has ended as it should: nothing is to be held for a next one; there is no answer."""
 
@@ -99,7 +109,7 @@ class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
     number: int
 
 
-Request = Open | Commit | MarkHealthy | Hurry | Bye
+Request = Open | Commit | MarkHealthy | AwaitCopy | Hurry | Bye
 
 
 def encode_line(message: Request | Answer) -> bytes:

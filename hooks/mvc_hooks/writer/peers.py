@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc import StorageError
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from mvc_hooks.writer.crew import Crew
     from mvc_hooks.writer.dialing import Dialer
     from mvc_hooks.writer.turns import Turns
-    from mvc_hooks.writer.wire import Frame, Join, Link
+    from mvc_hooks.writer.wire import Frame, GetForm, GetHeld, Join, Link
+
+    Question = GetImage | GetPart | GetForm | GetHeld
 
 _LINKS_EACH = 2
 _LOOK_S = 0.25
@@ -36,12 +39,16 @@ class Asking:
     """Connections on which other ranks are asked, kept from turn to turn."""
 
     def __init__(self, dialer: Dialer, turns: Turns) -> None:
-        self._dialer, self._turns = dialer, turns
+        self.turns, self._dialer = turns, dialer
         self._kept: dict[tuple[int, bool], queue.LifoQueue[Link | None]] = {}
         self._lock = threading.Lock()
 
-    def ask(self, rank: int, question: GetImage | GetPart, *, near: bool = False) -> Frame:
+    def ask(
+        self, rank: int, question: Question, check: Callable[[], None], *, near: bool = False
+    ) -> Frame:
         """Return the answer of a rank, however late its writer comes to the turn.
+
+        Meanwhile ``check`` is called, which may raise.
 
         Raises:
             UnreachableError: there is no way to it; if it is not ``near``, for a while already.
@@ -50,7 +57,7 @@ class Asking:
         kept = self._find_kept(rank, near=near)
         link, frame = kept.get(), None
         try:
-            link, frame = self._try(link, rank, question, near=near)
+            link, frame = self._try(link, rank, question, check, near=near)
         finally:
             kept.put(link if frame is not None else None)
         if isinstance(frame.message, Settled | Failed):
@@ -67,13 +74,15 @@ class Asking:
             return kept
 
     def _try(
-        self, link: Link | None, rank: int, question: GetImage | GetPart, *, near: bool
+        self,
+        link: Link | None,
+        rank: int,
+        question: Question,
+        check: Callable[[], None],
+        *,
+        near: bool,
     ) -> tuple[Link, Frame]:
-        turns, failing_s = self._turns, None
-
-        def check() -> None:
-            turns.check(question.turn)
-
+        failing_s = None
         while True:
             check()
             try:
@@ -93,7 +102,7 @@ class Asking:
             if link is not None:
                 link.close()
                 link = None
-            turns.pause(_AGAIN_S)
+            self.turns.pause(_AGAIN_S)
 
     def close(self) -> None:
         """End the connections that are not in use."""
@@ -105,7 +114,7 @@ class Asking:
                         link.close()
 
 
-def _ask(link: Link, question: GetImage | GetPart, check: Callable[[], None]) -> Frame:
+def _ask(link: Link, question: Question, check: Callable[[], None]) -> Frame:
     link.listen(_LOOK_S, check)
     link.send(question)
     while True:
@@ -120,6 +129,8 @@ class TurnPeers:
 
     def __init__(self, asking: Asking, crew: Crew, join: Join) -> None:
         self._asking, self._crew, self._join = asking, crew, join
+        # A link keeps it, so it must not know this object, and with it the images.
+        self._check = partial(asking.turns.check, join.turn)
         self._images: dict[int, memoryview | None] = {}
         self._locks = [threading.Lock() for _ in range(crew.ranks)]
 
@@ -139,7 +150,7 @@ class TurnPeers:
     def _map_image(self, rank: int) -> memoryview | None:
         question = GetImage(self._join.turn, self._join.digest)
         try:
-            frame = self._asking.ask(rank, question, near=True)
+            frame = self._asking.ask(rank, question, self._check, near=True)
         except UnreachableError:
             return None  # another container of this machine: over the network, then
         try:
@@ -155,7 +166,7 @@ class TurnPeers:
         """
         question = GetPart(self._join.turn, self._join.digest, array, chunk)
         try:
-            return memoryview(self._asking.ask(rank, question).payload)
+            return memoryview(self._asking.ask(rank, question, self._check).payload)
         except UnreachableError as error:
             raise StorageError(f"rank {rank} cannot be reached: {error}") from error
 

@@ -25,6 +25,7 @@ from mvc_hooks.writer.messages import (
     LOST,
     READ_BYTES,
     Answer,
+    AwaitCopy,
     Bye,
     Commit,
     Hurry,
@@ -76,7 +77,7 @@ class WriterProcess:
         """Requests without an answer."""
         return len(self._open)
 
-    def ask(self, request: Commit | MarkHealthy, *descriptors: int) -> None:
+    def ask(self, request: Commit | MarkHealthy | AwaitCopy, *descriptors: int) -> None:
         """Send a request, and the memory of a commit, which must not change before the answer."""
         self._open.append(request.number)
         self._send(request, descriptors)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mvc import MvcError
 from mvc_hooks.writer.messages import Answer
+from mvc_hooks.writer.replicating import take_piece
 from mvc_hooks.writer.turns import TurnError
 from mvc_hooks.writer.wire import (
     Beat,
@@ -20,6 +21,7 @@ from mvc_hooks.writer.wire import (
     GetImage,
     GetPart,
     Here,
+    Keep,
     Settled,
     fall_silent,
     open_link,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc_hooks.writer.crew import Crew
+    from mvc_hooks.writer.holding import Holding
     from mvc_hooks.writer.turns import Offer, Turns
     from mvc_hooks.writer.wire import Counts, Frame, Link
 
@@ -53,8 +56,11 @@ class Hears(Protocol):
 class Server:
     """Accepts connections and answers them, until it is closed."""
 
-    def __init__(self, crew: Crew, turns: Turns, counts: Counts, hears: Hears) -> None:
+    def __init__(
+        self, crew: Crew, turns: Turns, counts: Counts, hears: Hears, holding: Holding
+    ) -> None:
         self._crew, self._turns, self._counts, self._hears = crew, turns, counts, hears
+        self._holding = holding
         self._links: dict[Link, bool] = {}  # whether each has proved that it belongs
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -128,6 +134,9 @@ class Server:
 
     def _take(self, link: Link, frame: Frame) -> None:
         message = frame.message
+        if isinstance(message, Keep):
+            take_piece(self._holding, link, frame, self._crew.rank)
+            return
         if not isinstance(message, GetImage | GetPart):
             self._hears.hear(link, frame)
             return

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc import GateError, MvcError, parse_stored_share
+from mvc_hooks.writer.holding import open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
 from mvc_hooks.writer.recalling import recall_commit
+from mvc_hooks.writer.replicating import Replicator
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mvc import Repo, Share, StoredShare, WriteCounts
+    from mvc_hooks.lingering import Held
+    from mvc_hooks.writer.holding import Holding
     from mvc_hooks.writer.messages import Commit, Open
 
 FAILURES = (MvcError, OSError, MemoryError, RuntimeError, ValueError)
@@ -35,13 +39,15 @@ FAILURES = (MvcError, OSError, MemoryError, RuntimeError, ValueError)
 class SharedCommits:
     """This rank's part of the commits of a sharded run."""
 
-    def __init__(self, opening: Open, open_repo: Callable[[], Repo]) -> None:
+    def __init__(self, opening: Open, open_repo: Callable[[], Repo], holding: Holding) -> None:
         assert opening.crew is not None
         self._worktree, self._open_repo = opening.worktree, open_repo
         with contextlib.suppress(OSError, ValueError):  # a connection or more for every rank
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self._mesh = Mesh(opening.crew, opening.listening)
+        self._mesh = Mesh(opening.crew, opening.listening, holding)
+        neighbour = opening.crew.find_neighbour() if opening.replicates else None
+        self._replicator = None if neighbour is None else Replicator(self._mesh.dialer, neighbour)
         self._last: Share | None = None
 
     def commit(
@@ -68,8 +74,25 @@ class SharedCommits:
                 answer = self._look(request, parent) if settled.error == GONE else settled
         return msgspec.structs.replace(answer, number=request.number)
 
+    def replicate(self, held: Held, descriptor: int) -> str | None:
+        """Send an image to another machine if that is wanted; return why the last one did not get there."""
+        if self._replicator is None:
+            return None
+        failure = self._replicator.failure
+        self._replicator.send(open_image(held, descriptor))
+        return failure
+
+    def wait_copied(self) -> str | None:
+        """Wait until the last image is on another machine; return why it did not get there."""
+        if self._replicator is None:
+            return None
+        self._replicator.wait()
+        return self._replicator.failure
+
     def close(self) -> None:
         """Remove the socket of a run that has ended; it may have been killed before it could."""
+        if self._replicator is not None:
+            self._replicator.close()
         path = self._mesh.crew.addresses[self._rank].path
         if path:
             with contextlib.suppress(OSError):

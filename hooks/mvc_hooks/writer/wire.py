@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mvc_hooks.lingering import Held  # noqa: TC001  msgspec needs it
 from mvc_hooks.writer.messages import Answer  # noqa: TC001  msgspec needs it
 
 if TYPE_CHECKING:
@@ -52,6 +53,29 @@ class GetPart(msgspec.Struct, frozen=True, tag="part"):
     digest: bytes
     array: int
     chunk: int
+
+
+class GetForm(msgspec.Struct, frozen=True, tag="form"):
+    """Send the form of the share that a rank of an earlier run had of a commit."""
+
+    commit: str
+    rank: int
+
+
+class GetHeld(msgspec.Struct, frozen=True, tag="held"):
+    """Send the part of a chunk that a rank of an earlier run had of a commit."""
+
+    commit: str
+    rank: int
+    array: int
+    chunk: int
+
+
+class Keep(msgspec.Struct, frozen=True, tag="keep"):
+    """Hold a piece of the image of the sender's newest commit, the bytes that follow; answered by ``Here``."""
+
+    held: Held
+    offset: int
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
@@ -93,7 +117,9 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     turn: int
 
 
-Message = GetImage | GetPart | Here | Join | Stored | Failed | Settled | Beat
+Message = (
+    GetImage | GetPart | GetForm | GetHeld | Keep | Here | Join | Stored | Failed | Settled | Beat
+)
 _parse = msgspec.msgpack.Decoder(Message).decode
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 from mvc import Identity, Repo  # noqa: E402
 from mvc_hooks import Checkpointer, lingering  # noqa: E402
-from mvc_hooks.lingering import find_folder, find_remembered  # noqa: E402
+from mvc_hooks.lingering import find_folder  # noqa: E402
+from mvc_hooks.tiers.remembered import find_remembered  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -108,9 +109,9 @@ def test_a_lie_is_told(tmp_path, caplog):
     (held,) = train_and_die(folder)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     (path,) = find_folder().iterdir()
-    with lingering._short(path) as name:
+    with lingering.short_name(path) as name:
         link.connect(name)
-    _, (memory, told), _, _ = socket.recv_fds(link, 16, 2)
+    _, (told, memory), _, _ = socket.recv_fds(link, 16, 2)
     start, size = held.held.places["model.safetensors"]
     with mmap.mmap(memory, held.held.size_bytes) as view:
         view[start + size - 1] ^= 1
@@ -160,7 +161,7 @@ def test_a_folder_that_others_can_enter_is_not_used(private):
     private.mkdir(mode=0o755)
     private.chmod(0o755)
     assert find_folder() is None
-    assert lingering.find_remembered(private, "main") == []
+    assert find_remembered(private, "main") == []
 
 
 def test_one_that_asks_and_dies_takes_nothing_with_it(tmp_path):
@@ -168,7 +169,7 @@ def test_one_that_asks_and_dies_takes_nothing_with_it(tmp_path):
     (held,) = train_and_die(folder)
     (path,) = find_folder().iterdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hasty:
-        with lingering._short(path) as name:
+        with lingering.short_name(path) as name:
             hasty.connect(name)
         assert hasty.recv(1, socket.MSG_PEEK), "it was answered, and leaves before it reads that"
     with Repo.open(folder) as repo:
@@ -186,7 +187,7 @@ def test_a_dead_socket_is_harmless(tmp_path):
     while path.exists():
         os.sched_yield()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        with lingering._short(path) as name:
+        with lingering.short_name(path) as name:
             dead.bind(name)
     model, ckpt = train(folder, steps=4)
     assert ckpt.commits[-1].step == 4 or ckpt.step_count == 4
