@@ -21,7 +21,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mvc import MvcError, Repo, UsageError
+from mvc import MvcError, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits, as_count, as_numbers
 from mvc_hooks.commits.queue import CommitQueue
@@ -30,6 +30,7 @@ from mvc_hooks.judge import Judge
 from mvc_hooks.parts.make import join_parts
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
+from mvc_hooks.ranks.repositories import catch_up, open_repository
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
 from mvc_hooks.resuming import Resuming
@@ -184,8 +185,7 @@ class Checkpointer(StepRun):
             self._run = run = LiveRun(objects, ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
-            ranks.on_first(lambda: Repo.init(path))
-            self.repo = Repo.init(path)
+            self.repo, self._sends = open_repository(path, ranks)
             self.repo.identity = identity
             ranks.on_first(self.repo.check_identity)
             self.branch = branch or ranks.ask_first(self._current_branch)
@@ -194,7 +194,10 @@ class Checkpointer(StepRun):
             self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
             log.start(0, every, run.parts, ranks.merge(run.doubts))
-            resuming = Resuming(self.repo, self.branch, run, self._judge, ranks, log, settings)
+            ranks.on_first(lambda: catch_up(self.repo, self.branch))
+            resuming = Resuming(
+                self.repo, self.branch, run, self._judge, ranks, log, settings, self._sends
+            )
             resumed = resuming.resume()
             tip = self._note_resumed(resumed)
             # A writer that is left behind would hold the branch.
@@ -207,7 +210,15 @@ class Checkpointer(StepRun):
             if resumed is not None:
                 commits.facts |= resumed.facts
             self._recovery = Recovery(
-                self.repo, run, self._judge, commits, ranks, self._talk, log, keep_diverged
+                self.repo,
+                run,
+                self._judge,
+                commits,
+                ranks,
+                self._talk,
+                log,
+                keep_diverged,
+                self._sends,
             )
             commits.commit_first()
             if signals:
@@ -238,7 +249,9 @@ class Checkpointer(StepRun):
         has_others = crew is not None and crew.find_neighbour() is not None
         if replicates and not has_others and ranks.is_first:
             self._log.doubt(["replicate=1 has no effect: there is no other machine in this run"])
-        opening = Open(str(self.repo.worktree), name, email, threads, replicates=replicates)
+        opening = Open(
+            str(self.repo.worktree), name, email, threads, send=self._sends, replicates=replicates
+        )
         held = () if self._lock is None else (self._lock.descriptor,)
         queue = CommitQueue(opening, held=held, delta=self._settings.delta, place=place, crew=crew)
         queue.tips[self.branch] = tip or ""

@@ -65,7 +65,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Answers alarms, on all ranks alike."""
+    """Answers alarms, on all ranks alike; ``sends`` as of ``Resuming``."""
 
     repo: Repo
     run: LiveRun
@@ -75,6 +75,7 @@ class Recovery:
     talk: Talk
     log: RunLog
     keeps_diverged: bool
+    sends: bool = False
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back."""
@@ -262,6 +263,8 @@ class Recovery:
 
     def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
         if candidate.commit is not None:
+            if self.sends:
+                self.repo.bring_commit(candidate.commit)
             source = from_commit(self.repo, candidate.commit)
         elif candidate.snapshot is None:
             raise StorageError(f"a rank has no snapshot of step {candidate.step}")

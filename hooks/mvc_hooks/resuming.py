@@ -49,7 +49,11 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """Takes a live run to where its branch is, on all ranks alike."""
+    """Takes a live run to where its branch is, on all ranks alike.
+
+    Attributes:
+        sends: whether this rank has a repository of its own, and commits come there from a store.
+    """
 
     repo: Repo
     branch: str
@@ -58,6 +62,7 @@ class Resuming:
     ranks: Ranks
     log: RunLog
     settings: Settings
+    sends: bool = False
 
     def resume(self) -> Resumed | None:
         """Restore the tip of the branch; None: it has no commits, so the run begins."""
@@ -136,7 +141,9 @@ class Resuming:
         return list(compare_environments(stored.environment, run.environment))
 
     def _find_source(self, commit: str) -> StateSource:
-        """Return where this rank reads a commit from: here other tiers join in, and commits are fetched."""
+        """Return where this rank reads a commit from, which another machine may have made."""
+        if self.sends:
+            self.repo.bring_commit(commit)
         return from_commit(self.repo, commit)
 
     def _name_tier(self, memory: Memory) -> str:

@@ -54,7 +54,7 @@ else:  # their names here, their modules on first use: a command loads only what
     )
     Remotes = _room(
         "mvc.repo.remotes.Remotes",
-        "remotes add_remote rename_remote remove_remote set_remote_url check_remote list_remote show_remote prune_remote upstream set_upstream push fetch bring_commit leave_mark look_for_mark pull publish",
+        "remotes add_remote rename_remote remove_remote set_remote_url check_remote list_remote show_remote prune_remote upstream set_upstream push fetch bring_commit catch_up leave_mark look_for_mark pull publish",
     )
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
     TrainingStates = _room(

@@ -261,6 +261,24 @@ class Remotes(OpenRepo):
         """
         operations.send_share.bring_commit(self._context, commit)
 
+    def catch_up(self, branch: str) -> str | None:
+        """Move a branch to where it is on the store that has the content (``mvc.store``), if that is further.
+
+        Its content comes when it is read. Of a branch that has moved elsewhere, as a rollback moves it,
+        nothing is lost either: the store has what it left.
+
+        Returns:
+            The commit that the branch is at now, or None: it was there already, or there is no store.
+
+        Raises:
+            ConflictError: the branch has commits here that the store lacks, and others there; or files of
+                the worktree are in the way.
+            StorageError: the store cannot be reached.
+        """
+        from mvc.operations.catch_up import catch_up  # noqa: PLC0415  few have a store
+
+        return catch_up(self._context, branch)
+
     def leave_mark(self) -> AbstractContextManager[str]:
         """Leave a mark in the repository's folder, which ``look_for_mark`` finds; usable as a context manager.
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -27,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mvc_hooks
-from mvc import MvcError
+from mvc import MvcError, Repo
 
 WIDTH = 32
 
@@ -139,7 +140,8 @@ def train(rank, size, folder, wanted):
         options["warm_up"] = lambda: ddp(torch.randn(8, 16)).sum().backward()
     said = {"rollbacks": [], "steps": [], "losses": []}
 
-    ckpt = mvc_hooks.Checkpointer(folder, **{"every": 4, "healthy_after": 2, **options}, **parts)
+    path = make_node(rank, size, Path(folder), wanted) if "nodes" in wanted else folder
+    ckpt = mvc_hooks.Checkpointer(path, **{"every": 4, "healthy_after": 2, **options}, **parts)
     is_left_open = wanted.get("is_left_open", False)
     LEFT_OPEN.append(ckpt if is_left_open else None)
     with contextlib.nullcontext() if is_left_open else ckpt:
@@ -186,6 +188,17 @@ def train(rank, size, folder, wanted):
         Path(folder) / f"out-{rank}.pt",
     )  # fmt: skip
     return said
+
+
+def make_node(rank, size, folder, wanted):
+    """Return the folder of a rank's machine, which is lost first if that is wanted."""
+    number = wanted["nodes"][rank]
+    path = folder / f"node{number}"
+    if number in wanted.get("lost", ()):
+        shutil.rmtree(path)
+    if rank == 0 and wanted.get("store") and not path.exists():
+        Repo.init(path, store=folder / "store")
+    return path
 
 
 def damage(folder):

@@ -16,8 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from mvc import ConflictError, Repo
+from mvc import ConflictError, Repo, clone
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.stored import RANKS
 
@@ -63,6 +64,13 @@ RUNS = [
     {"name": "shards and replicas", "total": 4, "shard": True},
     {"name": "shards and replicas", "total": 8},
     {"name": "shards and replicas", "total": TOTAL, "shard": True},
+    {"name": "apart", "total": 6, "shard": True, "nodes": [0, 1], "store": True},
+    {"name": "apart", "total": 8, "shard": True, "nodes": [0, 1], "lost": [1], "seed": 4},
+    {"name": "apart", "total": 9, "shard": True, "nodes": [1, 0], "seed": 5},
+    {"name": "apart", "total": TOTAL, "shard": True, "nodes": [0, 1], "lost": [0], "seed": 6},
+    {"name": "apart back", "total": TOTAL, "shard": True, "nodes": [0, 1], "store": True,
+     "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
+    {"name": "strangers", "total": 2, "nodes": [0, 1]},
     {"name": "clock", "total": 20, "options": {"every": None, "every_seconds": 0.02}},
 ]  # fmt: skip
 
@@ -140,7 +148,9 @@ def test_the_ranks_of_a_run_are_not_the_same(lab):
 def test_rank_0_speaks_for_all_and_names_the_others(lab):
     said, other = (Path(lab.folder, f"log{rank}.txt").read_text().splitlines() for rank in (0, 1))
     assert other == []
-    assert sum("commits hold " in line for line in said) == len(RUNS) - 2, "two are refused"
+    assert sum("commits hold " in line for line in said) == len(RUNS) - 3, "three are refused"
+    assert any("INFO:mvc_hooks:rank 1: a new repository in" in line for line in said)
+    assert any("branch 'main' goes on from" in line for line in said)
     assert not any("Traceback" in line for line in said)
     assert not any("environment: " in line for line in said)
     lost = [line.split(";")[0] for line in said if "in no commit" in line]
@@ -344,3 +354,31 @@ def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab):
     said = json.loads((lab.folder / "killed" / "said-1-0.json").read_text())
     assert said["resumed"] == 4
     assert_same_end(lab, "plain", "killed")
+
+
+def test_machines_with_a_store_in_common_train_as_in_one_folder(lab):
+    """Machine 1 loses its disk, then rank 0 is on the other machine, then machine 0 loses its disk."""
+    assert_same_end(lab, "sharded", "apart")
+    said = [lab.say("apart", which) for which in range(4)]
+    assert [[one.resumed for one in pair] for pair in said] == [[0, 0], [6, 6], [8, 8], [9, 9]]
+    other = clone(str(lab.folder / "apart/store"), lab.folder / "a clone of the store")
+    whole = torch.load(lab.folder / "apart/out-0.pt", weights_only=False)["model"]
+    stored = load_file(other.worktree / "model.safetensors")
+    assert all(
+        torch.equal(stored[name], one) for name, one in whole.items() if "running" not in name
+    )
+    assert other.fsck(data=True).problems == ()
+
+
+def test_machines_with_a_store_in_common_roll_back(lab):
+    assert_same_end(lab, "sharded back", "apart back")
+    (first, second) = lab.say("apart back")
+    assert first.rollbacks == second.rollbacks == [[7, 4]]
+
+
+def test_machines_that_share_nothing_are_refused_at_once(lab):
+    for one in lab.say("strangers"):
+        assert one.error == "UsageError"
+        assert "rank 1 sees another folder than rank 0, and has no store" in one.message
+        assert "mvc doctor --shared" in one.hint
+        assert "mvc init --store URL" in one.hint

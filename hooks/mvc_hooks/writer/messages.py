@@ -44,8 +44,9 @@ class Answer(msgspec.Struct, frozen=True):
 class Open(msgspec.Struct, frozen=True, tag="open"):
     """The first message; None means whom Git would name, and all cores.
 
-    In a sharded run ``crew`` are all ranks, and the writer listens at inherited descriptors. If it
-    ``replicates``, it also sends what it holds to another machine.
+    In a sharded run ``crew`` are all ranks, and the writer listens at inherited descriptors. It may
+    ``send`` what it stores to the store that all machines have in common, and if it ``replicates``, what it
+    holds to another machine.
     """
 
     worktree: str
@@ -54,6 +55,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     threads: int | None = None
     crew: Crew | None = None
     listening: tuple[int, ...] = ()
+    send: bool = False
     replicates: bool = False
 
 

@@ -17,19 +17,28 @@ _MOST_IN_FLIGHT = 64
 
 
 def recall_commit(
-    worktree: str, request: Commit, tip: str | None, facts: Mapping[str, str]
+    worktree: str,
+    request: Commit,
+    tip: str | None,
+    facts: Mapping[str, str],
+    *,
+    on_store: bool = False,
 ) -> Answer | None:
     """Look for the commit of a lost writer on its branch; return the answer that is owed, or None.
 
     A writer may die after the commit and before its answer. The commit is recognised by step and
     subject, by ``facts`` that it records (down to the duration of the stall, if they are known), and
-    by the tip that it follows: "" for no commit, None if that is not known.
+    by the tip that it follows: "" for no commit, None if that is not known. A rank that has only a store in
+    common with rank 0 looks ``on_store``.
     """
     # As after any crash, the first command on the repository finishes a commit that was begun.
     with contextlib.suppress(MvcError, OSError):
         repo = Repo.open(worktree)
         repo.status(untracked=False)
-        ref = f"refs/heads/{request.branch}"
+        store = repo.config().get("mvc.store") if on_store else None
+        if store is not None:
+            repo.fetch(store, content=False)
+        ref = f"refs/{'heads' if store is None else f'remotes/{store}'}/{request.branch}"
         for entry in repo.log(ref, first_parent=True, limit=_MOST_IN_FLIGHT):
             if entry.info.id == tip:
                 return None

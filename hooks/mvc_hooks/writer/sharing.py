@@ -42,6 +42,7 @@ class SharedCommits:
     def __init__(self, opening: Open, open_repo: Callable[[], Repo], holding: Holding) -> None:
         assert opening.crew is not None
         self._worktree, self._open_repo = opening.worktree, open_repo
+        self._sends = opening.send
         with contextlib.suppress(OSError, ValueError):  # a connection or more for every rank
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -113,7 +114,8 @@ class SharedCommits:
         join = Join(request.turn, request.step, request.branch, share.digest)
         peers = self._mesh.bring(Offer(join, share, descriptor, at))
         branch = request.branch
-        with repo.store_share(share, peers, branch=branch, delta=request.delta) as stored:
+        store = repo.store_share(share, peers, branch=branch, delta=request.delta, send=self._sends)
+        with store as stored:
             if self._mesh.follower is not None:
                 return self._mesh.follower.finish(request.turn, stored.encode())
             return self._commit_all(request, parent, share, stored)
@@ -167,7 +169,7 @@ class SharedCommits:
         """Look whether rank 0, which is gone, has made the commit."""
         lost = self._mesh.turns.lost
         assert lost is not None
-        made = recall_commit(self._worktree, request, parent, {})
+        made = recall_commit(self._worktree, request, parent, {}, on_store=self._sends)
         answer = lost if made is None else msgspec.structs.replace(made, number=request.turn)
         return self._mesh.turns.settle(answer, is_final=True)
 

@@ -1,0 +1,125 @@
+"""The repositories of the ranks: one folder that all of them see, or one on each machine, and a store in common.
+
+A rank that finds no repository, or one without anything in it, gets one for the store that rank 0 keeps its
+content on, and rank 0 for that of the others: so a machine whose disk was replaced joins in again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc import Repo, RepositoryNotFoundError, StorageError, choose_senders
+
+if TYPE_CHECKING:
+    import os
+
+    from mvc_hooks.ranks.group import Ranks
+
+log = logging.getLogger("mvc_hooks")
+
+_STORE, _CHUNK_BYTES = "mvc.store", "mvc.chunkbytes"
+_MADE = ("url", "content", "fetch")
+"""Settings of a remote that are there as soon as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """The store that has the content of a repository, and the settings that another one needs for it."""
+
+    name: str
+    url: str
+    content_url: str | None
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a rank finds at its path; ``is_new``: nothing, or a repository without anything in it."""
+
+    is_new: bool
+    store: _Store | None = None
+
+
+def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, bool]:
+    """Open or create the repository of each rank; return it, and whether its writer sends what it stores.
+
+    Raises:
+        UsageError: a rank shares neither the folder nor the store of rank 0, or the path is no folder.
+        StorageError: the machine failed, or the store cannot be reached.
+    """
+    if ranks.is_alone:
+        return Repo.init(path), False
+    seen = ranks.exchange(ranks.together(lambda: _look(path)))
+    made = [ranks.on_first(lambda: _make(path, _find_store(seen)))]
+    store = ranks.ask_first(lambda: _look(path).store)
+    if store is not None:  # by now those that share rank 0's folder see it
+        seen = ranks.exchange(ranks.together(lambda: _look(path)))
+        made += [
+            ranks.together(partial(_make, path, store if rank == ranks.rank else None))
+            for rank in range(1, ranks.size)  # in turn, for several may be on one machine
+            if seen[rank].is_new
+        ]
+    ranks.on_first(lambda: Repo.init(path))
+    repo = ranks.together(lambda: Repo.init(path))
+    for line in ranks.merge(filter(None, made)):
+        log.info("%s", line)
+    with contextlib.ExitStack() as until:
+        mark = ranks.ask_first(lambda: until.enter_context(repo.leave_mark()))
+        found = ranks.exchange(ranks.together(lambda: repo.look_for_mark(mark)))
+    return repo, choose_senders(found)[ranks.rank]
+
+
+def _look(path: str | os.PathLike[str]) -> _Seen:
+    try:
+        repo = Repo.open(path)
+    except RepositoryNotFoundError:
+        return _Seen(is_new=True)
+    if repo.worktree != Path(path).resolve():  # the repository of a folder above
+        return _Seen(is_new=True)
+    config, remotes = repo.config(), repo.remotes()
+    name = config.get(_STORE)
+    if name is None or name not in remotes:
+        return _Seen(not remotes and not repo.branches())
+    url, content = remotes[name].url, remotes[name].content
+    start = f"remote.{name}."
+    settings = {
+        key: value
+        for key, value in config.items()
+        if key == _CHUNK_BYTES or (key.startswith(start) and key.removeprefix(start) not in _MADE)
+    }
+    store = _Store(name, str(url), None if content is None else str(content), settings)
+    return _Seen(is_new=False, store=store)
+
+
+def _find_store(seen: list[_Seen]) -> _Store | None:
+    """Return the store that rank 0 has to go on with: that of another rank, if it has nothing itself."""
+    found = (one.store for one in seen if one.store is not None)
+    return next(found, None) if seen[0].is_new else None
+
+
+def _make(path: str | os.PathLike[str], store: _Store | None) -> str | None:
+    """Create a repository for a store, unless there is one with anything in it; return what was done."""
+    if store is None or not _look(path).is_new:
+        return None
+    repo = Repo.init(path)
+    repo.add_remote(store.name, store.url, store.content_url)
+    for key, value in store.settings.items():
+        repo.set_config(key, value)
+    repo.set_config(_STORE, store.name)
+    return f"a new repository in {repo.worktree}, for what is on {store.url}"
+
+
+def catch_up(repo: Repo, branch: str) -> None:
+    """Take a branch to where other machines have left it on the store."""
+    try:
+        tip = repo.catch_up(branch)
+    except StorageError as error:
+        log.warning("the run goes on from what is here, since its store is away: %s", error)
+        return
+    if tip is not None:
+        log.info("branch %r goes on from %s, where the store has it", branch, tip[:10])

@@ -1,0 +1,91 @@
+"""A machine that was not the one to commit goes on from where the store's branch is, and loses nothing of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from mvc import ConflictError, Repo
+from support.nodes import commit_nodes, make_nodes, state_of
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    return make_nodes(tmp_path, f"file://{tmp_path / 'store'}", 2)
+
+
+def check_at(repo, seed, commit, branch="main"):
+    assert repo.resolve(f"refs/heads/{branch}") == commit
+    loaded = repo.load_state(branch, framework="numpy")
+    assert (loaded["model"]["w1"] == state_of(seed)["model"]["w1"]).all()
+    assert repo.status(untracked=False).is_clean, "the index went along"
+
+
+def test_it_goes_on_from_there(nodes):
+    first = commit_nodes(nodes, 1)[0].commit
+    assert nodes[1].catch_up("main") == first
+    check_at(nodes[1], 1, first)
+    assert nodes[1].catch_up("main") is None, "it is there"
+    second = commit_nodes(nodes, 2)[0].commit
+    assert nodes[1].catch_up("main") == second
+    check_at(nodes[1], 2, second)
+    assert not (nodes[1].worktree / "model.safetensors").exists(), "only asked-for content comes"
+    third = commit_nodes(nodes[::-1], 3)[0]
+    assert (third.unsent, nodes[0].catch_up("main")) == (None, third.commit)
+
+
+def test_a_branch_that_is_not_the_current_one(nodes):
+    commit = commit_nodes(nodes, 1, branch="side")[0].commit
+    assert nodes[1].catch_up("side") == commit
+    check_at(nodes[1], 1, commit, "side")
+    assert nodes[1].head.commit is None
+
+
+def test_without_a_store_or_a_branch_there_is_nothing_to_catch_up_with(nodes, tmp_path):
+    assert Repo.init(tmp_path / "alone").catch_up("main") is None
+    assert nodes[1].catch_up("main") is None
+
+
+def test_what_is_not_sent_yet_stays(nodes):
+    commit_nodes(nodes, 1)
+    nodes[1].catch_up("main")
+    nodes[1].set_config("mvc.store", None)
+    mine = nodes[1].commit_state(state_of(5), message="here only").commit
+    nodes[1].set_config("mvc.store", "origin")
+    assert nodes[1].catch_up("main") is None
+    assert nodes[1].resolve("main") == mine
+    commit_nodes(nodes, 2)
+    with pytest.raises(
+        ConflictError, match=f"is at {mine[:10]} here, which the store 'origin' does not"
+    ):
+        nodes[1].catch_up("main")
+    assert nodes[1].resolve("main") == mine
+
+
+def test_a_rollback_elsewhere_is_followed(nodes):
+    first = commit_nodes(nodes, 1)[0].commit
+    commit_nodes(nodes, 2)
+    nodes[1].catch_up("main")
+    nodes[0].rollback(nodes[0].plan_rollback(first), reason="loss")
+    third = commit_nodes(nodes, 3)[0]
+    assert third.unsent is None
+    assert nodes[1].catch_up("main") == third.commit
+    check_at(nodes[1], 3, third.commit)
+
+
+def test_files_of_the_worktree_go_along_or_are_in_the_way(nodes):
+    paths = [repo.worktree / "notes.txt" for repo in nodes]
+    paths[0].write_text("one")
+    nodes[0].add("notes.txt")
+    nodes[0].commit("notes")
+    nodes[0].push()
+    assert nodes[1].catch_up("main")
+    assert paths[1].read_text() == "one"
+    paths[0].write_text("two")
+    nodes[0].add("notes.txt")
+    nodes[0].commit("notes again")
+    nodes[0].push()
+    paths[1].write_text("mine")
+    before = nodes[1].resolve("main")
+    with pytest.raises(ConflictError, match=r"local changes would be overwritten: 'notes.txt'"):
+        nodes[1].catch_up("main")
+    assert (paths[1].read_text(), nodes[1].resolve("main")) == ("mine", before)
