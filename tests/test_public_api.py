@@ -115,7 +115,7 @@ push(self, remote=None, refspecs=(), *, force=False, all_branches=False, tags=Fa
 set_upstream=False, dry_run=False, limit_bytes_s=None, progress=None)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)
-reading_nearby(self, nearby)
+reading_nearby(self, *nearby)
 reflog(self, ref='HEAD')
 remotes(self)
 remove(self, paths, *, cached=False, force=False, recursive=False)

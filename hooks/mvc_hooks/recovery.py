@@ -22,6 +22,7 @@ from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.parts.restoring import MisfitError
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
+from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,9 +214,9 @@ class Recovery:
             return self._restore_one(candidate, leave_data=not rewinds), rewinds
 
         candidates = self._agree(self._candidates(request))
-        found = restore_first(
-            self.ranks, candidates, restore, failures, passes=(*LOST, StorageError)
-        )
+        passes = (*LOST, StorageError)
+        with sharing_reads(self.repo, self.ranks):
+            found = restore_first(self.ranks, candidates, restore, failures, passes=passes)
         if found is not None:
             chosen, (stored, rewinds) = found
             return chosen, stored, rewinds

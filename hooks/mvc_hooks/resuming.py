@@ -18,6 +18,7 @@ from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.tiers.memory import Memory, name_lies, name_tiers
+from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +90,8 @@ class Resuming:
         is_done = False
         try:
             restore = partial(self._restore, memory)
-            found = restore_first(self.ranks, commits, restore, failures, mend=self._mend)
+            with sharing_reads(self.repo, self.ranks):
+                found = restore_first(self.ranks, commits, restore, failures, mend=self._mend)
             if found is None:
                 raise _give_up(failures)
             tier, is_done = self._name_tier(memory), True

@@ -14,7 +14,7 @@ from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import Salvage, check_packs, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
-from mvc.chunkstore.nearby import fill_nearby
+from mvc.chunkstore.nearby import NearbyReads, fill_nearby, keeping
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
@@ -67,10 +67,11 @@ class ChunkStore:
         threads: int | None = None,
         niceness: Callable[[], int] | None = None,
         target_pack_bytes: int = TARGET_PACK_BYTES,
+        nearby: Sequence[Nearby] = (),
     ) -> None:
         self.storage = storage
         self.threads = choose_threads(threads)
-        self.nearby: Nearby | None = None
+        self.nearby = nearby
         self._niceness = niceness
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
@@ -135,8 +136,11 @@ class ChunkStore:
         For errors, ``context`` names what the chunk is part of.
         """
         plain = plain.cast("B")
-        if not fill_nearby(self.nearby, chunk_id, plain, context):
+        if not self.nearby:
             with self._slot() as slot:
+                self._reader.read_chunk(chunk_id, plain, slot, context)
+        elif not fill_nearby(self.nearby, chunk_id, plain, context):
+            with keeping(self.nearby, chunk_id, plain), self._slot() as slot:
                 self._reader.read_chunk(chunk_id, plain, slot, context)
 
     @contextlib.contextmanager
@@ -164,8 +168,14 @@ class ChunkStore:
         ``sink`` is called with every request and its plain bytes, which are valid during the call
         only; from several threads at once, in any order. ``progress`` is called in this thread.
         """
-        if self.nearby is not None:
-            requests = self._read_nearby(self.nearby, requests, sink, progress)
+        if self.nearby:
+            NearbyReads(self, self._read_packs, sink, progress).read(requests)
+        else:
+            self._read_packs(requests, sink, progress)
+
+    def _read_packs(
+        self, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress
+    ) -> None:
         for_each(
             plan_reads(requests, self._catalog.find),
             ReadSlot,
@@ -173,28 +183,6 @@ class ChunkStore:
             threads=self.threads,
             progress=progress,
         )
-
-    def _read_nearby(
-        self, nearby: Nearby, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress
-    ) -> Sequence[ReadRequest]:
-        """Hand what is nearby to the sink; return the requests for the rest."""
-        wanted: dict[tuple[ChunkId, int], list[ReadRequest]] = {}
-        for request in requests:
-            wanted.setdefault((request.chunk_id, request.plain_size_bytes), []).append(request)
-        rest: list[ReadRequest] = []
-
-        def read(askers: list[ReadRequest], slot: ReadSlot) -> int:
-            first = askers[0]
-            plain = slot.buffer("plain", first.plain_size_bytes)
-            if not fill_nearby(nearby, first.chunk_id, plain, first.context):
-                rest.extend(askers)
-                return 0
-            for request in askers:
-                sink(request, plain.toreadonly())
-            return len(plain) * len(askers)
-
-        for_each([*wanted.values()], ReadSlot, read, threads=self.threads, progress=progress)
-        return rest
 
     def check(self, *, data: bool, progress: ByteProgress = None) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with packs and pack indexes.

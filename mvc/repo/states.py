@@ -290,17 +290,18 @@ class TrainingStates(OpenRepo):
         )
 
     @contextlib.contextmanager
-    def reading_nearby(self, nearby: Nearby) -> Iterator[None]:
+    def reading_nearby(self, *nearby: Nearby) -> Iterator[None]:
         """Meanwhile, ask for chunks in the memory of other processes before they are read from the store.
 
-        They are hashed like all others; those that are wrong come from the store.
+        They are hashed like all others; those that are wrong come from the store. Several places are asked
+        in turn, those of an inner block first.
         """
-        store = self._context.store
-        before, store.nearby = store.nearby, nearby
+        places = self._context.nearby
+        places[:0] = nearby
         try:
             yield
         finally:
-            store.nearby = before
+            del places[: len(nearby)]
 
     def find_held(
         self,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.chunkstore.listing import PackListing
+    from mvc.chunkstore.nearby import Nearby
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
@@ -80,7 +81,7 @@ class ManifestReader:
 class Context:
     """An open repository; ``identity`` None means whom Git would name, ``threads`` None all cores.
 
-    ``open_promised`` returns what remotes promise to give, if the config names such remotes.
+    ``nearby`` is where chunks are asked for before they are read from any store; ``open_promised`` returns what remotes promise to give, if the config names such remotes.
     """
 
     worktree: Path
@@ -89,6 +90,7 @@ class Context:
     threads: int | None = None
     niceness: Callable[[], int] | None = None
     open_promised: Callable[[Context], Sequence[Storage]] | None = None
+    nearby: list[Nearby] = field(default_factory=list, init=False, repr=False, compare=False)
     _notebooks: dict[str, Notebook[Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -98,7 +100,9 @@ class Context:
         """The chunks that are here: what is written goes here, and upkeep is of these alone."""
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
 
-        return ChunkStore(self._storage(), threads=self.threads, niceness=self.niceness)
+        return ChunkStore(
+            self._storage(), threads=self.threads, niceness=self.niceness, nearby=self.nearby
+        )
 
     @cached_property
     def store(self) -> ChunkStore:
@@ -109,7 +113,8 @@ class Context:
         from mvc.storage.joined import JoinedStorage  # noqa: PLC0415  few repositories need it
 
         joined = JoinedStorage([self.here.storage, *self.open_promised(self)])
-        return ChunkStore(joined, threads=max(self.here.threads, _FETCH_THREADS))
+        threads = max(self.here.threads, _FETCH_THREADS)
+        return ChunkStore(joined, threads=threads, nearby=self.nearby)
 
     def _storage(self) -> Storage:
         from mvc.storage.local import LocalStorage  # noqa: PLC0415  log needs none

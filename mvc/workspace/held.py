@@ -53,7 +53,7 @@ class HeldChunks:
     def __len__(self) -> int:
         return len(self._places)
 
-    def fill(self, chunk: ChunkId, plain: memoryview) -> bool:
+    def fill(self, chunk: ChunkId, plain: memoryview, *, waits: bool = True) -> bool:  # noqa: ARG002
         """Fill a buffer with what should be a chunk; return False if nobody holds all of it."""
         place = self._places.get(chunk)
         is_here = place is not None and _read(place, plain)
@@ -67,6 +67,9 @@ class HeldChunks:
         who = self._name_ranks(self._places[chunk].piece)
         with self._lock:
             self.lies.append(f"{context}{who}")
+
+    def keep(self, chunk: ChunkId, plain: memoryview | None) -> None:
+        """Take no note of what the store has."""
 
     def _name_ranks(self, piece: tuple[int, int] | None) -> str:
         if piece is None or self._share is None:

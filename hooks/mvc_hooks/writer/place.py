@@ -79,7 +79,7 @@ def open_place(master: str | None = None) -> Place:
         path = f"{folder}/writer"
     hosts = (_LOOPBACK,) if is_local else _find_hosts(master)
     port, present = (one.getsockname()[1] for one in (tcp, presence))
-    address = Address(hosts, port, path, _name_node(), secrets.token_hex(32), present)
+    address = Address(hosts, port, path, name_node(), secrets.token_hex(32), present)
     return Place(address, sockets, presence, folder or None)
 
 
@@ -131,7 +131,7 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _name_node() -> str:
+def name_node() -> str:
     """Return what names this machine since it was started."""
     with contextlib.suppress(OSError):
         return _BOOT_ID.read_text().strip()
