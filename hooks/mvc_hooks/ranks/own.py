@@ -23,7 +23,7 @@ from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.reach import find_reachable
-from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, walk_leaves
+from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items
 from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.tree import Steps
+
+_PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,12 @@ def splits_data(part: Part) -> bool:
 
 
 def _has_shards(value: object) -> bool:
-    return any(is_sharded(leaf) for _, leaf in walk_leaves(value))
+    if isinstance(value, (list, tuple)) and _PLAIN.issuperset(map(type, value)):
+        return False  # positions in the data may be long lists of numbers
+    items = None if isinstance(value, torch.nn.Module) else list_items(value)
+    if items is None:
+        return is_sharded(value)
+    return any(_has_shards(item) for _, item in items)
 
 
 def _is_same(part: Part) -> bool:

@@ -14,6 +14,7 @@ from mvc import ConflictError, FormatError, Identity, Repo
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.ranks import own
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.own import OwnParts
 from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece, parse_pieces
@@ -254,3 +255,15 @@ def test_pieces_come_back_as_they_were_made():
     piece = parse_pieces([make_piece(("a", 1), {"b": [1, 2]})])[0]
     assert (piece.path, piece.value, piece.shared) == (("a", 1), {"b": [1, 2]}, ())
     assert PIECES == "pieces"
+
+
+def test_long_lists_of_numbers_are_not_walked(monkeypatch):
+    """A loader may keep the position of every sample; each commit looks for shards in its state."""
+    asked = []
+    monkeypatch.setattr(own, "is_sharded", lambda leaf: asked.append(leaf) or leaf is found)
+    found = torch.ones(2)
+    state = {"order": list(range(20_000)), "seen": [(1, 2.5), (True, None)], "weights": [1, found]}
+    assert own._has_shards(state)
+    assert len(asked) == 2
+    assert not own._has_shards({"order": list(range(20_000))})
+    assert len(asked) == 2
