@@ -5,11 +5,18 @@ sharded_training.py RANK SIZE STORE FOLDER JSON
 JSON is a list of names of ``support.scenarios.sharded``; what was found goes to FOLDER/said-RANK.json. Each
 is trained without mvc; then with it, left after five steps and gone on with, rolled back to a commit; then
 once more, rolled back to a snapshot of the ring. Every step must be the same bit by bit.
+
+Or it is one of these, whose run is in FOLDER/run:
+    {"kill": NAME, "ranks": [...], "step": N}   ranks are killed after a step, whose commit may be under way
+    {"go on": NAME}                             it goes on, and must end as one that nobody killed
+    {"move": NAME}                              another training takes its state over, and nothing else
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import warnings
 from datetime import timedelta
@@ -52,7 +59,20 @@ def train_plain(name, rank, size, trace):
         trace.add(index + 1, batch, run.step(batch, lambda: None), run)
 
 
-def train_kept(name, rank, size, folder, trace, *, seed=0, total=TOTAL, bad_step=0, ring=None):
+def train_kept(
+    name,
+    rank,
+    size,
+    folder,
+    trace,
+    *,
+    seed=0,
+    total=TOTAL,
+    bad_step=0,
+    ring=None,
+    dies_at=0,
+    **options,
+):
     """Train with a checkpointer; return the run, the first step, and where it went back to."""
     run = build(name, rank, size, seed)
     back = mvc_hooks.rollback(to="last", min_steps_back=1, skip_batches=0)
@@ -60,6 +80,7 @@ def train_kept(name, rank, size, folder, trace, *, seed=0, total=TOTAL, bad_step
     with mvc_hooks.Checkpointer(
         folder, parts=run.parts, every=EVERY, ladder=[back, mvc_hooks.stop(after=3)], ring=ring,
         signals=False, identity=ME,
+        **options,
     ) as ckpt:  # fmt: skip
         first = ckpt.step_count
         for index in ckpt.steps(total):
@@ -68,6 +89,8 @@ def train_kept(name, rank, size, folder, trace, *, seed=0, total=TOTAL, bad_step
             trace.add(index + 1, batch, loss, run)
             ckpt.step(loss=float("nan") if index + 1 in bad else loss)
             bad.discard(index + 1)
+            if index + 1 == dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
     return run, first, [one.to_step for one in ckpt.rollbacks]
 
 
@@ -135,6 +158,54 @@ def prove(name, rank, size, folder):
     return found | ({"not as one process": others} if others else {})
 
 
+def kill(wanted, rank, size, folder):
+    """Train, and die if this rank is one of those that do; else end by the test's hand."""
+    dies_at = wanted["step"] if rank in wanted["ranks"] else 0
+    trace = Trace(folder / f"killed-{rank}")
+    train_kept(wanted["kill"], rank, size, folder / "run", trace, dies_at=dies_at)
+    return {"alive": "though another rank is not"}
+
+
+def go_on(wanted, rank, size, folder):
+    """Go on with what was killed; return how it differs from a training that nobody killed."""
+    name, paths = wanted["go on"], [folder / f"{one}-{rank}" for one in ("plain", "gone-on")]
+    train_plain(name, rank, size, Trace(paths[0]))
+    run, first, _ = train_kept(name, rank, size, folder / "run", Trace(paths[1]), seed=9)
+    found = {} if first in wanted["from"] else {"resumed": first}
+    deviation = find_deviation(read_trace(paths[1]), read_trace(paths[0]))
+    found |= {} if deviation is None else {"gone on": deviation}
+    others = find_other_blobs(run, folder / "run", rank)
+    return found | ({"not as one process": others} if others else {})
+
+
+def move(wanted, rank, size, folder):
+    """Take the state over in another layout; return what of it is not what was committed."""
+    trace = Trace(folder / f"moved-{rank}")
+    run, first, _ = train_kept(
+        wanted["move"],
+        rank,
+        size,
+        folder / "run",
+        trace,
+        seed=5,
+        total=TOTAL,
+        allow=["ranks", "rng"],
+    )
+    others = find_other_blobs(run, folder / "run", rank)
+    return ({} if first == TOTAL else {"resumed": first}) | ({"differs": others} if others else {})
+
+
+VERBS = {"kill": kill, "go on": go_on, "move": move}
+
+
+def carry_out(wanted, rank, size, folder):
+    """Return the name of what is wanted, and what was found."""
+    if isinstance(wanted, str):
+        return wanted, prove(wanted, rank, size, folder / wanted)
+    verb = next(iter(wanted))
+    return verb, VERBS[verb](wanted, rank, size, folder)
+
+
 def main():
     rank, size, store, folder, names = sys.argv[1:]
     rank, size = int(rank), int(size)
@@ -144,7 +215,7 @@ def main():
         "gloo", store=distributed.FileStore(store, size), rank=rank, world_size=size,
         timeout=timedelta(seconds=120),
     )  # fmt: skip
-    said = {name: prove(name, rank, size, Path(folder, name)) for name in json.loads(names)}
+    said = dict(carry_out(one, rank, size, Path(folder)) for one in json.loads(names))
     distributed.barrier()
     distributed.destroy_process_group()
     Path(folder, f"said-{rank}.json").write_text(json.dumps(said))

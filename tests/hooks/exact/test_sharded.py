@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -16,20 +18,75 @@ PROGRAM = Path(__file__).with_name("sharded_training.py")
 FAST = ["fsdp-tp", "fsdp-group-added"]
 
 
-def launch(folder, names, size):
-    store = folder / "store"
+def start(folder, names, size):
+    store = folder / f"store-{uuid.uuid4().hex}"
     commands = [
         [sys.executable, str(PROGRAM), str(rank), str(size), str(store), str(folder), json.dumps(names)]
         for rank in range(size)
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2])}
-    ranks = [
+    return [
         subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) for command in commands
     ]
-    for rank, process in enumerate(ranks):
+
+
+def launch(folder, names, size):
+    for rank, process in enumerate(start(folder, names, size)):
         text = process.communicate(timeout=600)[1].decode()
         assert process.returncode == 0, f"rank {rank}: {text}"
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+
+
+def launch_and_kill(folder, wanted, size):
+    """Start ranks of which some are killed; kill the rest, as torchrun does."""
+    ranks = start(folder, [wanted], size)
+    for rank in wanted["ranks"]:
+        text = ranks[rank].communicate(timeout=600)[1].decode()
+        assert ranks[rank].returncode == -signal.SIGKILL, f"rank {rank}: {text}"
+    for process in ranks:
+        process.kill()
+        process.communicate()
+
+
+def check_killed(folder, size, name, ranks, step, others=()):
+    """Kill ranks of a training, go on with it, and have other layouts take its end over."""
+    launch_and_kill(folder, {"kill": name, "ranks": ranks, "step": step}, size)
+    newest = step - step % 3  # the commit of that step itself may be under way
+    start_steps = [newest] if step % 3 else [newest - 3, newest]
+    for said in launch(folder, [{"go on": name, "from": start_steps}], size):
+        assert said == {"go on": {}}
+    for other, count in others:
+        for said in launch(folder, [{"move": other}], count):
+            assert said == {"move": {}}, f"{name} to {other} on {count}"
+
+
+def test_a_killed_training_goes_on_bit_by_bit(tmp_path):
+    """Of FSDP x TP one rank dies while a commit is under way; then one process has its state."""
+    check_killed(tmp_path, 2, "fsdp-tp", [1], 9, [("tp-adamw", 2)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ranks", "step", "others"),
+    [
+        ("tp-adamw", [0], 8, [("fsdp-adamw-foreach", 2)]),
+        ("tp-adamw", [0, 1], 9, [("fsdp-tp", 2)]),
+        ("tp-sequence", [1], 9, []),
+        ("fsdp-tp", [0, 1], 9, [("fsdp-adamw-foreach", 2)]),
+        ("hsdp", [1], 8, [("tp-adamw", 2)]),
+        ("hsdp", [0, 1], 9, [("fsdp-tp", 2)]),
+        ("fsdp-adamw-foreach", [0], 9, [("tp-adamw", 2), ("hsdp", 2)]),
+        ("ddp-adamw", [0, 1], 9, []),
+    ],
+)
+def test_every_killed_training_goes_on_bit_by_bit(tmp_path, name, ranks, step, others):
+    check_killed(tmp_path, 2, name, ranks, step, others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [[2], [0, 1, 2, 3]])
+def test_a_killed_training_of_four_goes_on_bit_by_bit(tmp_path, ranks):
+    check_killed(tmp_path, 4, "hsdp", ranks, 9, [("fsdp-tp", 2), ("fsdp-tp", 4)])
 
 
 def test_sharded_trainings_are_the_same_bit_by_bit(tmp_path):
