@@ -112,7 +112,7 @@ def compress(state, bucket):
     return future
 
 
-def train(rank, size, folder, wanted):
+def train(rank, size, folder, wanted):  # noqa: PLR0912  a case for each thing that can happen
     model = make_model(wanted)
     torch.manual_seed(100 + rank + wanted.get("seed", 0))
     random.seed(rank)
@@ -138,6 +138,9 @@ def train(rank, size, folder, wanted):
             model[0].weight += rank
     if wanted.get("warm_up"):
         options["warm_up"] = lambda: ddp(torch.randn(8, 16)).sum().backward()
+    values = {"odd": print if (rank, wanted.get("odd_value_step")) == (1, 0) else 0}
+    if "odd_value_step" in wanted:
+        parts["parts"] = {"values": values}
     said = {"rollbacks": [], "steps": [], "losses": []}
 
     path = make_node(rank, size, Path(folder), wanted) if "nodes" in wanted else folder
@@ -165,6 +168,8 @@ def train(rank, size, folder, wanted):
             if rank == 0 and step + 1 == wanted.get("break_step"):
                 (Path(folder) / ".mvc").rename(Path(folder) / "gone")
             stop_writer(ckpt, rank, step + 1, wanted)
+            if (rank, step + 1) == (1, wanted.get("odd_value_step")):
+                values["odd"] = print
             if (rank, step + 1) == (wanted.get("odd_rank"), wanted.get("odd_step")):
                 optimizer.state[model[0].weight]["odd"] = torch.zeros(3)
             CALLS.end_step("")

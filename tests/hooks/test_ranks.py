@@ -70,6 +70,8 @@ RUNS = [
     {"name": "apart", "total": TOTAL, "shard": True, "nodes": [0, 1], "lost": [0], "seed": 6},
     {"name": "apart back", "total": TOTAL, "shard": True, "nodes": [0, 1], "store": True,
      "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
+    {"name": "odd value", "total": 6, "odd_value_step": 0},
+    {"name": "odd value later", "total": 9, "odd_value_step": 3},
     {"name": "strangers", "total": 2, "nodes": [0, 1]},
     {"name": "clock", "total": 20, "options": {"every": None, "every_seconds": 0.02}},
 ]  # fmt: skip
@@ -148,7 +150,7 @@ def test_the_ranks_of_a_run_are_not_the_same(lab):
 def test_rank_0_speaks_for_all_and_names_the_others(lab):
     said, other = (Path(lab.folder, f"log{rank}.txt").read_text().splitlines() for rank in (0, 1))
     assert other == []
-    assert sum("commits hold " in line for line in said) == len(RUNS) - 3, "three are refused"
+    assert sum("commits hold " in line for line in said) == len(RUNS) - 4, "four are refused"
     assert any("INFO:mvc_hooks:rank 1: a new repository in" in line for line in said)
     assert any("branch 'main' goes on from" in line for line in said)
     assert not any("Traceback" in line for line in said)
@@ -213,6 +215,19 @@ def test_an_optimizer_with_state_on_one_rank_alone_is_refused(lab):
         assert said.message == "optimizer differs between rank 0 and rank 1"
         assert "fully_shard" in said.hint
     assert [one.annotations.step for one in Repo(lab.folder / "split").log()] == [0]
+
+
+def test_a_value_that_one_rank_cannot_store_is_told_by_all(lab):
+    """At the start nothing begins; later the commit fails, and no rank waits for another."""
+    first, second = lab.say("odd value")
+    assert first.error == second.error == "UnsupportedError"
+    assert first.message == second.message
+    assert '["odd"] is a function; mvc stores only data' in first.message
+    assert Repo(lab.folder / "odd value").branches() == []
+    for said in lab.say("odd value later"):
+        assert said.error == "CommitFailedError"
+        assert "commit of step 4 failed: rank 1: " in said.message
+        assert '["odd"] is a function; mvc stores only data' in said.message
 
 
 def test_a_commit_that_fails_stops_both_ranks(lab):

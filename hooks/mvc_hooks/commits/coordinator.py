@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from mvc import StorageError, UsageError
+from mvc import MvcError, UsageError
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.reports import CommitFailedError
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
@@ -123,13 +123,20 @@ class Commits:
     def _freeze_and_submit(
         self, message: str, numbers: Mapping[str, float], since_s: float
     ) -> None:
-        step, snapshot = self._step, None
+        snapshot = None
         try:
             snapshot = self.freeze(since_s)
-        except StorageError as error:
+        except MvcError as error:
             if self._ranks.size == 1:
                 raise
-            self.queue.skip(step, self.branch, message, error)  # the other ranks count on this one
+            # The other ranks count on this one.
+            self.queue.skip(self._step, self.branch, message, error)
+        self._hand_over(snapshot, message, numbers)
+
+    def _hand_over(
+        self, snapshot: Snapshot | None, message: str, numbers: Mapping[str, float]
+    ) -> None:
+        step = self._step
         self.last_step = self._newest_step = step
         self._told[step], self.facts = self.facts, {}
         if snapshot is not None:
@@ -138,7 +145,11 @@ class Commits:
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
         if self.schedule.is_on and self.last_step is None:
-            self.commit("step 0", {}, is_asked=True)
+            # What cannot be stored on one rank now never could: then no rank begins, and all say why.
+            snapshot = self._ranks.together(self.freeze)
+            self._hand_over(snapshot, "step 0", self._judge.read_metrics(self._step))
+            self.schedule.note(time.monotonic())
+            self.pump()
 
     @property
     def _is_behind(self) -> bool:
