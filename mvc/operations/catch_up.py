@@ -11,16 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
+from mvc.history.notes import read_notes
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.commit_state import find_place
 from mvc.operations.fetch import fetch
-from mvc.operations.send_share import bring_commit, follow_store
+from mvc.operations.send_share import bring_commit, follow_store, open_common
+from mvc.remotes.history import bring_history
+from mvc.remotes.root import Root
 from mvc.workspace.checkout_plan import execute, plan_checkout
 from mvc.workspace.context import STORE, holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import find_state_files
 from mvc.workspace.transition import plan_head_move
+from mvc.workspace.verdicts import HEALTH_MARKS, HEALTHY_REF
 
 if TYPE_CHECKING:
     from mvc.history.values import Head
@@ -37,6 +41,7 @@ def catch_up(context: Context, branch: str) -> GitId | None:
         return None
     recover(context)
     new, place = follow_store(context, branch), find_place(context, branch)
+    _take_marks(context)
     old = place.tip
     if new is None or new == old or (old is not None and history.is_ancestor(new, old)):
         return None
@@ -50,6 +55,29 @@ def catch_up(context: Context, branch: str) -> GitId | None:
         ref = f"{HEADS}{branch}"
         history.update_ref(ref, new, expected=old, message=text, stamp=context.stamp())
     return new
+
+
+def _take_marks(context: Context) -> None:
+    """Take over the health marks that are on the store, under those that are only here."""
+    there, history = open_common(context), context.history
+    root = there.roots.read() or Root()
+    theirs, ours = root.refs.get(HEALTHY_REF), history.find_ref(HEALTHY_REF)
+    if theirs is None or (ours is not None and _is_in(context, theirs, ours)):
+        return
+    known = [] if ours is None else [ours]
+    bring_history(context, there, there.roots.read_listing(root).history, [theirs], known)
+    marks = context.notebook(HEALTH_MARKS)
+    with history.lock():
+        mine = {one: marks.find_paragraphs(one) for one in read_notes(history, HEALTHY_REF)}
+        stamp = context.stamp()
+        history.update_ref(HEALTHY_REF, theirs, expected=ours, message="catch up", stamp=stamp)
+        more = {one: text for one, text in mine.items() if marks.find_note(one) is None}
+        if more:
+            marks.write(more, message="marks of this machine", stamp=stamp)
+
+
+def _is_in(context: Context, old: GitId, new: GitId) -> bool:
+    return context.history.has_object(old) and context.history.is_ancestor(old, new)
 
 
 def _check_kept(context: Context, store: str, branch: str, old: GitId, new: GitId) -> None:

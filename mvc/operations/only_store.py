@@ -27,6 +27,7 @@ from mvc.upkeep.retention import DIVERGED
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.context import STORE
 from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
+from mvc.workspace.verdicts import HEALTHY_REF
 
 if TYPE_CHECKING:
     from mvc.formats.pack_index import PackIndex
@@ -111,6 +112,7 @@ def send_commit(context: Context, branch: str | None) -> str | None:
             specs,
             lease=lease,
             set_upstream=find_upstream(context, branch) is None,
+            notes=[HEALTHY_REF],
         )
     except MvcError as error:
         return error.message if error.hint is None else f"{error.message} ({error.hint})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,10 +75,14 @@ def push(
     lease: Mapping[str, GitId | None] | bool = False,
     set_upstream: bool = False,
     dry_run: bool = False,
+    notes: Sequence[str] = (),
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> PushResult:
-    """Send what refs name, and move the refs of a remote; see ``Repo.push``."""
+    """Send what refs name, and move the refs of a remote; see ``Repo.push``.
+
+    Refs of ``notes`` go along unless others have written there, too.
+    """
     recover(context)
     remote = remote or find_remote(context, to_push=True)
     there = open_remote(context, remote, limit_bytes_s=limit_bytes_s)
@@ -91,6 +95,7 @@ def push(
         if lease is not False:
             _check_lease(context, there, root, wanted, lease)
         moves = _plan(context, root, wanted, force=force or lease is not False)
+        moves += _plan_notes(context, root, notes)
         changes = [move for move in moves if move.status != "unchanged"]
         sent_bytes = 0
         if changes and not dry_run:
@@ -173,6 +178,14 @@ def _plan(context: Context, root: Root, specs: Iterable[Refspec], *, force: bool
             move = _plan_one(context, root, target, new, force=force or spec.is_forced)
             moves[target] = move
     return list(moves.values())
+
+
+def _plan_notes(context: Context, root: Root, refs: Iterable[str]) -> Iterator[RefPush]:
+    for ref in refs:
+        new = context.history.find_ref(ref)
+        if new is not None:
+            with suppress(ConflictError):
+                yield _plan_one(context, root, ref, new, force=False)
 
 
 def _match(context: Context, spec: Refspec) -> list[tuple[str, GitId | None]]:

@@ -89,3 +89,36 @@ def test_files_of_the_worktree_go_along_or_are_in_the_way(nodes):
     with pytest.raises(ConflictError, match=r"local changes would be overwritten: 'notes.txt'"):
         nodes[1].catch_up("main")
     assert (paths[1].read_text(), nodes[1].resolve("main")) == ("mine", before)
+
+
+def test_health_marks_go_along(nodes):
+    """Both machines have marked something meanwhile; each ends with all marks."""
+    commits = [commit_nodes(nodes, seed)[0].commit for seed in (1, 2)]
+    nodes[0].mark_healthy(commits[0])
+    commits.append(commit_nodes(nodes, 3)[0].commit)
+    nodes[1].catch_up("main")
+    assert nodes[1].healthy("main") == (commits[0],)
+    nodes[0].mark_healthy(commits[1])
+    nodes[1].mark_healthy(commits[2])
+    fourth = commit_nodes(nodes[::-1], 4)[0]
+    assert fourth.unsent is None
+    nodes[0].catch_up("main")
+    assert nodes[0].healthy("main") == (commits[2], commits[1], commits[0])
+    assert commit_nodes(nodes, 5)[0].unsent is None
+    nodes[1].catch_up("main")
+    assert nodes[1].healthy("main") == (commits[2], commits[1], commits[0])
+    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    nodes[0].gc_remote("origin", grace_s=0)
+    nodes[1].catch_up("main")
+
+
+def test_marks_of_others_do_not_keep_a_commit_from_the_store(nodes):
+    first = commit_nodes(nodes, 1)[0].commit
+    nodes[1].catch_up("main")
+    for repo in nodes:
+        repo.mark_healthy(first)
+    assert commit_nodes(nodes, 2)[0].unsent is None
+    nodes[1].catch_up("main")
+    nodes[0].mark_healthy("main")
+    second = commit_nodes(nodes, 3)[0]
+    assert (second.unsent, nodes[1].catch_up("main")) == (None, second.commit)
