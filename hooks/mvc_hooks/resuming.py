@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.attempts import Failure
     from mvc_hooks.judge import Judge
-    from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
@@ -135,18 +134,14 @@ class Resuming:
     def _restore(self, memory: Memory, commit: str) -> list[tuple[str, object, object]]:
         """Restore a commit, with counters and judge; return what changed in the environment since then."""
         run = self.run
+        if self.sends:  # another machine has made it
+            self.repo.bring_commit(commit)
         with memory.reading(commit):
-            stored = run.restore(self._find_source(commit), allow=self.settings.allow)
+            stored = run.restore(from_commit(self.repo, commit), allow=self.settings.allow)
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
         return list(compare_environments(stored.environment, run.environment))
-
-    def _find_source(self, commit: str) -> StateSource:
-        """Return where this rank reads a commit from, which another machine may have made."""
-        if self.sends:
-            self.repo.bring_commit(commit)
-        return from_commit(self.repo, commit)
 
     def _name_tier(self, memory: Memory) -> str:
         """Return where the state came from, in words, and tell which memory was wrong."""
