@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.children import CommandError
 from benchmarks.sweep import fresh_folder
 
 if TYPE_CHECKING:
@@ -38,10 +39,16 @@ def measure_sharded(
         for way in ways:
             say(f"sharded, {way}, {size} processes")
             fresh_folder(place)
-            saved = _ask(runner, size, "save", way, place / "saved", state_mb, rounds)
-            results["saves"].setdefault(way, {})[size] = saved
             other = 1 if size == sizes[-1] else 2 * size
-            loaded = _ask(runner, other, "load", way, place / "saved", state_mb, rounds)
+            try:
+                saved = _ask(runner, size, "save", way, place / "saved", state_mb, rounds)
+                loaded = _ask(runner, other, "load", way, place / "saved", state_mb, rounds)
+            except CommandError:
+                if way == "mvc":
+                    raise
+                say(f"{way} failed on {size} processes: it has no row")  # torch aborts now and then
+                continue
+            results["saves"].setdefault(way, {})[size] = saved
             results["loads"].setdefault(way, {})[size] = {"on": other, **loaded}
     sizes, state_mb = ((2,), 4) if is_quick else ((2, 4), 1000)
     results["recovery"] = {"state_mb": state_mb, "rounds": {}}

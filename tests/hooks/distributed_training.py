@@ -116,7 +116,10 @@ def train(rank, size, folder, wanted):  # noqa: PLR0912  a case for each thing t
     model = make_model(wanted)
     torch.manual_seed(100 + rank + wanted.get("seed", 0))
     random.seed(rank)
-    ddp = shard(model) if wanted.get("shard") else wrap(model, wanted)
+    if wanted.get("stages"):
+        ddp = nn.ModuleDict({str(at): model[at] for at in range(7) if (at > 3) == bool(rank)})
+    else:
+        ddp = shard(model) if wanted.get("shard") else wrap(model, wanted)
     parts = {}
     if "power_sgd" in wanted:
         state = power_sgd.PowerSGDState(None, **wanted["power_sgd"])

@@ -70,8 +70,9 @@ RUNS = [
     {"name": "apart", "total": TOTAL, "shard": True, "nodes": [0, 1], "lost": [0], "seed": 6},
     {"name": "apart back", "total": TOTAL, "shard": True, "nodes": [0, 1], "store": True,
      "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
-    {"name": "odd value", "total": 6, "odd_value_step": 0},
-    {"name": "odd value later", "total": 9, "odd_value_step": 3},
+    {"name": "stages", "total": 2, "stages": True},
+    {"name": "odd value", "total": 2, "odd_value_step": 0},
+    {"name": "odd value later", "total": 4, "odd_value_step": 3},
     {"name": "strangers", "total": 2, "nodes": [0, 1]},
     {"name": "clock", "total": 20, "options": {"every": None, "every_seconds": 0.02}},
 ]  # fmt: skip
@@ -150,7 +151,7 @@ def test_the_ranks_of_a_run_are_not_the_same(lab):
 def test_rank_0_speaks_for_all_and_names_the_others(lab):
     said, other = (Path(lab.folder, f"log{rank}.txt").read_text().splitlines() for rank in (0, 1))
     assert other == []
-    assert sum("commits hold " in line for line in said) == len(RUNS) - 4, "four are refused"
+    assert sum("commits hold " in line for line in said) == len(RUNS) - 5, "five are refused"
     assert any("INFO:mvc_hooks:rank 1: a new repository in" in line for line in said)
     assert any("branch 'main' goes on from" in line for line in said)
     assert not any("Traceback" in line for line in said)
@@ -207,6 +208,13 @@ def test_ranks_with_models_of_their_own_are_refused(lab):
     for said in lab.say("diverse"):
         assert said.error == "UnsupportedError"
         assert "model.0.weight differs between rank 0 and rank 1" in said.message
+
+
+def test_stages_of_a_pipeline_are_refused(lab):
+    for said in lab.say("stages"):
+        assert said.error == "UnsupportedError"
+        assert said.message == "rank 0 has model.0.weight, and rank 1 has not"
+        assert "mvc_hooks.dcp" in said.hint
 
 
 def test_an_optimizer_with_state_on_one_rank_alone_is_refused(lab):

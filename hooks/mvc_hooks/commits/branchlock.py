@@ -16,6 +16,8 @@ import time
 import urllib.parse
 from typing import TYPE_CHECKING
 
+from torch import distributed
+
 from mvc import ConflictError, StorageError, is_process_alive, this_process
 from mvc_hooks.snapshot.memory import keep_from_children
 
@@ -59,7 +61,7 @@ class BranchLock:
             if _is_running(holder) or time.monotonic() > deadline_s:
                 raise ConflictError(
                     f"branch {branch!r} is being written by {_name(holder)}",
-                    hint="one checkpointer writes a branch: stop that run, or pass branch=...",
+                    hint=_advise(),
                 )
             if not has_told:
                 has_told = True
@@ -90,6 +92,20 @@ class BranchLock:
             self.descriptor = -1
 
     drop_in_child = release  # a forked child would hold the lock as long as it lives
+
+
+def _advise() -> str:
+    size = os.environ.get("WORLD_SIZE", "")
+    if (
+        size.isdigit()
+        and int(size) > 1
+        and not (distributed.is_available() and distributed.is_initialized())
+    ):
+        return (
+            f"this is one of {size} processes (WORLD_SIZE) that do not know each other yet: call "
+            "torch.distributed.init_process_group() before the checkpointer is made"
+        )
+    return "one checkpointer writes a branch: stop that run, or pass branch=..."
 
 
 def _is_running(holder: dict[str, object]) -> bool:

@@ -39,6 +39,10 @@ _HINT = (
     "every rank of a run has the same parts, and trains one model: wrap it in DistributedDataParallel, "
     "or shard it with fully_shard or parallelize_module"
 )
+_HINT_STAGES = (
+    "every rank of a run has the same parts, and trains one model; what has stages of a pipeline, each on ranks of its "
+    "own, is saved through mvc_hooks.dcp"
+)
 _HINT_OPTIMIZER = (
     "an optimizer that keeps the state of a parameter on one rank alone cannot be committed: use one that has "
     "all of it on every rank, or shard the model by fully_shard"
@@ -51,11 +55,15 @@ def check_replicas(ranks: Ranks, parts: Mapping[str, Part], state: Mapping[str, 
     seen: dict[tuple[str, str], tuple[int, bytes]] = {}
     for rank, found in enumerate(every):
         for name in {**every[0], **found}:
-            other, (place, digest) = 0, found.get(name, ("", b""))
-            if name in every[0] and name in found:
-                other, expected = seen.setdefault((name, place), (rank, digest))
-                if digest == expected:
-                    continue
+            if name not in every[0] or name not in found:
+                here, away = (0, rank) if name in every[0] else (rank, 0)
+                raise UnsupportedError(
+                    f"rank {here} has {name}, and rank {away} has not", hint=_HINT_STAGES
+                )
+            place, digest = found[name]
+            other, expected = seen.setdefault((name, place), (rank, digest))
+            if digest == expected:
+                continue
             is_split = name in {format_path(one.path) for one in _find_optimizers(parts)}
             raise UnsupportedError(
                 f"{name} differs between rank {other} and rank {rank}",

@@ -60,6 +60,15 @@ def test_two_in_one_process(tmp_path):
     BranchLock(tmp_path, "main").release()
 
 
+def test_processes_that_do_not_know_each_other_yet_are_told(tmp_path, monkeypatch):
+    lock = BranchLock(tmp_path, "main")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConflictError) as caught:
+        BranchLock(tmp_path, "main")
+    assert "init_process_group() before the checkpointer is made" in caught.value.hint
+    lock.release()
+
+
 def test_another_branch_is_fine(tmp_path):
     names = ["main", "Main/../x", "a/b", "a%2Fb", "\N{SNOWMAN}"]
     locks = [BranchLock(tmp_path, name) for name in names]
