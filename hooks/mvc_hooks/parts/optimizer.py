@@ -44,6 +44,7 @@ from mvc_hooks.parts.tree import (
     find_at,
     format_path,
     is_array,
+    is_sharded,
     locate,
     map_tensors,
     outline,
@@ -51,7 +52,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.tree import Steps
 
@@ -69,13 +70,23 @@ class OptimizerPart(Part):
         self, name: str, optimizer: Optimizer, names: Mapping[int, str] | None = None
     ) -> None:
         self._name = name
-        self._optimizer = optimizer
+        self._optimizer = self.optimizer = optimizer
         self.companion: OptimizerDetails = OptimizerDetails(name, optimizer, names or {})
+        self.placed: Mapping[tuple[object, object], Sequence[object]] = {}
+        """How stored state lies that is not sharded as its parameter, by index and name."""
         kind = type(optimizer)
         self._is_custom = (
             kind.state_dict is not Optimizer.state_dict
             or kind.load_state_dict is not Optimizer.load_state_dict
         )
+
+    def list_sharded(self) -> Iterator[tuple[tuple[object, object], Any, Any]]:
+        """Yield (index, name), DTensor and parameter of the state of every parameter that is a DTensor."""
+        for index, param in index_parameters(self._optimizer).items():
+            entry = self._optimizer.state.get(param) if is_sharded(param) else None
+            for name, value in entry.items() if isinstance(entry, dict) else ():
+                if is_sharded(value):
+                    yield (index, name), value, param
 
     def capture(self) -> dict[str, Any]:
         """Return ``state_dict()``, which makes nothing and steps nothing."""
@@ -125,12 +136,13 @@ class OptimizerPart(Part):
         return {"state": state, "param_groups": groups}
 
     def _add_shards(self, state: dict[Any, dict[Any, Any]], stored: Mapping[Any, Any]) -> None:
-        """Add a new DTensor for every other stored tensor that is sharded as its parameter is."""
+        """Add a new DTensor for every other stored tensor that is one because its parameter is."""
         params = self.companion.foresee_parameters()
         for key, entry in stored.items():
             for name, one in entry.items() if isinstance(entry, dict) else ():
                 if name not in state.get(key, ()) and _is_shard(params.get(key), name, one):
-                    state.setdefault(key, {})[name] = make_blank(params[key], one)
+                    blank = make_blank(params[key], one, self.placed.get((key, name)))
+                    state.setdefault(key, {})[name] = blank
 
     def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""

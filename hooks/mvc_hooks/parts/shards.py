@@ -16,15 +16,28 @@ from mvc import ArrayOutline, ConflictError
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+COPIED = "copied"
+"""How a placement is spelled that has the whole tensor on every rank."""
 
 
-def make_blank(like: torch.Tensor, stored: ArrayOutline) -> torch.Tensor:
-    """Return a new DTensor with the mesh, placements and shape of another, for a stored tensor.
+def make_blank(
+    like: Any, stored: ArrayOutline, placed: Sequence[object] | None = None
+) -> torch.Tensor:
+    """Return a new DTensor with the mesh and shape of another, for a stored tensor.
 
-    Only the part that is here takes memory.
+    It has the other's placements, too, if ``placed`` does not spell its own. Only the part that is
+    here takes memory.
     """
-    return torch.empty_like(like.detach(), dtype=getattr(torch, stored.dtype))
+    kind = getattr(torch, stored.dtype)
+    if placed is None:
+        return torch.empty_like(like.detach(), dtype=kind)
+    from torch.distributed.tensor import empty  # noqa: PLC0415  loaded, as there is a DTensor
+
+    return empty(
+        like.shape, dtype=kind, device_mesh=like.device_mesh, placements=_build_placements(placed)
+    )
 
 
 def fits_whole(tensor: Any, stored: object) -> bool:
@@ -70,40 +83,52 @@ def blank_shards(captured: Any, stored: Any) -> Any:
 
 
 def describe_sum(tensor: Any) -> dict[str, Any] | None:
-    """Return what is here of a DTensor that is still to be added up, and how; None for any other.
-
-    The placement along each dimension of the mesh is the dimension of the tensor that is sharded
-    there, ``copied``, or how the summands become one.
-    """
+    """Return what is here of a DTensor that is still to be added up, and how; None for any other."""
     if not is_sharded(tensor) or not any(one.is_partial() for one in tensor.placements):
         return None
-    placed = [_spell(one) for one in tensor.placements]
+    placed = spell_placements(tensor)
     if None in placed:
         return None  # it will be refused by its path
     return {"here": to_local(tensor.detach()), "placed": placed}
 
 
+def spell_placements(tensor: Any) -> list[int | str | None]:
+    """Return how a DTensor lies along each dimension of its mesh; None for a way without a word.
+
+    The dimension of the tensor that is sharded there, ``copied``, or how the summands become one.
+    """
+    return [_spell(one) for one in tensor.placements]
+
+
 def _spell(placement: Any) -> int | str | None:
     kind = type(placement).__name__
     known = {"Shard": "dim", "Partial": "reduce_op"}
-    return "copied" if kind == "Replicate" else getattr(placement, known.get(kind, ""), None)
+    return COPIED if kind == "Replicate" else getattr(placement, known.get(kind, ""), None)
+
+
+def _build_placements(spelled: Iterable[object]) -> list[Any]:
+    return [_build(one) for one in spelled]
+
+
+def _build(spelled: object) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: PLC0415  as above
+
+    if spelled == COPIED:
+        return Replicate()
+    return Shard(spelled) if isinstance(spelled, int) else Partial(str(spelled))
 
 
 def build_sum(param: torch.Tensor, stored: dict[str, Any]) -> torch.Tensor:
     """Return the gradient of a parameter that ``describe_sum`` described."""
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard  # noqa: PLC0415  loaded, as the parameter is one
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415  loaded, as the parameter is one
 
     mesh = getattr(param, "device_mesh", None)
     if mesh is None or mesh.ndim != len(stored["placed"]):
         raise ConflictError("gradients were summed up over another mesh")
-    placements = [
-        Replicate() if one == "copied" else Shard(one) if isinstance(one, int) else Partial(one)
-        for one in stored["placed"]
-    ]
     return DTensor.from_local(
         stored["here"].to(to_local(param).device),
         mesh,
-        placements,
+        _build_placements(stored["placed"]),
         run_check=False,
         shape=param.shape,
         stride=param.stride(),

@@ -25,6 +25,7 @@ from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.reach import find_reachable
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items
 from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
+from mvc_hooks.ranks.placed import describe_placed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -65,11 +66,14 @@ class OwnParts:
         """Take the parts, and top-level names that rank 0 alone has to commit."""
         self._extras = tuple(extras)
         self._modules: list[tuple[Steps, ModulePart]] = []
+        self.optimizers: dict[Steps, OptimizerPart] = {}
         self.parts: dict[Steps, Part] = {}
         shared: set[object] = set()
         for entry in flatten_parts(parts):
             if isinstance(entry.part, ModulePart):
                 self._modules.append((entry.path, entry.part))
+            elif isinstance(entry.part, OptimizerPart):
+                self.optimizers[entry.path] = entry.part
             is_same = isinstance(entry.part, (ModulePart, OptimizerPart)) or _is_same(entry.part)
             if is_same or entry.path[0] == DETAILS:
                 shared.add(entry.path[0])
@@ -120,7 +124,8 @@ class OwnParts:
         if list(map(id, self._loaders)) != list(map(id, loaders)):
             self._loaders = loaders
             self._split = [list(path) for path, part in self.parts.items() if splits_data(part)]
-        return {"size": size, **({"split": self._split} if self._split else {})}
+        found = {"split": self._split, "placed": describe_placed(self.optimizers)}
+        return {"size": size, **{name: value for name, value in found.items() if value}}
 
 
 def splits_data(part: Part) -> bool:

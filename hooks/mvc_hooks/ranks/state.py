@@ -8,6 +8,7 @@ from mvc import ConflictError
 from mvc_hooks.parts.sources import StateSource
 from mvc_hooks.ranks.own import OwnParts, RankView
 from mvc_hooks.ranks.pieces import RANKS
+from mvc_hooks.ranks.placed import expect_placed
 from mvc_hooks.ranks.replicas import check_replicas, find_difference
 from mvc_hooks.ranks.stored import RankSource
 from mvc_hooks.ranks.topology import Loss, count_ranks, explain, find_losses, has_folder
@@ -73,7 +74,10 @@ class RankState:
             self._check(losses, stored, allow)
             missing = {str(one.path[0]) for one in losses if rank in one.ranks and one.is_missing}
             unknown = missing & self._own.names
-        if outline.get(RANKS) is None:
+        told = outline.get(RANKS)
+        placed = told.get("placed") if isinstance(told, dict) else None
+        expect_placed(placed, self._own.optimizers)
+        if told is None:
             return source, unknown
         is_known = type(stored) is int and rank < stored
         folder = f"{RANKS}/{rank}"

@@ -721,6 +721,15 @@ def tp_sequence_sgd(rank, size):
     return simple(model, optimizer, 0)
 
 
+@sharded("tp-sequence-muon")
+def tp_sequence_muon(rank, size):
+    """The momentum of an embedding is whole on every rank, its parameter is not; Muon sees the difference."""
+    model = over_tensors(Net(), init_device_mesh("cpu", (size,)), sequence=True)
+    for name, param in model.named_parameters():
+        param.requires_grad_(name == "table.weight")
+    return simple(model, torch.optim.Muon([model.table.weight], lr=0.05), 0)
+
+
 @sharded("tp-accumulation")
 def tp_accumulation(rank, size):
     """Gradients are added up over three steps of the run."""
