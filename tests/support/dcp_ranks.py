@@ -150,6 +150,33 @@ def load(path, rank, size, *, revision="HEAD", only=False, **options):
 
 
 @rank_of_run
+def save_on_machines(path, rank, size, *, machines, times=1):
+    """Save where each machine has a folder of its own; return the commits, or what was said."""
+    path = path.parent.parent / machines[rank]
+    commits = []
+    for _ in range(times):
+        writer = MvcWriter(path, message="of machines")
+        try:
+            saved = dcp.save(make_state(size), storage_writer=writer)
+        except dcp.api.CheckpointException as error:
+            return str(error)
+        commits.append(saved.storage_meta.save_id)
+    return commits
+
+
+@rank_of_run
+def load_on_machines(path, rank, size, *, machines, revision="HEAD"):
+    target = empty(make_state(size))
+    target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
+    reader = MvcReader(path.parent.parent / machines[rank], revision)
+    dcp.load(target, storage_reader=reader)
+    return [
+        str(reader.read_metadata().storage_meta.save_id),
+        list(differ(make_state(size), target)),
+    ]
+
+
+@rank_of_run
 def save_streams(path, rank, size):
     """Save and load through an extension; return what differs."""
     writer = MvcWriter(path, branch="streams", _extensions=[Turning()])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed
 
 from mvc import StorageError
+from mvc_hooks.dcp.nodes import Marks
 from mvc_hooks.dcp.plans import (
     Presence,
     RankPlan,
@@ -30,6 +31,8 @@ from mvc_hooks.writer.place import Place, open_place
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mvc_hooks.dcp.targets import Target
+
 _NOWHERE = Address((), 0, "", "", "")
 # All ranks begin a save at once, and copy what they have. One that failed before may never come.
 _PATIENCE_S = 120.0
@@ -45,6 +48,7 @@ class Meeting:
         self._mesh: Mesh | None = None
         self._turn = self._exchanges = 0
         self._sentry: Sentry | None = None
+        self._marks = Marks()
 
     def post(self, tell: Callable[[Any, BaseException], object]) -> None:
         """Have it told if the save of this thread fails before its writer is asked to write."""
@@ -57,9 +61,11 @@ class Meeting:
         if sentry is not None:
             sentry.relieve()
 
-    def attend(self) -> Presence:
+    def attend(self, rank: int, target: Target) -> Presence:
         """Return what the other ranks have to know of this one."""
-        return Presence(self._turn + 1, self.address)
+        address = self.address
+        is_read = rank == 0 and distributed.is_initialized() and distributed.get_world_size() > 1
+        return Presence(self._turn + 1, address, self._marks.describe(target) if is_read else None)
 
     @property
     def address(self) -> Address:
@@ -69,6 +75,7 @@ class Meeting:
         with self._lock:
             if os.getpid() != self._owner:  # forked: what is open is the parent's
                 self._place, self._mesh, self._owner = None, None, os.getpid()
+                self._forked, self._marks = self._marks, Marks()
             if self._place is None:
                 self._place = open_place()
                 atexit.register(self.close)
@@ -117,6 +124,7 @@ class Meeting:
         if self._place is not None:
             self._place.close()
         self._place = self._mesh = None
+        self._marks.close()
 
 
 meeting = Meeting()

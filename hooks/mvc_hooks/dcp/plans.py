@@ -13,7 +13,8 @@ import msgspec
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 
 from mvc import UnsupportedError
-from mvc_hooks.writer.crew import Address  # noqa: TC001  msgspec needs it
+from mvc_hooks.dcp.nodes import Home  # noqa: TC001  msgspec needs it
+from mvc_hooks.writer.crew import Address  # noqa: TC001  as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,13 +56,18 @@ class SharedPlan(msgspec.Struct, frozen=True, array_like=True):
     objects: tuple[ObjectWords, ...]
     spreads: tuple[tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...], ...]
     addresses: tuple[Address, ...]
+    home: Home | None = None
 
 
 class Presence(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank says of itself: the number that its next save has at least, and where it is reached."""
+    """What a rank says of itself: the number that its next save has at least, and where it is reached.
+
+    Rank 0 says ``home`` as well, if there are others.
+    """
 
     turn: int
     address: Address
+    home: Home | None = None
 
 
 class RankTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -147,7 +153,8 @@ def join_plans(plans: Sequence[RankPlan], root: str | None) -> SharedPlan:
         words.append(TensorWords(order[name], name, path, one.dtype, one.shape, number))
     turn = max(plan.presence.turn for plan in plans)
     addresses = tuple(plan.presence.address for plan in plans)
-    return SharedPlan(turn, tuple(words), tuple(objects.values()), tuple(spreads), addresses)
+    home = plans[0].presence.home
+    return SharedPlan(turn, tuple(words), tuple(objects.values()), tuple(spreads), addresses, home)
 
 
 def _order_names(plans: Sequence[RankPlan]) -> tuple[dict[str, int], int]:

@@ -14,6 +14,7 @@ from torch.futures import Future
 from mvc import ConflictError, UsageError
 from mvc_hooks.dcp.contents import CommitPlaces, describe_commit
 from mvc_hooks.dcp.filling import Filler
+from mvc_hooks.dcp.nodes import prepare_load
 from mvc_hooks.dcp.objects import pack_object
 from mvc_hooks.dcp.targets import Target, is_target
 
@@ -74,6 +75,7 @@ class MvcReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  as the protocol has it
         """Return the names, types and shapes of a commit's values; no tensor is read."""
+        prepare_load(self._target)
         with self._target.open() as repo:
             commit = self._target.resolve(repo)
             metadata = describe_commit(repo, commit, root=self._root, paths=self._paths)

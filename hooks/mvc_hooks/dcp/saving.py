@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from mvc import SpreadTensor, StorageError, UnsupportedError, layout_state, parse_stored_share
 from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.names import nest
+from mvc_hooks.dcp.nodes import open_home
 from mvc_hooks.dcp.objects import unpack_object
 from mvc_hooks.dcp.streams import STREAMS, make_stream
 from mvc_hooks.snapshot.copying import copy_layout
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from mvc_hooks.dcp.plans import ObjectWords, SharedPlan, TensorWords
     from mvc_hooks.dcp.targets import Target
     from mvc_hooks.writer.mesh import Mesh
+
+log = logging.getLogger("mvc_hooks")
 
 _EXTRA_STATE = "_extra_state"  # torch's name for what a module adds to its state_dict
 
@@ -129,7 +133,13 @@ def save_alone(target: Target, words: CommitWords, data: LocalData) -> str:
     with target.open(is_made=True) as repo:
         state = data.make_streams() if data.extensions else _gather(data)
         result = repo.commit_state(state, delta=words.delta, **words.spell(target))
+    _warn_unsent(result.commit, result.unsent)
     return str(result.commit)
+
+
+def _warn_unsent(commit: str, unsent: str | None) -> None:
+    if unsent is not None:
+        log.warning("commit %s is here, but not on the store: %s", commit[:10], unsent)
 
 
 def _gather(data: LocalData) -> dict[str, Any]:
@@ -203,17 +213,19 @@ class _Together:
         memory = SharedMemory(layout.size_bytes)
         try:
             copy_layout(layout, memory).wait()
-            with self._target.open() as repo:
-                return self._share(repo, layout, memory)
+            repo, sends = open_home(self._target, data.rank, data.shared.home)
+            with repo:
+                return self._share(repo, layout, memory, sends=sends)
         finally:
             memory.close()
 
-    def _share(self, repo: Repo, layout: StateLayout, memory: SharedMemory) -> str:
+    def _share(self, repo: Repo, layout: StateLayout, memory: SharedMemory, *, sends: bool) -> str:
         share = repo.open_share(memory.view(0, layout.size_bytes), layout.form or b"")
         branch, step = self._target.place, self._words.find_step(self._target)
         join = Join(self._turn, step or 0, branch or "", share.digest)
         peers = self._mesh.bring(Offer(join, share, memory.descriptor, layout.size_bytes))
-        with repo.store_share(share, peers, branch=branch, delta=self._words.delta) as stored:
+        delta = self._words.delta
+        with repo.store_share(share, peers, branch=branch, delta=delta, send=sends) as stored:
             if self._mesh.leader is not None:
                 return self._commit(repo, share, stored)
             return self._finish(stored)
@@ -224,6 +236,7 @@ class _Together:
         others = [parse_stored_share(bytes(one)) for one in leader.collect(self._turn)]
         result = repo.commit_shares(share, [stored, *others], **self._words.spell(self._target))
         leader.settle(Answer(self._turn, result.commit), is_final=True)
+        _warn_unsent(result.commit, result.unsent)
         return str(result.commit)
 
     def _finish(self, stored: StoredShare) -> str:

@@ -58,16 +58,21 @@ class Target:
         found = None if self.name is None else _STEP.fullmatch(self.name)
         return None if found is None else int(found[1])
 
-    def open(self, *, is_made: bool = False) -> Repo:
-        """Open the repository; if it ``is_made``, one that is missing is."""
+    @property
+    def path(self) -> str:
+        """The folder of the repository; UsageError if none is named."""
         if self.repository is None:
             raise UsageError(
                 "no repository is named",
                 hint='MvcWriter("runs/gpt"), or a checkpoint_id that is one',
             )
-        if is_made and not _is_repository(self.repository):
-            Repo.init(self.repository).close()
-        return Repo.open(self.repository, identity=self.identity)
+        return self.repository
+
+    def open(self, *, is_made: bool = False) -> Repo:
+        """Open the repository; if it ``is_made``, one that is missing is."""
+        if is_made and not _is_repository(self.path):
+            Repo.init(self.path).close()
+        return Repo.open(self.path, identity=self.identity)
 
     def resolve(self, repo: Repo) -> str:
         """Return the commit that a target to load from means: its name as a revision, or its step."""

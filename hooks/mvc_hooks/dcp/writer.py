@@ -125,7 +125,8 @@ class MvcWriter(StorageWriter):
         """Say where the other ranks reach this one."""
         if self._use_collectives and distributed.is_initialized():
             meeting.post(partial(_give_up, self._rank))
-        return replace(plan, storage_data=encode_plan(meeting.attend()))
+        presence = meeting.attend(self._rank, self._target)
+        return replace(plan, storage_data=encode_plan(presence))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Tell every rank what all of them save."""

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mvc_hooks")
 
-_STORE, _CHUNK_BYTES = "mvc.store", "mvc.chunkbytes"
+STORE, _CHUNK_BYTES = "mvc.store", "mvc.chunkbytes"
 _MADE = ("url", "content", "fetch")
 """Settings of a remote that are there as soon as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
+class Store:
     """The store that has the content of a repository, and the settings that another one needs for it."""
 
     name: str
@@ -38,11 +38,11 @@ class _Store:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """What a rank finds at its path; ``is_new``: nothing, or a repository without anything in it."""
 
     is_new: bool
-    store: _Store | None = None
+    store: Store | None = None
 
 
 def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, bool]:
@@ -54,13 +54,13 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
     """
     if ranks.is_alone:
         return Repo.init(path), False
-    seen = ranks.exchange(ranks.together(lambda: _look(path)))
-    made = [ranks.on_first(lambda: _make(path, _find_store(seen)))]
-    store = ranks.ask_first(lambda: _look(path).store)
+    seen = ranks.exchange(ranks.together(lambda: look(path)))
+    made = [ranks.on_first(lambda: make_repository(path, _find_store(seen)))]
+    store = ranks.ask_first(lambda: look(path).store)
     if store is not None:  # by now those that share rank 0's folder see it
-        seen = ranks.exchange(ranks.together(lambda: _look(path)))
+        seen = ranks.exchange(ranks.together(lambda: look(path)))
         made += [
-            ranks.together(partial(_make, path, store if rank == ranks.rank else None))
+            ranks.together(partial(make_repository, path, store if rank == ranks.rank else None))
             for rank in range(1, ranks.size)  # in turn, for several may be on one machine
             if seen[rank].is_new
         ]
@@ -74,17 +74,18 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
     return repo, choose_senders(found)[ranks.rank]
 
 
-def _look(path: str | os.PathLike[str]) -> _Seen:
+def look(path: str | os.PathLike[str]) -> Seen:
+    """Return what is at a path."""
     try:
         repo = Repo.open(path)
     except RepositoryNotFoundError:
-        return _Seen(is_new=True)
+        return Seen(is_new=True)
     if repo.worktree != Path(path).resolve():  # the repository of a folder above
-        return _Seen(is_new=True)
+        return Seen(is_new=True)
     config, remotes = repo.config(), repo.remotes()
-    name = config.get(_STORE)
+    name = config.get(STORE)
     if name is None or name not in remotes:
-        return _Seen(not remotes and not repo.branches())
+        return Seen(not remotes and not repo.branches())
     url, content = remotes[name].url, remotes[name].content
     start = f"remote.{name}."
     settings = {
@@ -92,25 +93,25 @@ def _look(path: str | os.PathLike[str]) -> _Seen:
         for key, value in config.items()
         if key == _CHUNK_BYTES or (key.startswith(start) and key.removeprefix(start) not in _MADE)
     }
-    store = _Store(name, str(url), None if content is None else str(content), settings)
-    return _Seen(is_new=False, store=store)
+    store = Store(name, str(url), None if content is None else str(content), settings)
+    return Seen(is_new=False, store=store)
 
 
-def _find_store(seen: list[_Seen]) -> _Store | None:
+def _find_store(seen: list[Seen]) -> Store | None:
     """Return the store that rank 0 has to go on with: that of another rank, if it has nothing itself."""
     found = (one.store for one in seen if one.store is not None)
     return next(found, None) if seen[0].is_new else None
 
 
-def _make(path: str | os.PathLike[str], store: _Store | None) -> str | None:
+def make_repository(path: str | os.PathLike[str], store: Store | None) -> str | None:
     """Create a repository for a store, unless there is one with anything in it; return what was done."""
-    if store is None or not _look(path).is_new:
+    if store is None or not look(path).is_new:
         return None
     repo = Repo.init(path)
     repo.add_remote(store.name, store.url, store.content_url)
     for key, value in store.settings.items():
         repo.set_config(key, value)
-    repo.set_config(_STORE, store.name)
+    repo.set_config(STORE, store.name)
     return f"a new repository in {repo.worktree}, for what is on {store.url}"
 
 
