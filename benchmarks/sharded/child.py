@@ -46,14 +46,15 @@ def measure_saves(way: str, folder: Path, state_mb: int, rounds: int) -> dict[st
 
 
 def measure_load(way: str, folder: Path, state_mb: int, rounds: int) -> dict[str, object]:
-    """Return seconds of bringing the last save back."""
+    """Return seconds until the last save is back."""
     seconds = []
     for _ in range(rounds):
         run = Run(state_mb)
         distributed.barrier()
         began_s = time.perf_counter()
-        load(run, folder, way)
+        close = load(run, folder, way)
         seconds.append(slowest(time.perf_counter() - began_s))
+        close()
     return {"load": seconds}
 
 

@@ -77,11 +77,12 @@ def main() -> None:
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         begin(run, way, folder, times)
         return
-    load(run, folder, way)
+    close = load(run, folder, way)
     times.note("load")
     run.step()
     distributed.barrier()
     times.note("step")
+    close()
 
 
 if __name__ == "__main__":

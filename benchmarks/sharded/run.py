@@ -156,23 +156,16 @@ WAYS: dict[str, Callable[[Run, Path], Way]] = {
 }
 
 
-def load(run: Run, folder: Path, way: str) -> None:
-    """Bring back what a way has saved last, on any number of processes."""
+def load(run: Run, folder: Path, way: str) -> Callable[[], None]:
+    """Bring back what a way has saved last, on any number of processes; return what ends the way."""
     if way == "mvc":
-        Checkpointer(
-            folder,
-            model=run.model,
-            optimizer=run.optimizer,
-            every=None,
-            detectors=(),
-            allow=["ranks"],
-        ).close()
-        return
+        return Mvc(run, folder).close
     places = sorted(folder.iterdir(), key=lambda place: int(place.name))
     run.step()  # torch loads into an optimizer that has its state
     states = run.states()
     dcp.load(states, checkpoint_id=places[-1])
     run.take(states)
+    return lambda: None
 
 
 def time_memmove(run: Run) -> float:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
+    from mvc_hooks.writer.crew import Address
+    from mvc_hooks.writer.place import Place
 
 _LOOKS = (2, 3, 10, 100, 1000)
 """Steps of this process after which to look for state that no part covers."""
@@ -240,8 +242,8 @@ class Checkpointer(StepRun):
         threads, ranks = self._settings.writer_threads, self._ranks
         crew = place = None
         if not ranks.is_alone:
-            place = ranks.together(open_place)
-            crew = Crew(ranks.rank, tuple(ranks.exchange(place.address)))
+            place, addresses = ranks.meet(_open_place)
+            crew = Crew(ranks.rank, tuple(addresses))
             if threads is None:  # the writers of a machine share its cores
                 here = [one.node for one in crew.addresses].count(place.address.node)
                 threads = max(1, (os.cpu_count() or 1) // here)
@@ -592,6 +594,11 @@ class Checkpointer(StepRun):
 
 
 _OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+def _open_place() -> tuple[Place, Address]:
+    place = open_place()
+    return place, place.address
 
 
 def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:

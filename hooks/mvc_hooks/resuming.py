@@ -93,19 +93,21 @@ class Resuming:
                 found = restore_first(self.ranks, commits, restore, failures, mend=self._mend)
             if found is None:
                 raise _give_up(failures)
-            tier, is_done = self._name_tier(memory), True
+            commit, changes = found
+            given, every = zip(*self.ranks.exchange((memory.tell(), changes)), strict=True)
+            is_done = True
         finally:
             memory.close(is_done=is_done)
-        commit, changes = found
         step = self.run.counters.step
+        self.log.doubt(name_lies(given))
         facts = dict[str, str]()
         if failures:
             facts = self.ranks.ask_first(partial(self._leave, commit, failures))
         if self.ranks.is_first:  # the other ranks mark no commit
             self.judge.note_commit(step, commit)
         seconds = time.perf_counter() - started_s
-        self.log.resume(step, commit, seconds, changes, tier=tier)
-        return Resumed(commit, self.ranks.share(changes), facts)
+        self.log.resume(step, commit, seconds, changes, tier=name_tiers(given))
+        return Resumed(commit, every[0], facts)
 
     def _walk(self, tip: str) -> Iterator[str]:
         """Yield the tip, and then the commits of steps before it, newest first."""
@@ -142,12 +144,6 @@ class Resuming:
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
         return list(compare_environments(stored.environment, run.environment))
-
-    def _name_tier(self, memory: Memory) -> str:
-        """Return where the state came from, in words, and tell which memory was wrong."""
-        given = self.ranks.exchange(memory.tell())
-        self.log.doubt(name_lies(given))
-        return name_tiers(given)
 
     # What is damaged.
 

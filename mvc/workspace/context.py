@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Identity
     from mvc.ids import ChunkId, GitId
     from mvc.storage.protocol import Storage
+    from mvc.workspace.digests import Digests
     from mvc.workspace.kept import Kept
     from mvc.workspace.notebook import Notebook, NoteKind
 
@@ -160,6 +161,13 @@ class Context:
         from mvc.workspace.kept import FILE_NAME, Kept  # noqa: PLC0415  few commands need it
 
         return Kept(self.git_dir / FILE_NAME)
+
+    @cached_property
+    def digests(self) -> Digests:
+        """Hashes of parts that were read."""
+        from mvc.workspace.digests import Digests  # noqa: PLC0415  as above
+
+        return Digests()
 
     def notebook(self, kind: NoteKind[_Entry]) -> Notebook[_Entry]:
         """Return the Git notes of a kind; the same object each time."""

@@ -68,7 +68,10 @@ def read_part(
 
     def take(index: int, chunk: memoryview) -> None:
         run = runs[index]
-        part.take(run, chunk, target[run.part_offset : run.part_offset + run.part_bytes])
+        mine = target[run.part_offset : run.part_offset + run.part_bytes]
+        part.take(run, chunk, mine)
+        if not run.is_whole:
+            context.digests.note((stored.chunks[run.number], part, run), mine)
 
     read_runs(context, [StoredRun(tensor.path, stored, run) for run in runs], take)
 
@@ -89,7 +92,8 @@ def find_different_parts(
 ) -> tuple[dict[Place, set[int]], Counter[Place]]:
     """Return place → numbers of the chunks that differ, and how many chunks each part meets.
 
-    A chunk that a part has whole is compared by its hash; of others what is stored is read.
+    A chunk that a part has whole is compared by its hash. So is what it has of others if it was read from
+    there before; else what is stored is read.
     """
     whole: list[LiveChunk[Place]] = []
     others: list[tuple[LivePart, StoredRun]] = []
@@ -101,8 +105,13 @@ def find_different_parts(
                 wanted = one.stored.chunks[run.number]
                 live = (one.source, run.part_offset, run.size_bytes)
                 whole.append(LiveChunk(*live, wanted, one.place, run.number))
-            else:
+                continue
+            digest = context.digests.take((one.stored.chunks[run.number], one.part, run))
+            if digest is None:
                 others.append((one, StoredRun(one.place[0], one.stored, run)))
+            else:
+                live = (one.source, run.part_offset, run.part_bytes)
+                whole.append(LiveChunk(*live, digest, one.place, run.number))
     wrong = find_different(whole, threads=context.store.threads)
 
     def take(index: int, chunk: memoryview) -> None:

@@ -115,6 +115,21 @@ def test_only_the_chunks_of_a_rank_are_read(stored, on_rank, reads):
     assert counts == {"row": 0, "hybrid": 0, "twice": 1, "column": 6, "copied": 0}
 
 
+def test_what_was_filled_is_compared_without_a_second_read(stored, on_rank, reads):
+    wanted = place(make_whole(), on_rank(3))
+    for changed in (None, "column", "twice"):
+        into = blank(wanted)
+        stored.load_state(into={"model": into})
+        if changed is not None:
+            local(into[changed]).view(-1)[0] += 1
+        reads.clear()
+        lines = stored.verify_state({"model": into, "step": 3}, "HEAD").differences
+        assert [line.split("'")[1] for line in lines] == ([] if changed is None else [changed])
+        assert not reads
+    assert not stored.verify_state({"model": wanted, "step": 3}, "HEAD").differences
+    assert reads, "what is known is used once"
+
+
 def test_a_rank_of_four_reads_a_quarter(chunked, on_rank, reads):
     whole = torch.randn(512, 64)  # 32 chunks
     chunked.commit_state({"whole": whole}, message="x")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _Value = TypeVar("_Value")
+_Told = TypeVar("_Told")
 
 
 class Ranks:
@@ -86,7 +87,12 @@ class Ranks:
 
     def ask_first(self, compute: Callable[[], _Value]) -> _Value:
         """Compute on rank 0, and return the result, or raise the error, on every rank."""
-        return cast("_Value", self.share(self.on_first(compute)))
+        if self.is_alone:
+            return compute()
+        value, error = _try(compute) if self.is_first else (None, None)
+        value, said = self.share((value, None if error is None else _describe(error)))
+        _raise(error, said)
+        return cast("_Value", value)
 
     def attempt(self, compute: Callable[[], _Value]) -> tuple[_Value, dict[int, MvcError]]:
         """Compute on every rank; return the result, and the errors by rank, alike on every rank.
@@ -102,12 +108,23 @@ class Ranks:
 
     def together(self, compute: Callable[[], _Value]) -> _Value:
         """Compute on every rank; an error on one is raised on every rank."""
+        return self.meet(lambda: (compute(), None))[0]
+
+    def ask_all(self, compute: Callable[[], _Value]) -> list[_Value]:
+        """Compute on every rank, and return all results on every rank; an error on one is raised on all."""
+        return self.meet(lambda: (None, compute()))[1]
+
+    def meet(self, compute: Callable[[], tuple[_Value, _Told]]) -> tuple[_Value, list[_Told]]:
+        """Compute on every rank something for itself, and what it tells all; an error on one is raised on all."""
         if self.is_alone:
-            return compute()
-        value, error = _try(compute)
-        said = self.exchange(None if error is None else _describe(error))
-        _raise(error, next((one for one in said if one is not None), None))
-        return cast("_Value", value)
+            value, told = compute()
+            return value, [told]
+        found, error = _try(compute)
+        said = None if error is None else _describe(error)
+        answers = self.exchange((None if found is None else found[1], said))
+        _raise(error, next((said for _, said in answers if said is not None), None))
+        assert found is not None
+        return found[0], [one for one, _ in answers]
 
 
 def find_backends() -> dict[str, str]:

@@ -18,6 +18,7 @@ from mvc import Repo, RepositoryNotFoundError, StorageError, choose_senders
 if TYPE_CHECKING:
     import os
 
+    from mvc import Whereabouts
     from mvc_hooks.ranks.group import Ranks
 
 log = logging.getLogger("mvc_hooks")
@@ -54,23 +55,28 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
     """
     if ranks.is_alone:
         return Repo.init(path), False
-    seen = ranks.exchange(ranks.together(lambda: look(path)))
-    made = [ranks.on_first(lambda: make_repository(path, _find_store(seen)))]
-    store = ranks.ask_first(lambda: look(path).store)
+    seen = ranks.ask_all(lambda: look(path))
+    first, store = ranks.ask_first(
+        lambda: (make_repository(path, _find_store(seen)), look(path).store)
+    )
+    made = [first if ranks.is_first else None]
     if store is not None:  # by now those that share rank 0's folder see it
-        seen = ranks.exchange(ranks.together(lambda: look(path)))
+        seen = ranks.ask_all(lambda: look(path))
         made += [
             ranks.together(partial(make_repository, path, store if rank == ranks.rank else None))
             for rank in range(1, ranks.size)  # in turn, for several may be on one machine
             if seen[rank].is_new
         ]
-    ranks.on_first(lambda: Repo.init(path))
-    repo = ranks.together(lambda: Repo.init(path))
-    for line in ranks.merge(filter(None, made)):
-        log.info("%s", line)
+        for line in ranks.merge(filter(None, made)):
+            log.info("%s", line)
+
+    def open_there(mark: str) -> tuple[Repo, Whereabouts]:
+        repo = Repo.init(path)
+        return repo, repo.look_for_mark(mark)
+
     with contextlib.ExitStack() as until:
-        mark = ranks.ask_first(lambda: until.enter_context(repo.leave_mark()))
-        found = ranks.exchange(ranks.together(lambda: repo.look_for_mark(mark)))
+        mark = ranks.ask_first(lambda: until.enter_context(Repo.init(path).leave_mark()))
+        repo, found = ranks.meet(lambda: open_there(mark))
     return repo, choose_senders(found)[ranks.rank]
 
 

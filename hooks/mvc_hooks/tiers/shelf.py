@@ -26,7 +26,7 @@ from mvc_hooks.lingering import has_room
 from mvc_hooks.writer.place import name_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mvc import Repo
     from mvc_hooks.ranks.group import Ranks
@@ -49,7 +49,7 @@ class Shelf:
     def __init__(self, descriptor: int, places: int = _PLACES) -> None:
         """Map a shelf, whose descriptor is this one's from now on; another process needs one of its own."""
         self._descriptor, self._places = descriptor, places
-        self._map = mmap.mmap(descriptor, size_shelf(places))
+        self._map = mmap.mmap(descriptor, _HEAD_BYTES)
         head = np.frombuffer(self._map, np.uint8, _HEAD_BYTES)
         self._came = head[_MARK_BYTES : _MARK_BYTES + 8].view(np.uint64)
         tables = head[_MARK_BYTES + 8 :]
@@ -57,7 +57,6 @@ class Shelf:
         self._sizes = tables[8 * places : 16 * places].view(np.uint64)
         ids = tables[16 * places : (16 + _ID_BYTES) * places]
         self._ids = ids.view(np.uint64).reshape(places, _ID_BYTES // 8)
-        self._chunks = memoryview(self._map)[_HEAD_BYTES:]
 
     def fill(self, chunk: bytes, plain: memoryview, *, waits: bool = True) -> bool | None:
         """Fill a buffer with a chunk that is on the shelf, or claim it (see ``mvc.Nearby``)."""
@@ -92,9 +91,9 @@ class Shelf:
         for place in found.tolist():
             count = self._counts[place]
             if count and self._sizes[place] == len(plain):
-                start = place * _PLACE_BYTES
-                plain[:] = self._chunks[start : start + len(plain)]
-                if self._counts[place] == count:
+                # Read and written, not mapped: a first touch of each page would cost more than the copy.
+                size_bytes = os.preadv(self._descriptor, [plain], _find_start(place))
+                if size_bytes == len(plain) and self._counts[place] == count:
                     return True
         return False
 
@@ -104,8 +103,8 @@ class Shelf:
             self._came[0] = count
         place = count % self._places
         self._counts[place] = 0
-        start = place * _PLACE_BYTES
-        self._chunks[start : start + len(plain)] = plain
+        if os.pwrite(self._descriptor, plain, _find_start(place)) != len(plain):
+            return
         self._ids[place], self._sizes[place] = np.frombuffer(chunk, np.uint64), len(plain)
         self._counts[place] = count
 
@@ -148,25 +147,26 @@ class _Offer(NamedTuple):
 @contextlib.contextmanager
 def sharing_reads(repo: Repo, ranks: Ranks) -> Iterator[None]:
     """Meanwhile, let the ranks of a machine read each chunk once; all ranks have to call this."""
-    shelf = None if ranks.is_alone else _meet(ranks)
-    if shelf is None:
+    if ranks.is_alone:
         yield
         return
-    with contextlib.closing(shelf), repo.reading_nearby(shelf):
-        yield
-
-
-def _meet(ranks: Ranks) -> Shelf | None:
-    """Return the shelf of the first rank on this machine, if there are others here."""
     mine = _make_offer()
-    try:
-        offers: list[_Offer] = ranks.exchange(mine)
-        here = [one for one in offers if one.node == mine.node]
-        descriptor = -1 if len(here) == 1 else _open(here[0])
-        ranks.exchange(None)  # by now all have opened it
+    try:  # until the end, for another rank may open it late
+        shelf = _find_shelf(mine, ranks.exchange(mine))
+        if shelf is None:
+            yield
+            return
+        with contextlib.closing(shelf), repo.reading_nearby(shelf):
+            yield
     finally:
         if mine.descriptor >= 0:
             os.close(mine.descriptor)
+
+
+def _find_shelf(mine: _Offer, offers: Sequence[_Offer]) -> Shelf | None:
+    """Return the shelf of the first rank on this machine, if there are others here."""
+    here = [one for one in offers if one.node == mine.node]
+    descriptor = -1 if len(here) == 1 else _open(here[0])
     return None if descriptor < 0 else Shelf(descriptor)
 
 
@@ -197,6 +197,10 @@ def _open(offer: _Offer) -> int:
 def size_shelf(places: int = _PLACES) -> int:
     """Return the length of a shelf."""
     return _HEAD_BYTES + places * _PLACE_BYTES
+
+
+def _find_start(place: int) -> int:
+    return _HEAD_BYTES + place * _PLACE_BYTES
 
 
 def _number_byte(chunk: bytes) -> int:
