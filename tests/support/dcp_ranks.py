@@ -124,6 +124,25 @@ def save(path, rank, size, *, branch="main", times=1, only=False, **options):
 
 
 @rank_of_run
+def save_in_groups(path, rank, size):
+    """Save what all have, told by the last rank, and what a group has; return the commits."""
+    path, mesh = path.parent.parent, init_device_mesh("cpu", (size,))
+    state = {"w": distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0)])}
+    writer = MvcWriter(path / "told-by-the-last")
+    saved = dcp.save_state_dict(state, writer, coordinator_rank=size - 1)
+    commits = [saved.storage_meta.save_id]
+    groups = [list(range(1, size)), [0]]
+    for members in groups:
+        group = distributed.new_group(members)
+        if rank in members:
+            state = {"of": torch.tensor(members)}
+            writer = MvcWriter(path / f"group-{len(members)}")
+            saved = dcp.save(state, storage_writer=writer, process_group=group)
+            commits.append(saved.storage_meta.save_id)
+    return commits
+
+
+@rank_of_run
 def save_cached(path, rank, size):
     """Save with plans that DCP keeps: all new, all known, and one rank's new."""
     state, commits = make_state(size), []

@@ -8,8 +8,6 @@ also before a load, for which rank 0 says in the store of the process group whic
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -21,8 +19,6 @@ from mvc import NotFoundError, RepositoryNotFoundError, Whereabouts, choose_send
 from mvc_hooks.ranks.repositories import STORE, Store, catch_up, look, make_repository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc import Repo
     from mvc_hooks.dcp.targets import Target
 
@@ -75,7 +71,7 @@ def open_home(target: Target, rank: int, home: Home | None) -> tuple[Repo, bool]
     if rank == 0 or home is None or _sees(target, home.mark):
         return target.open(), False
     found = Whereabouts(sees_mark=False, store=None)
-    with _in_turn(target):
+    with target.in_turn():
         make_repository(target.path, home.store)
     with contextlib.suppress(RepositoryNotFoundError), target.open() as repo:
         found = repo.look_for_mark(home.mark)
@@ -107,22 +103,10 @@ def prepare_load(target: Target) -> None:
         with contextlib.suppress(distributed.DistStoreError):  # rank 0 does not load
             told.wait([_TOLD], _PATIENCE)
             store = msgspec.json.decode(told.get(_TOLD), type=Store | None)
-            with _in_turn(target):
+            with target.in_turn():
                 make_repository(target.path, store)
     with contextlib.suppress(RepositoryNotFoundError), target.open() as repo:
         follow_store(repo, target)
-
-
-@contextlib.contextmanager
-def _in_turn(target: Target) -> Iterator[None]:
-    """Have the ranks of one machine change their repository one after the other."""
-    os.makedirs(target.path, exist_ok=True)
-    descriptor = os.open(target.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def follow_store(repo: Repo, target: Target) -> None:
@@ -132,7 +116,7 @@ def follow_store(repo: Repo, target: Target) -> None:
     names = [_BRANCH.split(text, 1)[0] for text in (target.place, target.name) if text is not None]
     commits = [name for name in names if _COMMIT.fullmatch(name)]
     branch = repo.head.branch if target.place is None or names[0] in ("", "HEAD") else names[0]
-    with _in_turn(target):
+    with target.in_turn():
         if branch is not None and branch not in commits:
             catch_up(repo, branch)
         for commit in commits:

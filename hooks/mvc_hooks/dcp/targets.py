@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 from dataclasses import dataclass, replace
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from mvc import NotFoundError, Repo, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc import Identity
 
     StrPath: TypeAlias = str | os.PathLike[str]
@@ -70,9 +74,26 @@ class Target:
 
     def open(self, *, is_made: bool = False) -> Repo:
         """Open the repository; if it ``is_made``, one that is missing is."""
-        if is_made and not _is_repository(self.path):
-            Repo.init(self.path).close()
+        if is_made:
+            with self.in_turn():
+                if not _is_repository(self.path):
+                    Repo.init(self.path).close()
         return Repo.open(self.path, identity=self.identity)
+
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Have the ranks of one machine make and change their repository one after the other."""
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be a folder: {error.strerror}") from error
+        try:
+            with contextlib.suppress(OSError):  # NFS locks only files that are open for writing
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def resolve(self, repo: Repo) -> str:
         """Return the commit that a target to load from means: its name as a revision, or its step."""

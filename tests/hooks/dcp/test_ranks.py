@@ -128,6 +128,18 @@ class TestAnyNumberOfRanks:
         assert {"ranks/1/state.json", "ranks/2/pieces.safetensors", "of_0.safetensors"} <= paths
         assert run("load", revision="only", only=True) == [[0], [1], [2]]
 
+    def test_groups_and_other_coordinators(self, run, root):
+        first, *others = run("save_in_groups")
+        assert others == [[first[0], others[0][1]]] * (SIZE - 1)
+        with Repo(root / "told-by-the-last") as repo:
+            assert torch.equal(repo.load_state(first[0])["w"], torch.arange(24.0).view(6, 4))
+        for name, commit, members in (
+            ("group-2", others[0][1], [1, 2]),
+            ("group-1", first[1], [0]),
+        ):
+            with Repo(root / name) as repo:
+                assert repo.load_state(commit)["of"].tolist() == members
+
 
 class TestMachines:
     """Each machine has a repository of its own, and all one store."""
