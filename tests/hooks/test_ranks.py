@@ -230,12 +230,12 @@ def test_a_value_that_one_rank_cannot_store_is_told_by_all(lab):
     first, second = lab.say("odd value")
     assert first.error == second.error == "UnsupportedError"
     assert first.message == second.message
-    assert '["odd"] is a function; mvc stores only data' in first.message
+    assert 'state["values"]["odd"] is a function; mvc stores only data' in first.message
     assert Repo(lab.folder / "odd value").branches() == []
     for said in lab.say("odd value later"):
         assert said.error == "CommitFailedError"
         assert "commit of step 4 failed: rank 1: " in said.message
-        assert '["odd"] is a function; mvc stores only data' in said.message
+        assert 'state["values"]["odd"] is a function; mvc stores only data' in said.message
 
 
 def test_a_commit_that_fails_stops_both_ranks(lab):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
 from mvc_hooks.ranks.notes import Note
+from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 
@@ -187,9 +188,11 @@ class Commits:
     def freeze(self, since_s: float | None = None) -> Snapshot:
         """Freeze the live state, of several ranks what this one keeps of it, to be submitted or released."""
         tensors, view = self._run.fenced_tensors(), self._run.view(self._judge.capture())
-        snapshot = take_snapshot(
-            view.shared, self._step, self.queue.pool, tensors, since_s=since_s, **view.terms()
-        )
+        pool, terms = self.queue.pool, view.terms()
+        with naming(view.own):
+            snapshot = take_snapshot(
+                view.shared, self._step, pool, tensors, since_s=since_s, **terms
+            )
         self._run.stand_before_step(snapshot.fence)
         return snapshot
 
@@ -219,7 +222,8 @@ class Commits:
     def prepare(self) -> None:
         """Have memory allocated before the first snapshot is due."""
         view = self._run.view(self._judge.capture())
-        self.queue.pool.prepare(view.shared, **view.terms())
+        with naming(view.own):
+            self.queue.pool.prepare(view.shared, **view.terms())
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""

@@ -6,21 +6,25 @@ those that differ from rank 0's.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mvc import FormatError
+from mvc import FormatError, UnsupportedError
 from mvc_hooks.parts.tree import ABSENT, edit_at, find_at, is_sharded, walk_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.tree import Steps
 
 RANKS, PIECES = "ranks", "pieces"
 """Top-level names: of what a state says about ranks, and of a rank's own state."""
+_IN_PIECE = re.compile(rf'state\["{PIECES}"\]\[(\d+)\]\["value"\]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,24 @@ def make_piece(path: Steps, value: Any) -> dict[str, Any]:
     piece = Piece(path, None, shared)
     found = {"at": list(path), "value": piece.under(value)}
     return {**found, "shared": [list(place) for place in shared]} if shared else found
+
+
+@contextlib.contextmanager
+def naming(own: Mapping[str, Any] | None) -> Iterator[None]:
+    """Meanwhile, let errors name what is in pieces by its place in the state of the rank."""
+    try:
+        yield
+    except UnsupportedError as error:
+        found = None if own is None else _IN_PIECE.match(error.message)
+        if own is None or found is None:
+            raise
+        steps = own[PIECES][int(found[1])]["at"]
+        place = "".join(
+            f"[{json.dumps(one) if isinstance(one, str) else repr(one)}]" for one in steps
+        )
+        raise UnsupportedError(
+            f"state{place}{error.message[found.end() :]}", hint=error.hint
+        ) from error
 
 
 def parse_pieces(stored: object) -> list[Piece]:

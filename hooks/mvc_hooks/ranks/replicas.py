@@ -30,7 +30,7 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc_hooks.parts.part import Entry, Part
+    from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.own import RankView
@@ -58,21 +58,25 @@ def check_replicas(ranks: Ranks, parts: Mapping[str, Part], state: Mapping[str, 
             if name not in every[0] or name not in found:
                 here, away = (0, rank) if name in every[0] else (rank, 0)
                 raise UnsupportedError(
-                    f"rank {here} has {name}, and rank {away} has not", hint=_HINT_STAGES
+                    f"rank {here} has {name}, and rank {away} has not",
+                    hint=_HINT_OPTIMIZER if _is_of_optimizer(name, parts) else _HINT_STAGES,
                 )
             place, digest = found[name]
             other, expected = seen.setdefault((name, place), (rank, digest))
             if digest == expected:
                 continue
-            is_split = name in {format_path(one.path) for one in _find_optimizers(parts)}
             raise UnsupportedError(
                 f"{name} differs between rank {other} and rank {rank}",
-                hint=_HINT_OPTIMIZER if is_split else _HINT,
+                hint=_HINT_OPTIMIZER if _is_of_optimizer(name, parts) else _HINT,
             )
 
 
-def _find_optimizers(parts: Mapping[str, Part]) -> list[Entry]:
-    return [entry for entry in flatten_parts(parts) if isinstance(entry.part, OptimizerPart)]
+def _is_of_optimizer(name: str, parts: Mapping[str, Part]) -> bool:
+    return any(
+        isinstance(entry.part, OptimizerPart)
+        and f"{name}.".startswith(f"{format_path(entry.path)}.")
+        for entry in flatten_parts(parts)
+    )
 
 
 def _digest_parts(
