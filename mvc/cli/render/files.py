@@ -137,7 +137,7 @@ def _tensors_text(file: FileDiff) -> str:
 def _title(out: Output, file: FileDiff) -> str:
     facts = [] if file.format is None else [file.format]
     if file.status == "modified" and file.format is not None:
-        facts.append(f"{len(file.tensors):,} of {count_text(file.tensors_total, 'tensor')}")
+        facts.append(f"{len(file.tensors):,} of {_count_both(file)}")
         facts[-1] += " differ" if len(file.tensors) != 1 else " differs"
     elif file.tensors_total:
         facts.append(_tensors_text(file))
@@ -245,7 +245,13 @@ def _stat_text(file: FileDiff) -> str:
         return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
     chunks = sum(tensor.chunks_changed for tensor in file.tensors)
     new = count_text(chunks, "new chunk")
-    return f"{len(file.tensors):,} of {total} ({' '.join(changes)}), {new}"
+    return f"{len(file.tensors):,} of {_count_both(file)} ({' '.join(changes)}), {new}"
+
+
+def _count_both(file: FileDiff) -> str:
+    """Return how many tensors either side has."""
+    gone = sum(tensor.status == "removed" for tensor in file.tensors)
+    return count_text(file.tensors_total + gone, "tensor")
 
 
 def _stat_summary(files: Sequence[FileDiff]) -> str:

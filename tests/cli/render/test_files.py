@@ -47,6 +47,15 @@ def test_stat(shell):
     assert lines[0].startswith(" config.json       | modified, ")
 
 
+def test_tensors_in_place_of_others(empty):
+    path = empty.folder / "model.safetensors"
+    for version in range(2):
+        save_file({f"w{n}": np.arange(9.0) + n for n in range(version, 4 * version + 2)}, path)
+        empty.ok("commit", "-m", f"version {version}", ".")
+    said = empty.ok("show", "--stat").lines[-2]
+    assert "| 5 of 6 tensors (+4 -1), " in said
+
+
 def test_a_model_in_other_shards(empty):
     path = empty.folder / "model.safetensors"
     write_model(path)
