@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from mvc_hooks.writer.members import Member, find_missing
-from mvc_hooks.writer.wire import Beat, Failed, Join, Settled, Stored, fall_silent
+from mvc_hooks.writer.wire import Beat, Failed, Gathered, Join, Settled, Stored, fall_silent
 
 if TYPE_CHECKING:
     from mvc_hooks.writer.crew import Crew
@@ -89,6 +89,8 @@ class Follower:
             message = link.receive().message
             if isinstance(message, Beat):
                 self._head.turn = message.turn
+            elif isinstance(message, Gathered):
+                self._turns.gather(message.turn)
             elif isinstance(message, Settled):
                 self._take(message.answer)
 

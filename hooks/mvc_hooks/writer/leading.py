@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mvc_hooks.writer.members import Member, find_missing
 from mvc_hooks.writer.messages import GONE, Answer
-from mvc_hooks.writer.wire import Beat, Failed, Join, Settled, Stored, fall_silent
+from mvc_hooks.writer.wire import Beat, Failed, Gathered, Join, Settled, Stored, fall_silent
 
 if TYPE_CHECKING:
     from mvc_hooks.writer.crew import Crew
@@ -32,6 +32,7 @@ class Leader:
         self._turns.bring(offer)
         for member in self._members.values():
             self._compare(member)
+        self._gather()
 
     def collect(self, turn: int) -> list[bytearray]:
         """Wait until all other ranks have stored their shares; return what each said, in order.
@@ -75,6 +76,7 @@ class Leader:
                 self._turns.changed.notify_all()
         if isinstance(message, Join) and not self._repeat(member, message.turn):
             self._compare(member)
+            self._gather()
         if isinstance(message, Failed) and self.settle(message.answer) is not message.answer:
             self._repeat(member, message.answer.number)
 
@@ -103,6 +105,17 @@ class Leader:
                 why = _find_difference(offer.join, join)
         if why is not None:
             self.settle(Answer(turn, error=GONE, message=f"rank {member.rank}: {why}"))
+
+    def _gather(self) -> None:
+        """Tell all once everyone has come to the open turn."""
+        with self._turns.changed:
+            turn, members = self._turns.turn, list(self._members.values())
+            is_full = self._turns.offer is not None and all(
+                one.join is not None and one.join.turn == turn for one in members
+            )
+        if is_full and self._turns.gather(turn):
+            for member in members:
+                _send(member.link, Gathered(turn))
 
     def _repeat(self, member: Member, turn: int) -> bool:
         """Tell a rank once more what became of a turn, if that is known."""
@@ -144,7 +157,7 @@ def _find_difference(mine: Join, theirs: Join) -> str | None:
     return None
 
 
-def _send(link: Link | None, message: Beat | Settled) -> None:
+def _send(link: Link | None, message: Beat | Gathered | Settled) -> None:
     if link is not None:
         try:
             link.send(message)

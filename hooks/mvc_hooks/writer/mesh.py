@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mvc_hooks.writer.turns import Offer
 
 _LOOK_S = 0.25
+_COURTESY_S = 0.2
 
 
 class Mesh:
@@ -72,6 +73,13 @@ class Mesh:
         """
         self._side.bring(offer)
         return TurnPeers(self._asking, self.crew, offer.join)
+
+    def wait_gathered(self, turn: int) -> None:
+        """Give all ranks a moment to come to the open turn.
+
+        On a machine with few cores, a writer that is at work takes them from ranks that still copy.
+        """
+        self.turns.wait_gathered(turn, _COURTESY_S)
 
     def _watch(self) -> None:
         """Show that this writer is there, and notice who is not."""

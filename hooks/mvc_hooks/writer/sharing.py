@@ -113,6 +113,7 @@ class SharedCommits:
         self._last = replace(share, image=memoryview(b""))  # its plan; the memory is not kept
         join = Join(request.turn, request.step, request.branch, share.digest)
         peers = self._mesh.bring(Offer(join, share, descriptor, at))
+        self._mesh.wait_gathered(request.turn)
         branch = request.branch
         store = repo.store_share(share, peers, branch=branch, delta=request.delta, send=self._sends)
         with store as stored:

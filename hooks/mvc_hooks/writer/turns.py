@@ -62,6 +62,7 @@ class Turns:
         changed: the lock of all this, told of every change.
         turn: number of the open turn, or 0.
         newest: number of the newest turn that came here, open or not; ``began_s`` is when.
+        gathered: number of the newest turn that all ranks have come to.
         offer: what this rank brings to the open turn, if it brings anything.
         is_decided: whether rank 0 has everything, so that failures come too late.
         lost: why the outcome of the open turn will never be told, or None.
@@ -69,7 +70,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.turn = self.newest = 0
+        self.turn = self.newest = self.gathered = 0
         self.began_s = 0.0
         self.offer: Offer | None = None
         self.is_decided = False
@@ -139,6 +140,21 @@ class Turns:
             known = self.find(turn) or self.lost
         if known is not None:
             raise TurnError(known)
+
+    def gather(self, turn: int) -> bool:
+        """Note that all ranks have come to a turn; return whether that is new."""
+        with self.changed:
+            is_new = turn > self.gathered
+            self.gathered = max(self.gathered, turn)
+            self.changed.notify_all()
+        return is_new
+
+    def wait_gathered(self, turn: int, at_most_s: float) -> None:
+        """Wait until all ranks have come to the open turn, or it is over, but not for long."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.gathered >= turn or self.find(turn) or self.lost, at_most_s
+            )
 
     def wait_outcome(self, turn: int) -> Answer | None:
         """Wait for what becomes of the open turn; None if nobody is left who could tell."""

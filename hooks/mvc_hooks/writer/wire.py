@@ -93,6 +93,12 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     digest: bytes
 
 
+class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
+    """All ranks have come to a turn."""
+
+    turn: int
+
+
 class Stored(msgspec.Struct, frozen=True, tag="stored"):
     """A rank has stored its share, and says in the bytes that follow what that is."""
 
@@ -118,7 +124,18 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 
 
 Message = (
-    GetImage | GetPart | GetForm | GetHeld | Keep | Here | Join | Stored | Failed | Settled | Beat
+    GetImage
+    | GetPart
+    | GetForm
+    | GetHeld
+    | Keep
+    | Here
+    | Join
+    | Gathered
+    | Stored
+    | Failed
+    | Settled
+    | Beat
 )
 _parse = msgspec.msgpack.Decoder(Message).decode
 _encode = msgspec.msgpack.Encoder().encode

@@ -437,7 +437,7 @@ def test_frames_of_a_steady_turn(count):
 
         before, after = turn(1), turn(2)
         pairs = 2 * (count - 1)  # a question and an answer for each that shares chunks
-        expected = [pairs + count - 1] + [pairs + 2] * (count - 1)
+        expected = [pairs + 2 * (count - 1)] + [pairs + 2] * (count - 1)
         for (frames, sent), (more, sent_more), wanted in zip(before, after, expected, strict=True):
             assert more - frames == wanted
             assert sent_more - sent < 100 * wanted
