@@ -168,10 +168,18 @@ def load(path, rank, size, *, revision="HEAD", only=False, **options):
     return [*found, target[f"of_{rank}"]["number"]] if only else found
 
 
+def enter(path, machine):
+    """Go to a machine; return where its repository is, or is to be."""
+    folder = path.parent.parent / machine
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    return "run"
+
+
 @rank_of_run
 def save_on_machines(path, rank, size, *, machines, times=1):
     """Save where each machine has a folder of its own; return the commits, or what was said."""
-    path = path.parent.parent / machines[rank]
+    path = enter(path, machines[rank])
     commits = []
     for _ in range(times):
         writer = MvcWriter(path, message="of machines")
@@ -187,7 +195,7 @@ def save_on_machines(path, rank, size, *, machines, times=1):
 def load_on_machines(path, rank, size, *, machines, revision="HEAD"):
     target = empty(make_state(size))
     target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
-    reader = MvcReader(path.parent.parent / machines[rank], revision)
+    reader = MvcReader(enter(path, machines[rank]), revision)
     dcp.load(target, storage_reader=reader)
     return [
         str(reader.read_metadata().storage_meta.save_id),

@@ -8,6 +8,7 @@ also before a load, for which rank 0 says in the store of the process group whic
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _BRANCH = re.compile("[@~^:]")
 _COMMIT = re.compile("[0-9a-f]{40}")
-_TOLD = "mvc/dcp/common"
+_TOLD = "mvc/dcp/"
 _PATIENCE = timedelta(seconds=60)
 """Ranks begin a load together."""
 
@@ -91,18 +92,19 @@ def _sees(target: Target, mark: str) -> bool:
 def prepare_load(target: Target) -> None:
     """Have a repository here to load from, and its branch where the machines of a run have left it.
 
-    A process by itself reads what is here. A rank waits for rank 0 only if it has no repository.
+    A process by itself reads what is here. A rank waits for rank 0 only if it has no repository, and for what
+    rank 0 says of the same path: the process group keeps what was said of others.
     """
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
     told = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  the only way to reach it
-    mine = look(target.path)
+    mine, key = look(target.path), _TOLD + os.path.relpath(target.path)
     if distributed.get_rank() == 0:
-        told.set(_TOLD, msgspec.json.encode(mine.store).decode())
+        told.set(key, msgspec.json.encode(mine.store).decode())
     elif mine.is_new:
         with contextlib.suppress(distributed.DistStoreError):  # rank 0 does not load
-            told.wait([_TOLD], _PATIENCE)
-            store = msgspec.json.decode(told.get(_TOLD), type=Store | None)
+            told.wait([key], _PATIENCE)
+            store = msgspec.json.decode(told.get(key), type=Store | None)
             with target.in_turn():
                 make_repository(target.path, store)
     with contextlib.suppress(RepositoryNotFoundError), target.open() as repo:

@@ -7,7 +7,10 @@ only where all ranks meet anyway, at the start, at a rollback, when a commit fai
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import time
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import distributed
@@ -17,6 +20,7 @@ from mvc import MvcError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+_LEAVE_S = 0.05
 _Value = TypeVar("_Value")
 _Told = TypeVar("_Told")
 
@@ -29,6 +33,8 @@ class Ranks:
         self._group: distributed.ProcessGroup | None = None
         if distributed.is_available() and distributed.is_initialized():
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        if self.size > 1:
+            _wait_at_exit()
         # Over the CPU: with NCCL every message would wait for the device.
         if self.size > 1 and "cpu" not in find_backends():
             self._group = distributed.new_group(backend="gloo")
@@ -125,6 +131,16 @@ class Ranks:
         _raise(error, next((said for _, said in answers if said is not None), None))
         assert found is not None
         return found[0], [one for one, _ in answers]
+
+
+@cache
+def _wait_at_exit() -> None:
+    """Give the threads of gloo a moment before the interpreter ends.
+
+    One that still drops a tensor of the last message needs the interpreter's lock. If it gets to ask for
+    that too late, Python ends the thread, and C++ the process, by SIGABRT.
+    """
+    atexit.register(time.sleep, _LEAVE_S)
 
 
 def find_backends() -> dict[str, str]:

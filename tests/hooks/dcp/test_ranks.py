@@ -145,23 +145,26 @@ class TestMachines:
     """Each machine has a repository of its own, and all one store."""
 
     def test_save_and_load(self, run, root, alone):
-        first = Repo.init(root / "one", store=str(root / "store"))
+        first = Repo.init(root / "one/run", store=str(root / "store"))
         saved = assert_same_on_all(run("save_on_machines", machines=["one", "one", "two"], times=2))
         assert {info.path: info.blob for info in first.ls(saved[1])}.items() >= alone.items()
-        other = Repo(root / "two")
+        other = Repo(root / "two/run")
         assert not other.branches(), "the commit is on the store, and rank 0 has made it"
         # Rank 0 comes to another machine, and a new one comes instead of the first.
         now = ["two", "three", "two"]
         found = run("load_on_machines", machines=now)
         assert found == [[saved[1], []]] * SIZE
         third = assert_same_on_all(run("save_on_machines", machines=now))
-        assert [entry.info.id for entry in Repo(root / "two").log()] == [*third, *reversed(saved)]
+        assert [entry.info.id for entry in Repo(root / "two/run").log()] == [
+            *third,
+            *reversed(saved),
+        ]
         before = run("load_on_machines", machines=["one", "four", "four"], revision=saved[0])
         assert before == [[saved[0], []]] * SIZE
 
     def test_nothing_in_common(self, run, root):
-        Repo.init(root / "here", store=str(root / "another"))
-        Repo.init(root / "there").commit_state({"step": 1}, message="of another run")
+        Repo.init(root / "here/run", store=str(root / "another"))
+        Repo.init(root / "there/run").commit_state({"step": 1}, message="of another run")
         for said in run("save_on_machines", size=2, machines=["here", "there"]):
             assert "rank 1 sees another folder than rank 0, and has no store" in said
         for said in run("save_on_machines", size=2, machines=["there", "nowhere"]):

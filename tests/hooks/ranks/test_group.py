@@ -1,0 +1,46 @@
+"""The ranks of a run talk, and end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+_ENDING = """
+import os, sys
+from torch import distributed
+from mvc_hooks.ranks.group import Ranks
+
+sys.setswitchinterval(10)  # so nobody gets the interpreter who is not given it
+rank = None
+for number in range(int(sys.argv[2])):
+    children = []
+    for one in range(2):
+        child = os.fork()
+        if not child:
+            rank = one
+            break
+        children.append(child)
+    if rank is not None:
+        break
+    print([os.waitpid(child, 0)[1] for child in children], flush=True)
+if rank is not None:
+    store = distributed.FileStore(f"{sys.argv[1]}/{number}", 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    ranks = Ranks()
+    for _ in range(3):
+        ranks.share(1)
+"""
+
+
+@pytest.mark.slow
+def test_the_end_comes_without_an_abort(tmp_path):
+    rounds = 12
+    command = [sys.executable, "-W", "ignore", "-c", _ENDING, tmp_path, str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert said == ["[0, 0]"] * rounds, done.stderr[-500:]
