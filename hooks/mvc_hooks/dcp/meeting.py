@@ -75,6 +75,7 @@ class Meeting:
         with self._lock:
             if os.getpid() != self._owner:  # forked: what is open is the parent's
                 self._place, self._mesh, self._owner = None, None, os.getpid()
+                # Kept, for marks that are dropped are removed, and these are the parent's.
                 self._forked, self._marks = self._marks, Marks()
             if self._place is None:
                 self._place = open_place()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _BRANCH = re.compile("[@~^:]")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _TOLD = "mvc/dcp/"
+_NOWHERE = Whereabouts(sees_mark=False, store=None)
 _PATIENCE = timedelta(seconds=60)
 """Ranks begin a load together."""
 
@@ -49,12 +50,13 @@ class Marks:
         """Return what the other ranks need to know of the repository that rank 0 saves to."""
         with target.open(is_made=True) as repo:
             key = str(repo.worktree), target.place
-            mark = self._marks.get(key)
-            if mark is None or not repo.look_for_mark(mark).sees_mark:
+            mark = self._marks.get(key, "")
+            found = repo.look_for_mark(mark) if mark else _NOWHERE
+            if not found.sees_mark:
                 follow_store(repo, target)
                 mark = self._marks[key] = self._held.enter_context(repo.leave_mark())
-            place = repo.look_for_mark(mark).store
-        return Home(mark, place, look(target.path).store)
+                found = repo.look_for_mark(mark)
+        return Home(mark, found.store, look(target.path).store)
 
     def close(self) -> None:
         """Remove them."""
@@ -69,24 +71,24 @@ def open_home(target: Target, rank: int, home: Home | None) -> tuple[Repo, bool]
     Raises:
         UsageError: it has neither the folder nor the store of rank 0.
     """
-    if rank == 0 or home is None or _sees(target, home.mark):
+    if rank == 0 or home is None:
         return target.open(), False
-    found = Whereabouts(sees_mark=False, store=None)
-    with target.in_turn():
-        make_repository(target.path, home.store)
-    with contextlib.suppress(RepositoryNotFoundError), target.open() as repo:
-        found = repo.look_for_mark(home.mark)
+    found = _find(target, home.mark)
+    if not found.sees_mark:
+        with target.in_turn():
+            make_repository(target.path, home.store)
+        found = _find(target, home.mark)
     first = Whereabouts(sees_mark=True, store=home.place)
     sends = choose_senders([*[first] * rank, found])[rank]
     return target.open(), sends
 
 
-def _sees(target: Target, mark: str) -> bool:
+def _find(target: Target, mark: str) -> Whereabouts:
     try:
         with target.open() as repo:
-            return repo.look_for_mark(mark).sees_mark
+            return repo.look_for_mark(mark)
     except RepositoryNotFoundError:
-        return False
+        return _NOWHERE
 
 
 def prepare_load(target: Target) -> None:
