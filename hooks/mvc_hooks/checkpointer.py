@@ -137,9 +137,9 @@ class Checkpointer(StepRun):
             signals: commit a last time at SIGTERM and SIGINT.
             identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
-                batch. It is called before a resume, which restores everything it touches, so that
-                DDP has already put the gradients into their final buckets: PowerSGD needs that,
-                and with more than two ranks the order of summation depends on it.
+                batch. It is called before a resume, twice, and the resume restores everything that
+                it touches. Only a static graph on more than two ranks needs it: it learns from two
+                passes in which order it sums gradients, which is otherwise in the commit.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder`` and ``ranks`` are reserved.

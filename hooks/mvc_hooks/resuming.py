@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mvc_hooks.settings import Settings
 
 
+_PASSES = 2  # a static graph of DistributedDataParallel is known after its second one
+
+
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """What a run goes on from.
@@ -77,7 +80,8 @@ class Resuming:
                 hint="pass branch=... to start a new branch",
             )
         if self.settings.warm_up is not None:
-            self.settings.warm_up()
+            for _ in range(_PASSES):
+                self.settings.warm_up()
         return self._resume_at(tip)
 
     def _resume_at(self, tip: str) -> Resumed:
@@ -143,6 +147,8 @@ class Resuming:
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
+        if self.ranks.is_first:
+            self.log.doubt(stored.doubts)
         return list(compare_environments(stored.environment, run.environment))
 
     # What is damaged.

@@ -48,6 +48,7 @@ class Run:
         iterates: whether the run iterates the loader by itself.
         also: name → object whose bits must be the same too, though it is no part.
         with_gradients: whether gradients are state between steps.
+        warm_up: what the checkpointer has to call before a resume.
     """
 
     parts: dict[str, Any]
@@ -57,6 +58,7 @@ class Run:
     iterates: bool = False
     also: dict[str, Any] = field(default_factory=dict)
     with_gradients: bool = False
+    warm_up: Any = None
 
 
 def seed_all(seed):
@@ -104,6 +106,10 @@ def _feed(hasher, value):
             return
         for item in value:
             _feed(hasher, item)
+    elif hasattr(value, "error_dict"):  # of PowerSGD
+        names = set(value.__slots__) - {"process_group", "rng"}
+        _feed(hasher, {name: getattr(value, name) for name in names})
+        _feed(hasher, value.rng.get_state())
     elif isinstance(value, float):
         hasher.update(b"float" + struct.pack("d", value))
     else:

@@ -4,7 +4,7 @@ Its memory belongs to *buckets*, which DDP rebuilds after its first backward pas
 which gradients arrived. A restored state compresses from its first step on, so in a fresh process
 it would meet the buckets from before that: if sizes differ, it fails; if they do not, it adds the
 errors of one parameter to another. So the hook must have run once in this process before a state
-with memory is restored, as its ``iter`` shows.
+with memory is restored, as its ``iter`` shows. ``ranks.buckets`` sees to that.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class PowerSgdPart(Part):
         if has_memory and find_at(live, ("iter",)) == 0:
             raise ConflictError(
                 f"{format_path(path)} is of buckets that DistributedDataParallel has not made yet",
-                hint="pass warm_up=..., which runs one forward and backward pass; or run one before "
-                "the restore",
+                hint="make it before the checkpointer, or pass warm_up=..., which runs one forward and "
+                "backward pass",
             )
         yield from compare_keys(live, stored, path)
         for difference in compare_arrays(live, stored, path):

@@ -28,7 +28,7 @@ from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
 from mvc_hooks.ranks.placed import describe_placed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.tree import Steps
@@ -102,29 +102,35 @@ class OwnParts:
             self._buffers[path] = dict.fromkeys(held).keys(), buffers
         return buffers
 
-    def view(self, state: Mapping[str, Any], rank: int, size: int) -> RankView:
-        """Return a captured state as that rank commits it."""
+    def view(
+        self, state: Mapping[str, Any], rank: int, size: int, buckets: Sequence[object] = ()
+    ) -> RankView:
+        """Return a captured state as that rank commits it, with the buckets of gradients."""
         paths = self.find(state)
         mixed = {name for name in self.names if _has_shards(state.get(name))}
         names = self.names - mixed
         first = (*(path for path in paths if path[0] not in names), (DETAILS,))
         private = (*sorted(names), *self._extras)
         if rank == 0:
-            shared = {**state, RANKS: self._describe(size)}
+            shared = {**state, RANKS: self._describe(size, buckets)}
             return RankView(shared, 0, size, None, private, first)
         shared = {name: value for name, value in state.items() if name not in private}
         found = ((path, find_at(state, path)) for path in paths)
         own = {PIECES: [make_piece(path, value) for path, value in found if value is not ABSENT]}
         return RankView(shared, rank, size, own, (), first)
 
-    def _describe(self, size: int) -> dict[str, Any]:
+    def _describe(self, size: int, buckets: Sequence[object]) -> dict[str, Any]:
         """Return what a commit says about its ranks."""
         loaders = [one.loader for one in self.parts.values() if isinstance(one, DataPart)]
         # A library may bind them late. Looking into them takes a while.
         if list(map(id, self._loaders)) != list(map(id, loaders)):
             self._loaders = loaders
             self._split = [list(path) for path, part in self.parts.items() if splits_data(part)]
-        found = {"split": self._split, "placed": describe_placed(self.optimizers)}
+        found = {
+            "split": self._split,
+            "placed": describe_placed(self.optimizers),
+            "buckets": buckets,
+        }
         return {"size": size, **{name: value for name, value in found.items() if value}}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc import ConflictError
 from mvc_hooks.parts.sources import StateSource
+from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.own import OwnParts, RankView
 from mvc_hooks.ranks.pieces import RANKS
 from mvc_hooks.ranks.placed import expect_placed
@@ -20,6 +22,25 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
 
 
+_IN_ANY_ORDER = (
+    2  # numbers have the same sum in any order; with another number of ranks it is another sum
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A stored state as one rank has it.
+
+    Attributes:
+        unknown: names of the parts that are not stored for this rank.
+        doubts: in words, why the run may not go on as it did.
+    """
+
+    source: StateSource
+    unknown: Collection[str] = ()
+    doubts: Sequence[str] = ()
+
+
 class RankState:
     """Tells apart what this rank and what all ranks have, on the way out and back."""
 
@@ -29,6 +50,7 @@ class RankState:
         """Take the parts of a run; the top-level ``extras`` besides them are committed by rank 0."""
         self._ranks, self._parts = ranks, parts
         self._own = OwnParts(parts, extras)
+        self._buckets = Buckets(parts)
         self._is_checked = False
 
     def check(self, capture: Callable[[], Mapping[str, Any]]) -> None:
@@ -38,13 +60,14 @@ class RankState:
             self._is_checked = True
 
     def view(self, state: dict[str, Any]) -> RankView:
-        """Return a captured state as this rank commits it; the first time every rank must call it."""
+        """Return a captured state as this rank commits it; every rank must call it."""
         ranks = self._ranks
         if ranks.size == 1:
             return RankView(state)
         if not self._is_checked:
             self.check(lambda: state)
-        return self._own.view(state, ranks.rank, ranks.size)
+        buckets = self._buckets.describe()
+        return self._own.view(state, ranks.rank, ranks.size, buckets)
 
     def find_difference(self, state: dict[str, Any]) -> str | None:
         """Return in words how the state of another rank differs in form; every rank must call it."""
@@ -56,13 +79,13 @@ class RankState:
 
     def open(
         self, source: StateSource, allow: Sequence[str], capture: Callable[[], Mapping[str, Any]]
-    ) -> tuple[StateSource, Collection[str]]:
-        """Return the state as this rank has it, and which parts of it are not stored.
+    ) -> Opened:
+        """Return the state as this rank has it; every rank must call it.
 
-        Every rank must call it. ``capture`` returns the live state.
+        ``capture`` returns the live state.
         """
         if source.is_own:
-            return source, ()
+            return Opened(source)
         rank, size = self._ranks.rank, self._ranks.size
         outline = self._ranks.together(source.outline)
         stored = count_ranks(outline)
@@ -75,15 +98,19 @@ class RankState:
             missing = {str(one.path[0]) for one in losses if rank in one.ranks and one.is_missing}
             unknown = missing & self._own.names
         told = outline.get(RANKS)
-        placed = told.get("placed") if isinstance(told, dict) else None
-        expect_placed(placed, self._own.optimizers)
+        facts = told if isinstance(told, dict) else {}
+        expect_placed(facts.get("placed"), self._own.optimizers)
         if told is None:
-            return source, unknown
+            return Opened(source, unknown)
+        doubts = self._buckets.restore(facts.get("buckets", [])) if size > 1 else ()
+        is_exact = stored == size > _IN_ANY_ORDER
         is_known = type(stored) is int and rank < stored
         folder = f"{RANKS}/{rank}"
         own = source.folder(folder) if is_known and has_folder(outline, rank) else None
         mine = RankSource(source, own, rank)
-        return StateSource(mine.outline, mine.load, mine.check), unknown
+        return Opened(
+            StateSource(mine.outline, mine.load, mine.check), unknown, doubts if is_exact else ()
+        )
 
     def _check(self, losses: Sequence[Loss], stored: object, allow: Sequence[str]) -> None:
         if losses and RANKS not in allow:

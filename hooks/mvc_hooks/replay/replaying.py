@@ -131,6 +131,8 @@ def _replay(
     if stored is not None and not inexact:
         # Commits have the environment of rank 0.
         changes = ranks.share(compare_environments(stored.environment, run.environment))
+        if ranks.is_first:
+            RunLog(None).doubt(stored.doubts)
         replayed = _ReplayRun(training, run, stored)
         for point in stretch.points:
             replayed.train_to(point.step)

@@ -117,12 +117,16 @@ def _is_window(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """What a commit holds besides the parts: ``watch`` and ``ladder`` are states of the judge."""
+    """What a commit holds besides the parts: ``watch`` and ``ladder`` are states of the judge.
+
+    ``doubts`` say why the run may go on otherwise than it did.
+    """
 
     counters: Counters
     watch: Any
     ladder: Any
     environment: Mapping[str, Any]
+    doubts: Sequence[str] = ()
 
 
 class LiveRun:
@@ -285,7 +289,7 @@ class LiveRun:
         }
 
     def view(self, extras: Mapping[str, object]) -> RankView:
-        """Return the state as this rank commits it; the first time every rank must call this."""
+        """Return the state as this rank commits it; every rank must call this."""
         return self._ranks.view(self.capture(extras))
 
     def check_replicas(self) -> None:
@@ -306,14 +310,14 @@ class LiveRun:
     ) -> StoredRun:
         """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
         extras = {name: ValuePart(name, None) for name in EXTRAS}
-        source, unknown = self._ranks.open(source, allow, partial(capture_parts, self.parts))
-        leave: Collection[str] = {*unknown, *(self._data_names if leave_data else ())}
-        values = restore_parts(source, {**self.parts, **extras}, allow=allow, leave=leave)
+        opened = self._ranks.open(source, allow, partial(capture_parts, self.parts))
+        leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
+        values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
         # Older versions did not record it.
         environment = {"data": self.environment["data"], **environment}
-        return StoredRun(counters, values["watch"], values["ladder"], environment)
+        return StoredRun(counters, values["watch"], values["ladder"], environment, opened.doubts)
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:
         """Return the device tensors that only ``optimizer.step`` changes, by storage address."""

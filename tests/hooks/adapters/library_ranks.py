@@ -94,7 +94,7 @@ def train_lightning(path, model, seed, total):
     lightning.seed_everything(seed, verbose=False)
     callback = MvcCallback(path, **OPTIONS)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_steps=total, callbacks=[callback], logger=False,
+        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp", max_steps=total, callbacks=[callback], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True))

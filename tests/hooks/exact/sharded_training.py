@@ -79,7 +79,7 @@ def train_kept(
     bad = {bad_step}
     with mvc_hooks.Checkpointer(
         folder, parts=run.parts, every=EVERY, ladder=[back, mvc_hooks.stop(after=3)], ring=ring,
-        signals=False, identity=ME,
+        signals=False, identity=ME, warm_up=run.warm_up,
         **options,
     ) as ckpt:  # fmt: skip
         first = ckpt.step_count

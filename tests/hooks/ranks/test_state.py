@@ -93,9 +93,9 @@ def resume(repo, rank, size, allow=()):
     """Return what a fresh rank has after it took what the commit has for it."""
     one = Rank(9, size=size)
     state = RankState(leave_alone(rank, size), one.parts)
-    source, unknown = state.open(from_commit(repo, "HEAD"), allow, one.capture)
-    restore_parts(source, one.parts, leave=unknown)
-    return dict(walk(one.capture())), unknown
+    opened = state.open(from_commit(repo, "HEAD"), allow, one.capture)
+    restore_parts(opened.source, one.parts, leave=opened.unknown)
+    return dict(walk(one.capture())), opened.unknown
 
 
 def test_every_rank_gets_back_what_it_had(tmp_path):
@@ -228,7 +228,8 @@ def test_dtensors_of_a_part_are_shared_and_the_rest_is_the_ranks(tmp_path):
             average = Average(live, 7)
             parts = make_parts({"average": average}, (RANKS,))
             ranks = RankState(leave_alone(rank, 2), parts)
-            source, _ = ranks.open(from_commit(repos[0], "HEAD"), (), partial(capture_parts, parts))
+            capture = partial(capture_parts, parts)
+            source = ranks.open(from_commit(repos[0], "HEAD"), (), capture).source
             restore_parts(source, parts)
             assert average.held["means"][1] == average.held["count"] == rank
             assert average.held["note"] == str(rank)

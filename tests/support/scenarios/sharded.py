@@ -6,12 +6,13 @@ Each is a function of the rank and the number of ranks that builds a ``Run``, on
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -637,25 +638,26 @@ def fsdp_muon(rank, size):
     return Run({"model": model, "optimizers": optimizers}, step, feed(rank))
 
 
-# DDP; with more than two ranks it adds up in another order after its first step.
+# DDP; with more than two ranks the order counts in which it sums.
 
 
-@sharded("ddp-adamw", (2,))
+@sharded("ddp-adamw", (2, 4))
 def ddp_adamw(rank, size):
     model = DistributedDataParallel(Net())
     return simple(model, adamw(model), rank)
 
 
-@sharded("ddp-sgd-frozen-tied", (2,))
+@sharded("ddp-sgd-frozen-tied", (2, 4))
 def ddp_frozen(rank, size):
     model = Net(is_tied=True)
     model.blocks[0].requires_grad_(requires_grad=False)
     model = DistributedDataParallel(model, static_graph=True)
     params = [param for param in model.parameters() if param.requires_grad]
-    return simple(model, torch.optim.SGD(params, 0.05, momentum=0.9), rank)
+    run = simple(model, torch.optim.SGD(params, 0.05, momentum=0.9), rank)
+    return replace(run, warm_up=lambda: loss_of(model, make_words(0)).backward())
 
 
-@sharded("ddp-accumulation", (2,))
+@sharded("ddp-accumulation", (2, 4))
 def ddp_accumulation(rank, size):
     """Gradients of the ranks' own are added up over three steps of the run, then averaged."""
     model = DistributedDataParallel(Net())
@@ -679,11 +681,84 @@ def ddp_accumulation(rank, size):
     return Run(parts, step, feed(rank), with_gradients=True)
 
 
-@sharded("ddp-batchnorm-compile", (2,))
+@sharded("ddp-batchnorm-compile", (2, 4))
 def ddp_batchnorm(rank, size):
     model = Net(extra=Norms())
     model = torch.compile(DistributedDataParallel(model), backend="eager")
     return simple(model, adamw(model), rank)
+
+
+@sharded("ddp-buckets", (2, 4))
+def ddp_buckets(rank, size):
+    """Several buckets of several types, and gradients that are views of them."""
+    model = Net(extra=Wide())
+    model = DistributedDataParallel(model, bucket_cap_mb=0.0003, gradient_as_bucket_view=True)
+    return simple(model, adamw(model), rank)
+
+
+@sharded("ddp-unused", (4,))
+def ddp_unused(rank, size):
+    model = Net(extra=Spare())
+    return simple(DistributedDataParallel(model, find_unused_parameters=True), adamw(model), rank)
+
+
+@sharded("ddp-inside", (4,))
+def ddp_inside(rank, size):
+    """The checkpointer gets the model that is wrapped, and one that holds what is wrapped."""
+    model, other = Net(), Net()
+    wrapped = DistributedDataParallel(model)
+    outer = nn.Sequential(DistributedDataParallel(other))
+    optimizer = adamw(nn.ModuleList([model, other]))
+
+    def step(batch, between):
+        loss = loss_of(wrapped, batch) + loss_of(outer, batch)
+        loss.backward()
+        between()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return Run({"models": [model, outer], "optimizer": optimizer}, step, feed(rank))
+
+
+@sharded("ddp-power-sgd", (4,))
+def ddp_power_sgd(rank, size):
+    model = DistributedDataParallel(Net(extra=Wide()), bucket_cap_mb=0.0003)
+    state = power_sgd.PowerSGDState(
+        None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    model.register_comm_hook(state, _compress)
+    run = simple(model, adamw(model), rank)
+    return replace(run, parts={**run.parts, "power_sgd": state})
+
+
+def _compress(state, bucket):
+    """PowerSGD bucket by bucket: over gloo, with several at once, the hook waits for itself."""
+    future = power_sgd.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
+
+
+class Wide(nn.Module):
+    """Computes in another type."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH).double()
+
+    def forward(self, hidden):
+        return hidden + self.lin(hidden.double()).float()
+
+
+class Spare(nn.Module):
+    """Has parameters that nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(5))
+
+    def forward(self, hidden):
+        return hidden
 
 
 # Tensor parallel.

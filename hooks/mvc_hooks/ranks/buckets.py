@@ -1,0 +1,215 @@
+"""The buckets of DistributedDataParallel (DDP), which a new process has to have as the last one had.
+
+DDP sums gradients bucket by bucket. Where a gradient lies in its bucket says at which rank its sum
+begins, so with more than two ranks it says how the sum is rounded. In the first backward pass DDP takes
+the parameters in the order in which they were registered; it then makes its buckets anew, once, in the order
+in which that pass was done with them (``Reducer::rebuild_buckets`` of torch). A process that resumes in
+the middle of a run would go through this again, and its first steps would come out otherwise.
+
+So commits say which parameter is in which bucket, and before a resume DDP gets a backward pass of no
+gradients that is done with them in that order. If DDP finds unused parameters, its first buckets are its last.
+A static graph counts in its first passes how often each parameter is used: only a real pass will do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from mvc import FormatError
+from mvc_hooks.parts.module import ModulePart, name_parameters
+from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.tree import format_path, is_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mvc_hooks.parts.part import Part
+
+    Order = list[list[str]]
+
+_LOOKS = 2  # a run may begin before there is a DDP; at its second commit it has trained
+_LOST = "gradients may be summed in another order than before the resume: "
+_NOT_THERE = f"{_LOST}there was no DistributedDataParallel yet; make it before the checkpointer"
+_NOT_MADE = (
+    f"{_LOST}only training tells DistributedDataParallel which is in use; pass warm_up=..., a "
+    "function that runs one forward and backward pass"
+)
+
+
+class Buckets:
+    """The buckets of all DDPs that hold parameters of a run."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts = parts
+        self._known: WeakKeyDictionary[DistributedDataParallel, Order] = WeakKeyDictionary()
+        self._unknown: list[tuple[DistributedDataParallel, list[str]]] = []
+        self._looks = 0
+
+    def describe(self) -> list[Order]:
+        """Return the names of the parameters in each bucket of each DDP; every rank must call it.
+
+        DDP makes its buckets at the forward pass that follows the first backward pass. If that was
+        the last thing to happen, they are made now.
+        """
+        if self._looks < _LOOKS:
+            self._looks += 1
+            self._unknown = [one for one in self._find() if one[0] not in self._known]
+        for ddp, names in list(self._unknown):
+            order = _read(ddp, names)
+            if order is not None:
+                self._known[ddp] = order
+                self._unknown.remove((ddp, names))
+        return sorted(self._known.values())
+
+    def restore(self, stored: object) -> list[str]:
+        """Have all DDPs make the buckets that a commit names; every rank must call it.
+
+        Returns:
+            In words, why sums may not come out as before.
+
+        Raises:
+            FormatError: the commit names no buckets.
+        """
+        orders = {frozenset(_flatten(one)): one for one in _parse(stored)}
+        doubts: list[str] = []
+        for ddp, names in self._find():
+            order = orders.pop(frozenset(names), None)
+            if order is None or ddp in self._known or _read(ddp, names) is not None:
+                continue  # it has trained, or it has to begin as it did
+            if _make(ddp, names, order):
+                self._known[ddp] = order
+            else:
+                doubts.append(_NOT_MADE)
+        if orders and not any(map(is_sharded, self._name_parameters().values())):
+            doubts.append(_NOT_THERE)
+        return list(dict.fromkeys(doubts))
+
+    def _find(self) -> list[tuple[DistributedDataParallel, list[str]]]:
+        """Return all DDPs of the run, with the names of the parameters that each of them reduces.
+
+        Users may pass a model that they have wrapped, or the model inside, which does not know of it.
+        """
+        known = {id(param): name for name, param in self._name_parameters().items()}
+        found = []
+        for ddp in gc.get_objects():
+            if issubclass(type(ddp), DistributedDataParallel):
+                names = [known.get(id(one), "") for one in _list_reduced(ddp)]
+                if names and all(names):
+                    found.append((ddp, names))
+        return sorted(found, key=lambda one: one[1])  # all ranks in one order: making is a message
+
+    def _name_parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            f"{format_path(entry.path)}.{name}": param
+            for entry in flatten_parts(self._parts)
+            if isinstance(entry.part, ModulePart)
+            for name, param in name_parameters(entry.part.module).items()
+        }
+
+
+def _list_reduced(ddp: Any) -> list[torch.nn.Parameter]:
+    """Return the parameters whose gradients a DDP sums, as it numbers them."""
+    with contextlib.suppress(AttributeError):
+        params: list[torch.nn.Parameter] = ddp._build_params_for_reducer()[0]  # noqa: SLF001  there is no public way
+        return params
+    return []
+
+
+def _read(ddp: Any, names: Sequence[str]) -> Order | None:
+    """Return the names in each bucket that a DDP has made, or None if it has still its first ones."""
+    with contextlib.suppress(AttributeError, RuntimeError, LookupError):  # not what torch promises
+        if ddp.reducer._rebuild_buckets():  # noqa: SLF001  there is no public way
+            ddp._has_rebuilt_buckets = True  # noqa: SLF001  as forward() does
+        told = _ask(ddp)
+        if told is None:  # it notes that in forward(), and not always
+            ddp.logger.set_runtime_stats_and_log()
+            told = _ask(ddp)
+        if told is not None:
+            order = [[names[int(one)] for one in bucket.split()] for bucket in told.split(",")]
+            return order if sorted(_flatten(order)) == sorted(names) else None
+    return None
+
+
+def _ask(ddp: Any) -> str | None:
+    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices")  # noqa: SLF001  torch's documentation has users call it
+    return str(told) if told else None
+
+
+class _Done(torch.autograd.Function):
+    """Its backward pass tells a DDP that it is done with parameters, in an order."""
+
+    @staticmethod
+    def forward(ctx: Any, start: torch.Tensor, reducer: Any, order: list[int]) -> torch.Tensor:
+        ctx.told = reducer, order
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        reducer, order = ctx.told
+        for index in order:
+            reducer._autograd_hook(index)  # noqa: SLF001  what DDP hangs on parameters
+        return grads[0], None, None
+
+
+def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
+    """Have a DDP make these buckets; return whether it has. It sums zeros once."""
+    if ddp.static_graph or ddp.mixed_precision is not None:  # what forward() prepares is missing
+        return False
+    params = _list_reduced(ddp)
+    indices = {name: index for index, name in enumerate(names)}
+    numbered = [[indices[name] for name in bucket] for bucket in order]
+    grads = [param.grad for param in params]
+    _set_gradients(params, [None] * len(params))
+    with contextlib.suppress(AttributeError):  # not what torch promises
+        ddp.reducer.prepare_for_forward()
+        ddp.reducer.prepare_for_backward([])
+        with torch.enable_grad():
+            start = torch.zeros((), device=params[0].device, requires_grad=True)
+            done: Any = _Done.apply(start, ddp.reducer, list(_order_done(numbered, params)))  # type: ignore[no-untyped-call]
+            done.backward()
+        _set_gradients(params, grads)
+        return _read(ddp, names) == order
+    return False
+
+
+def _set_gradients(
+    params: Sequence[torch.nn.Parameter], grads: Sequence[torch.Tensor | None]
+) -> None:
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad
+
+
+def _order_done(
+    buckets: Sequence[list[int]], params: Sequence[torch.nn.Parameter]
+) -> Iterator[int]:
+    """Yield the parameters of buckets in an order in which a backward pass makes such buckets.
+
+    The full ones come as they were full; the rest of each type and device after them, the last one that
+    was begun first.
+    """
+    rest: dict[tuple[object, ...], list[int]] = {}
+    for bucket in reversed(buckets):
+        key = params[bucket[0]].dtype, params[bucket[0]].device
+        if key in rest:
+            break
+        rest[key] = bucket
+    for bucket in (*buckets[: len(buckets) - len(rest)], *rest.values()):
+        yield from bucket
+
+
+def _flatten(order: Order) -> list[str]:
+    return [name for bucket in order for name in bucket]
+
+
+def _parse(stored: Any) -> list[Order]:
+    is_list = isinstance(stored, list) and all(isinstance(one, list) for one in stored)
+    buckets = [bucket for one in stored for bucket in one] if is_list else [None]
+    if not all(isinstance(one, list) and one and set(map(type, one)) <= {str} for one in buckets):
+        raise FormatError("the commit does not say which gradients were summed together")
+    return list(stored)
