@@ -77,16 +77,18 @@ class Buckets:
             FormatError: the commit names no buckets.
         """
         orders = {frozenset(_flatten(one)): one for one in _parse(stored)}
+        left = set(orders)
         doubts: list[str] = []
         for ddp, names in self._find():
-            order = orders.pop(frozenset(names), None)
+            order = orders.get(frozenset(names))
+            left.discard(frozenset(names))
             if order is None or ddp in self._known or _read(ddp, names) is not None:
                 continue  # it has trained, or it has to begin as it did
             if _make(ddp, names, order):
                 self._known[ddp] = order
             else:
                 doubts.append(_NOT_MADE)
-        if orders and not any(map(is_sharded, self._name_parameters().values())):
+        if left and not any(map(is_sharded, self._name_parameters().values())):
             doubts.append(_NOT_THERE)
         return list(dict.fromkeys(doubts))
 
@@ -95,14 +97,20 @@ class Buckets:
 
         Users may pass a model that they have wrapped, or the model inside, which does not know of it.
         """
+        found = list(self._look())
+        if len({tuple(names) for _, names in found}) < len(found):
+            found.clear()
+            gc.collect()  # one that nothing holds any more may be gone on another rank
+            found += self._look()
+        return sorted(found, key=lambda one: one[1])  # all ranks in one order: making is a message
+
+    def _look(self) -> Iterator[tuple[DistributedDataParallel, list[str]]]:
         known = {id(param): name for name, param in self._name_parameters().items()}
-        found = []
         for ddp in gc.get_objects():
             if issubclass(type(ddp), DistributedDataParallel):
                 names = [known.get(id(one), "") for one in _list_reduced(ddp)]
                 if names and all(names):
-                    found.append((ddp, names))
-        return sorted(found, key=lambda one: one[1])  # all ranks in one order: making is a message
+                    yield ddp, names
 
     def _name_parameters(self) -> dict[str, torch.nn.Parameter]:
         return {

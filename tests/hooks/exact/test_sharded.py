@@ -84,9 +84,16 @@ def test_every_killed_training_goes_on_bit_by_bit(tmp_path, name, ranks, step, o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [[2], [0, 1, 2, 3]])
-def test_a_killed_training_of_four_goes_on_bit_by_bit(tmp_path, ranks):
-    check_killed(tmp_path, 4, "hsdp", ranks, 9, [("fsdp-tp", 2), ("fsdp-tp", 4)])
+@pytest.mark.parametrize(
+    ("name", "ranks", "others"),
+    [
+        ("hsdp", [2], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
+        ("hsdp", [0, 1, 2, 3], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
+        ("ddp-adamw", [1], []),
+    ],
+)
+def test_a_killed_training_of_four_goes_on_bit_by_bit(tmp_path, name, ranks, others):
+    check_killed(tmp_path, 4, name, ranks, 9, others)
 
 
 def test_sharded_trainings_are_the_same_bit_by_bit(tmp_path):

@@ -109,6 +109,19 @@ def test_a_wrapper_that_comes_after_the_first_commit_is_found_at_the_second():
     assert sum(map(len, order)) == 6
 
 
+def test_a_wrapper_that_was_replaced_is_left_alone():
+    order = learn()
+    model = Net()
+    first, _ = make(model)
+    first.itself = [first]  # only the collector finds it
+    del first
+    ddp, _ = make(model)
+    buckets = Buckets(make_parts({"model": model}))
+    assert buckets.restore([order]) == []
+    assert [one for one, _ in buckets._find()] == [ddp]
+    assert buckets.describe() == [order]
+
+
 def test_one_that_has_trained_keeps_its_buckets():
     order = learn()
     ddp, buckets = make()
