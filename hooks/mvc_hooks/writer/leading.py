@@ -9,6 +9,8 @@ from mvc_hooks.writer.messages import GONE, Answer
 from mvc_hooks.writer.wire import Beat, Failed, Gathered, Join, Settled, Stored, fall_silent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc_hooks.writer.crew import Crew
     from mvc_hooks.writer.dialing import Dialer
     from mvc_hooks.writer.turns import Offer, Turns
@@ -44,7 +46,7 @@ class Leader:
         """
         turns = self._turns
         with turns.changed:
-            turns.changed.wait_for(lambda: turns.find(turn) or not self._find_unstored())
+            turns.changed.wait_for(lambda: turns.find(turn) or not any(self._find_unstored()))
             turns.check(turn)
             turns.is_decided = True
             stored = [member.stored for member in self._members.values()]
@@ -124,10 +126,11 @@ class Leader:
             _send(member.link, Settled(known))
         return known is not None
 
-    def _find_unstored(self) -> list[Member]:
+    def _find_unstored(self) -> Iterator[Member]:
         turn = self._turns.turn
-        members = self._members.values()
-        return [one for one in members if one.stored is None or one.stored[0] != turn]
+        for one in self._members.values():
+            if one.stored is None or one.stored[0] != turn:
+                yield one
 
     def beat(self) -> None:
         """Tell the others that this rank is there."""
@@ -137,7 +140,7 @@ class Leader:
     def judge(self) -> None:
         """Let the open turn fail if a rank will never do its part."""
         with self._turns.changed:
-            missing = self._find_unstored() if self._turns.is_pending else []
+            missing = list(self._find_unstored()) if self._turns.is_pending else []
         answer = find_missing(missing, self._turns, self._crew, self._dialer)
         if answer is not None:
             self.settle(answer)
