@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Order = list[list[str]]
 
+IN_ANY_ORDER = 2
+"""As many numbers have the same sum in any order."""
 _LOOKS = 2  # a run may begin before there is a DDP; at its second commit it has trained
 _LOST = "gradients may be summed in another order than before the resume: "
 _NOT_THERE = f"{_LOST}there was no DistributedDataParallel yet; make it before the checkpointer"
@@ -82,8 +84,11 @@ class Buckets:
         for ddp, names in self._find():
             order = orders.get(frozenset(names))
             left.discard(frozenset(names))
-            if order is None or ddp in self._known or _read(ddp, names) is not None:
-                continue  # it has trained, or it has to begin as it did
+            has_trained = ddp in self._known or _read(ddp, names) is not None
+            if has_trained and order is None:
+                self._forget(ddp, names)
+            if has_trained or order is None:
+                continue  # its buckets are those of the commit, or the first ones, as then
             if _make(ddp, names, order):
                 self._known[ddp] = order
             else:
@@ -91,6 +96,12 @@ class Buckets:
         if left and not any(map(is_sharded, self._name_parameters().values())):
             doubts.append(_NOT_THERE)
         return list(dict.fromkeys(doubts))
+
+    def _forget(self, ddp: DistributedDataParallel, names: list[str]) -> None:
+        """Have a DDP begin anew, because it had not trained yet when the commit was made."""
+        if _begin_anew(ddp):
+            self._known.pop(ddp, None)
+            self._unknown.append((ddp, names))
 
     def _find(self) -> list[tuple[DistributedDataParallel, list[str]]]:
         """Return all DDPs of the run, with the names of the parameters that each of them reduces.
@@ -183,6 +194,33 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
             done.backward()
         _set_gradients(params, grads)
         return _read(ddp, names) == order
+    return False
+
+
+def _begin_anew(ddp: Any) -> bool:
+    """Give a DDP its first buckets back, in the way in which one that was pickled gets them.
+
+    Returns:
+        Whether that was done. It is not where the order does not count, or what is hooked in
+        would get lost.
+    """
+    with contextlib.suppress(AttributeError):  # not what torch promises
+        has_hook = ddp._get_ddp_logging_data().get("comm_hook")  # noqa: SLF001  as above
+        is_lost = has_hook and not ddp._comm_hooks  # noqa: SLF001  there is no public way
+        if is_lost or ddp.mixed_precision is not None or ddp.process_group.size() <= IN_ANY_ORDER:
+            return False
+        params, sparse = ddp._build_params_for_reducer()  # noqa: SLF001
+        named = ddp._build_debug_param_to_name_mapping(params)  # noqa: SLF001
+        ddp.reducer._remove_autograd_hooks()  # noqa: SLF001
+        ddp._ddp_init_helper(params, sparse, named, ddp.static_graph)  # noqa: SLF001
+        for hook, state in ddp._comm_hooks:  # noqa: SLF001
+            torch.distributed._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]  # noqa: SLF001
+        if ddp.static_graph:
+            ddp._static_graph_delay_allreduce_enqueued = False  # noqa: SLF001
+            ddp.reducer._set_static_graph()  # noqa: SLF001
+            ddp.logger._set_static_graph()  # noqa: SLF001
+        ddp._has_rebuilt_buckets = False  # noqa: SLF001
+        return True
     return False
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import ConflictError
 from mvc_hooks.parts.sources import StateSource
-from mvc_hooks.ranks.buckets import Buckets
+from mvc_hooks.ranks.buckets import IN_ANY_ORDER, Buckets
 from mvc_hooks.ranks.own import OwnParts, RankView
 from mvc_hooks.ranks.pieces import RANKS
 from mvc_hooks.ranks.placed import expect_placed
@@ -103,7 +103,7 @@ class RankState:
         if told is None:
             return Opened(source, unknown)
         doubts = self._buckets.restore(facts.get("buckets", [])) if size > 1 else ()
-        is_exact = stored == size > _IN_ANY_ORDER
+        is_exact = stored == size > IN_ANY_ORDER  # of other ranks it is another sum
         is_known = type(stored) is int and rank < stored
         folder = f"{RANKS}/{rank}"
         own = source.folder(folder) if is_known and has_folder(outline, rank) else None

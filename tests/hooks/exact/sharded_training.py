@@ -7,6 +7,7 @@ is trained without mvc; then with it, left after five steps and gone on with, ro
 once more, rolled back to a snapshot of the ring. Every step must be the same bit by bit.
 
 Or it is one of these, whose run is in FOLDER/run:
+    {"back": NAME}                              it goes back to its start
     {"kill": NAME, "ranks": [...], "step": N}   ranks are killed after a step, whose commit may be under way
     {"go on": NAME}                             it goes on, and must end as one that nobody killed
     {"move": NAME}                              another training takes its state over, and nothing else
@@ -158,6 +159,16 @@ def prove(name, rank, size, folder):
     return found | ({"not as one process": others} if others else {})
 
 
+def go_back(wanted, rank, size, folder):
+    """Roll back to the start, after two steps; return how it differs from a training that did not."""
+    name, paths = wanted["back"], [folder / f"{one}-{rank}" for one in ("plain", "back")]
+    train_plain(name, rank, size, Trace(paths[0]))
+    _, _, back = train_kept(name, rank, size, folder / "run", Trace(paths[1]), bad_step=2)
+    found = {} if back == [0] else {"back": back}
+    deviation = find_deviation(read_trace(paths[1]), read_trace(paths[0]))
+    return found | ({} if deviation is None else {"deviates": deviation})
+
+
 def kill(wanted, rank, size, folder):
     """Train, and die if this rank is one of those that do; else end by the test's hand."""
     dies_at = wanted["step"] if rank in wanted["ranks"] else 0
@@ -195,7 +206,7 @@ def move(wanted, rank, size, folder):
     return ({} if first == TOTAL else {"resumed": first}) | ({"differs": others} if others else {})
 
 
-VERBS = {"kill": kill, "go on": go_on, "move": move}
+VERBS = {"back": go_back, "kill": kill, "go on": go_on, "move": move}
 
 
 def carry_out(wanted, rank, size, folder):

@@ -96,6 +96,13 @@ def test_a_killed_training_of_four_goes_on_bit_by_bit(tmp_path, name, ranks, oth
     check_killed(tmp_path, 4, name, ranks, 9, others)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp-buckets", "ddp-power-sgd", "ddp-sgd-frozen-tied"])
+def test_replicas_that_go_back_to_the_start_sum_as_at_first(tmp_path, name):
+    for said in launch(tmp_path, [{"back": name}], 4):
+        assert said == {"back": {}}
+
+
 def test_sharded_trainings_are_the_same_bit_by_bit(tmp_path):
     for said in launch(tmp_path, FAST, 2):
         assert said == {name: {} for name in FAST}
