@@ -53,7 +53,7 @@ def make_model(kind):
         return fully_shard(model, mesh=mesh["dp"])
     layers = [nn.Linear(8, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, 1)]
     model = nn.Sequential(*layers)
-    if kind == "ddp":
+    if kind in ("ddp", "ddp of four"):
         return DistributedDataParallel(model, forward_sync_buffers=False)
     return fully_shard(model, mesh=init_device_mesh("cpu", (distributed.get_world_size(),)))
 

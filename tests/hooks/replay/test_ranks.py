@@ -109,6 +109,13 @@ class TestTheReport:
         report = run("replay", **told, act="spoil")
         assert report["first_difference"]["name"] == "model.0.weight"
 
+    @pytest.mark.slow
+    def test_four_replicas_across_a_resume_and_from_the_start(self, run):
+        run("train", size=4, kind="ddp of four", totals=[6, 9])
+        for revision in ("main@0", f"main@{EVERY}"):
+            report = run("replay", size=4, kind="ddp of four", revision=revision, steps=6)
+            assert report["trajectory_exact"] is True
+
 
 def test_one_process_is_told_that_it_is_too_few(root):
     with pytest.raises(UsageError, match="made by 2 ranks") as caught:
