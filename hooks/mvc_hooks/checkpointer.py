@@ -22,26 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mvc import MvcError, UsageError
-from mvc_hooks.commits.branchlock import BranchLock
-from mvc_hooks.commits.coordinator import Commits, as_count, as_numbers
-from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.commits.coordinator import as_count, as_numbers
 from mvc_hooks.divergence.ladder import Rollback
-from mvc_hooks.judge import Judge
+from mvc_hooks.opening import open_run
 from mvc_hooks.parts.make import join_parts
-from mvc_hooks.ranks.group import Ranks
-from mvc_hooks.ranks.notes import Talk
-from mvc_hooks.ranks.repositories import catch_up, open_repository
-from mvc_hooks.recovery import Recovery, RollbackRequest
+from mvc_hooks.recovery import RollbackRequest
 from mvc_hooks.reports import DivergedError
-from mvc_hooks.resuming import Resuming
-from mvc_hooks.run.live import LiveRun
-from mvc_hooks.run.log import RunLog
-from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.settings import Settings
 from mvc_hooks.training import StepRun
-from mvc_hooks.writer.crew import Crew
-from mvc_hooks.writer.messages import Open
-from mvc_hooks.writer.place import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,12 +39,9 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.reports import CommitReport, RollbackReport
-    from mvc_hooks.resuming import Resumed
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
-    from mvc_hooks.writer.crew import Address
-    from mvc_hooks.writer.place import Place
 
 _LOOKS = (2, 3, 10, 100, 1000)
 """Steps of this process after which to look for state that no part covers."""
@@ -155,7 +140,7 @@ class Checkpointer(StepRun):
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
         """
         self._is_closed = True  # until everything is open
-        self._settings = settings = Settings(
+        settings = Settings(
             every=every,
             every_seconds=every_seconds,
             resume=resume,
@@ -174,59 +159,20 @@ class Checkpointer(StepRun):
             identity=identity,
             warm_up=warm_up,
         )
-        self.rollbacks: list[RollbackReport] = []
-        self.environment_changes: list[tuple[str, object, object]] = []
-        self.resumed_from: str | None = None
-        self._pid, self._calls = os.getpid(), 0
+        objects = join_parts(named, parts, OPTIONS)
+        _end_earlier(path, branch)
+        self._open_run = opened = open_run(path, objects, settings, detectors, ladder)
+        self._settings, self._pid, self._calls = settings, os.getpid(), 0
         self._has_diverged = False
-        self._talk, self._signals = Talk(), SignalWatch()
-        self._ranks = ranks = Ranks()
-        with contextlib.ExitStack() as undo:
-            objects = join_parts(named, parts, OPTIONS)
-            _end_earlier(path, branch)
-            self._run = run = LiveRun(objects, ranks)
-            undo.callback(run.remove)
-            self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
-            self.repo, self._sends = open_repository(path, ranks)
-            self.repo.identity = identity
-            ranks.on_first(self.repo.check_identity)
-            self.branch = branch or ranks.ask_first(self._current_branch)
-            self._lock = ranks.on_first(lambda: BranchLock(self.repo.git_dir, self.branch))
-            undo.callback(self._release)
-            self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
-            undo.callback(log.close)
-            log.start(0, every, run.parts, ranks.merge(run.doubts))
-            ranks.on_first(lambda: catch_up(self.repo, self.branch))
-            resuming = Resuming(
-                self.repo, self.branch, run, self._judge, ranks, log, settings, self._sends
-            )
-            resumed = resuming.resume()
-            tip = self._note_resumed(resumed)
-            # A writer that is left behind would hold the branch.
-            queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
-            ranks.together(queue.start_writer)
-            self._commits = commits = Commits(
-                self.branch, run, self._judge, queue, ranks=ranks, talk=self._talk, settings=settings, log=log,
-                last_step=None if tip is None else run.counters.step,
-            )  # fmt: skip
-            if resumed is not None:
-                commits.facts |= resumed.facts
-            self._recovery = Recovery(
-                self.repo,
-                run,
-                self._judge,
-                commits,
-                ranks,
-                self._talk,
-                log,
-                keep_diverged,
-                self._sends,
-            )
-            commits.commit_first()
-            if signals:
-                self._signals.start(queue.crew)
-            self._begin()
-            undo.pop_all()
+        self.repo, self.branch = opened.repo, opened.branch
+        self._run, self._judge, self._log = opened.run, opened.judge, opened.log
+        self._ranks, self._talk, self._signals = opened.ranks, opened.talk, opened.signals
+        self._commits, self._recovery = opened.commits, opened.recovery
+        resumed = opened.resumed
+        self.rollbacks: list[RollbackReport] = []
+        self.resumed_from = None if resumed is None else resumed.commit
+        self.environment_changes = [] if resumed is None else list(resumed.changes)
+        self._begin()
 
     def _begin(self) -> None:
         """Be open, and see to it that the end is not missed."""
@@ -236,45 +182,6 @@ class Checkpointer(StepRun):
         atexit.register(self._exit_hook)
         self._is_closed = False
         _OPEN.add(self)
-
-    def _make_queue(self, tip: str | None, identity: Identity | None) -> CommitQueue:
-        name, email = (identity.name, identity.email) if identity else (None, None)
-        threads, ranks = self._settings.writer_threads, self._ranks
-        crew = place = None
-        if not ranks.is_alone:
-            place, addresses = ranks.meet(_open_place)
-            crew = Crew(ranks.rank, tuple(addresses))
-            if threads is None:  # the writers of a machine share its cores
-                here = [one.node for one in crew.addresses].count(place.address.node)
-                threads = max(1, (os.cpu_count() or 1) // here)
-        replicates = bool(self._settings.replicate)
-        has_others = crew is not None and crew.find_neighbour() is not None
-        if replicates and not has_others and ranks.is_first:
-            self._log.doubt(["replicate=1 has no effect: there is no other machine in this run"])
-        opening = Open(
-            str(self.repo.worktree), name, email, threads, send=self._sends, replicates=replicates
-        )
-        held = () if self._lock is None else (self._lock.descriptor,)
-        queue = CommitQueue(opening, held=held, delta=self._settings.delta, place=place, crew=crew)
-        queue.tips[self.branch] = tip or ""
-        return queue
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-
-    def _current_branch(self) -> str:
-        branch = self.repo.head.branch
-        if branch is None:
-            raise UsageError("HEAD is detached: there is no current branch", hint="pass branch=...")
-        return branch
-
-    def _note_resumed(self, resumed: Resumed | None) -> str | None:
-        """Return the commit that the branch is at."""
-        if resumed is None:
-            return None
-        self.resumed_from, self.environment_changes = resumed.commit, list(resumed.changes)
-        return resumed.commit
 
     # Progress.
 
@@ -518,13 +425,7 @@ class Checkpointer(StepRun):
             self._is_closed = True
             _OPEN.discard(self)
             atexit.unregister(self._exit_hook)
-            self._signals.stop()
-            self._run.remove()
-            try:
-                self._commits.close()
-            finally:
-                self._release()
-                self._log.close()
+            self._open_run.close()
 
     def _name_last(self, how: str = "the last one") -> str:
         """Return the message of the commit that ends the run."""
@@ -594,11 +495,6 @@ class Checkpointer(StepRun):
 
 
 _OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
-
-
-def _open_place() -> tuple[Place, Address]:
-    place = open_place()
-    return place, place.address
 
 
 def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
