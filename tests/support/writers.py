@@ -56,6 +56,7 @@ def forked_writers():
             finally:
                 use_real()
                 del os.environ[VARIABLE]
+                process.stdin.write(b"end")  # a process that a test has left may hold the pipe open
                 process.stdin.close()
 
 

@@ -51,6 +51,8 @@ class Zygote:
         return self
 
     def __exit__(self, *exc_info):
+        # Processes that a test has left, as of a loader, may hold the pipe open.
+        self._process.stdin.write("\n")
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -78,6 +80,8 @@ def _serve():
     verbs.warm_up()
     gc.freeze()  # children need not look through, and so copy, what was made before them
     for line in sys.stdin:
+        if line == "\n":
+            return
         outcomes = _run_children(verbs, *json.loads(line))
         sys.stdout.write(json.dumps(outcomes) + "\n")
         sys.stdout.flush()
