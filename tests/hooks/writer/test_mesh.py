@@ -281,7 +281,7 @@ def test_who_has_stored_all_may_go():
             with ranks[1].turn(1):
                 second.follower._say(Stored(1), b"share 1")
                 with first.turns.changed:
-                    first.turns.changed.wait_for(lambda: not first.leader._find_unstored())
+                    first.turns.changed.wait_for(lambda: not any(first.leader._find_unstored()))
                 _leave(ranks[1])
 
         assert _take_part(ranks[0], 1, go).commit == "c1"
