@@ -23,6 +23,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks.adapters.session import (
     ENDED,
@@ -94,6 +96,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                     except _WentBackError:
                         # Otherwise the Trainer would make others, which were not restored.
                         borrowed.enter_context(lend(trainer, _MAKE_NOTHING))
+                        borrowed.enter_context(_prepare_once(trainer.accelerator))
                         trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
                         # It adds noise to embeddings (NEFTune) each time it is entered.
                         noise = getattr(trainer, "neftune_hook_handle", None)
@@ -252,6 +255,19 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
     }
     with lend(trainer, lent), lend(_LOOP, {"skip_first_batches": skip_batches}):
         yield
+
+
+def _prepare_once(accelerator: Any) -> contextlib.AbstractContextManager[None]:
+    """Leave the model as it was prepared: sharded again, its optimizer would lose its parameters."""
+    prepare = accelerator.prepare
+
+    def keep(*prepared: Any, **options: Any) -> Any:
+        if not any(isinstance(one, nn.Module) for one in prepared):
+            return prepare(*prepared, **options)
+        return prepared if len(prepared) > 1 else prepared[0]
+
+    is_sharded = getattr(accelerator, "is_fsdp2", False)
+    return lend(accelerator, {"prepare": keep} if is_sharded else {})
 
 
 def _enter(trainer: Any, known: dict[str, Any] | None, options: dict[str, Any]) -> Any:

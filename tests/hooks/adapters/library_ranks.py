@@ -54,17 +54,34 @@ def make_data():
     ]
 
 
-def train_accelerate(path, model, seed, total):
+def shard(state):
+    """Have Accelerate shard by FSDP2, which it offers on accelerators alone, on this CPU."""
+    from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
+
+    PartialState().distributed_type = state.distributed_type = DistributedType.FSDP
+    state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+
+
+def train_accelerate_fsdp2(path, model, seed, total):
+    return train_accelerate(path, model, seed, total, is_sharded=True)
+
+
+def train_accelerate(path, model, seed, total, is_sharded=False):
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import set_seed
 
     from mvc_hooks.adapters.accelerate import make_checkpointer
 
+    AcceleratorState._reset_state(reset_partial_state=True)
     set_seed(seed)
     accelerator = Accelerator(cpu=True)
+    if is_sharded:
+        shard(accelerator.state)
     optimizer = torch.optim.AdamW(model.parameters())
     loader = torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    assert accelerator.is_fsdp2 == is_sharded
     with make_checkpointer(accelerator, path, **OPTIONS) as ckpt:
         for _ in ckpt.steps(total):
             loss = model(**ckpt.next_batch())["loss"]
@@ -75,8 +92,15 @@ def train_accelerate(path, model, seed, total):
         return ckpt.rollbacks
 
 
-def train_lightning(path, model, seed, total):
+def train_lightning_fsdp2(path, model, seed, total):
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    return train_lightning(path, model, seed, total, ModelParallelStrategy())
+
+
+def train_lightning(path, model, seed, total, strategy="ddp"):
     import lightning
+    from torch.distributed.fsdp import fully_shard
 
     from mvc_hooks.adapters.lightning import MvcCallback
 
@@ -84,6 +108,10 @@ def train_lightning(path, model, seed, total):
         def __init__(self):
             super().__init__()
             self.model = model
+
+        def configure_model(self):
+            if strategy != "ddp":
+                fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch, _):
             return self.model(**batch)["loss"]
@@ -94,23 +122,37 @@ def train_lightning(path, model, seed, total):
     lightning.seed_everything(seed, verbose=False)
     callback = MvcCallback(path, **OPTIONS)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp", max_steps=total, callbacks=[callback], logger=False,
+        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, max_steps=total, callbacks=[callback], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True))
     return callback.checkpointer.rollbacks
 
 
-def train_transformers(path, model, seed, total):
+def train_transformers_fsdp2(path, model, seed, total):
+    return train_transformers(path, model, seed, total, is_sharded=True)
+
+
+def train_transformers(path, model, seed, total, is_sharded=False):
     import transformers
+    from accelerate.state import AcceleratorState
 
     from mvc_hooks.adapters.transformers import MvcCallback
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+    class Trainer(transformers.Trainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            if is_sharded:
+                shard(self.accelerator.state)
+                self.is_fsdp_enabled = True
 
     arguments = transformers.TrainingArguments(
         f"{path}.out", max_steps=total, per_device_train_batch_size=4, use_cpu=True, report_to=[],
         save_strategy="no", disable_tqdm=True, seed=seed, lr_scheduler_type="constant",
     )  # fmt: skip
-    trainer = transformers.Trainer(model, arguments, train_dataset=make_data())
+    trainer = Trainer(model, arguments, train_dataset=make_data())
     callback = MvcCallback(path, **OPTIONS)
     callback.train(trainer)
     return callback.checkpointer.rollbacks

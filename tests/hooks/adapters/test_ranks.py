@@ -29,12 +29,15 @@ def read_trace(path):
     "library",
     [
         "accelerate",
+        pytest.param("accelerate_fsdp2", marks=pytest.mark.slow),
         pytest.param("lightning", marks=pytest.mark.slow),
+        pytest.param("lightning_fsdp2", marks=pytest.mark.slow),
         pytest.param("transformers", marks=pytest.mark.slow),
+        pytest.param("transformers_fsdp2", marks=pytest.mark.slow),
     ],
 )
 def test_several_processes(tmp_path, library, size):
-    pytest.importorskip(library)
+    pytest.importorskip(library.partition("_")[0])
     command = [
         *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
         *("--standalone", "--nproc-per-node", str(size), str(_PROGRAM), library, str(tmp_path)),
