@@ -180,11 +180,12 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
     """Have a DDP make these buckets; return whether it has. It sums zeros once."""
     if ddp.static_graph or ddp.mixed_precision is not None:  # what forward() prepares is missing
         return False
-    params = _list_reduced(ddp)
+    params, is_sparse = ddp._build_params_for_reducer()  # noqa: SLF001  as above
     indices = {name: index for index, name in enumerate(names)}
     numbered = [[indices[name] for name in bucket] for bucket in order]
     grads = [param.grad for param in params]
-    _set_gradients(params, [None] * len(params))
+    none = zip(params, is_sparse, strict=True)  # a reducer makes dense zeros itself, no sparse ones
+    _set_gradients(params, [_make_sparse_zero(one) if sparse else None for one, sparse in none])
     with contextlib.suppress(AttributeError):  # not what torch promises
         ddp.reducer.prepare_for_forward()
         ddp.reducer.prepare_for_backward([])
@@ -195,6 +196,13 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
         _set_gradients(params, grads)
         return _read(ddp, names) == order
     return False
+
+
+def _make_sparse_zero(param: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of an embedding of which no row was used."""
+    empty = torch.zeros(1, 0, dtype=torch.long, device=param.device)
+    rows = param.new_zeros(0, *param.shape[1:])
+    return torch.sparse_coo_tensor(empty, rows, param.shape, check_invariants=True)
 
 
 def _begin_anew(ddp: Any) -> bool:

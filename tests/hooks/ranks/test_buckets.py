@@ -89,6 +89,24 @@ def test_a_new_process_makes_the_same_buckets_and_sums_the_same(options):
         assert (mine.grad is its.grad is None) or torch.equal(mine.grad, its.grad)
 
 
+def test_sparse_gradients_are_summed_in_the_same_buckets():
+    def make_sparse():
+        return make(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)))
+
+    def train_sparse(ddp):
+        ddp(torch.tensor([1, 3])).sum().backward()
+
+    ddp, buckets = make_sparse()
+    train_sparse(ddp)
+    (order,) = buckets.describe()
+    ddp, buckets = make_sparse()
+    assert buckets.restore([order]) == []
+    assert buckets.describe() == [order]
+    assert all(param.grad is None for param in ddp.parameters())
+    train_sparse(ddp)
+    assert ddp.module[0].weight.grad.coalesce().indices().tolist() == [[1, 3]]
+
+
 def test_a_model_is_known_without_its_wrapper():
     order = learn()
     model = Net()
