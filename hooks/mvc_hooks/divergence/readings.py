@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from mvc import UsageError
+from mvc import StorageError, UsageError
 from mvc_hooks.divergence.history import Reading, check_count
 from mvc_hooks.ranks.group import find_backends
 
@@ -181,10 +181,16 @@ class ReadingQueue:
     def _finish(self, pending: _PendingReading) -> Reading:
         if pending.slot is not None:
             pending.slot.event.synchronize()
-        if pending.work is not None:
-            pending.work.wait()
-        if not pending.is_summed:
-            distributed.all_reduce(pending.vector)
+        try:
+            if pending.work is not None:
+                pending.work.wait()
+            if not pending.is_summed:
+                distributed.all_reduce(pending.vector)
+        except RuntimeError as error:  # torch names addresses, if anything
+            raise StorageError(
+                f"not all ranks took part in step {pending.step}",
+                hint="one has ended, hangs, or does not call step(); what it said itself tells why",
+            ) from error
         loss, losses, norm, norms, rate, rates, *notes = pending.vector.tolist()
         self._notes += [(pending.step, note) for note in notes]
         if pending.slot is not None:

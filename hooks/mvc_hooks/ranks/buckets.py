@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.part import Part
 
     Order = list[list[str]]
+    _Kind = tuple[torch.dtype, torch.device]
 
 IN_ANY_ORDER = 2
 """As many numbers have the same sum in any order."""
@@ -191,7 +194,8 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
         ddp.reducer.prepare_for_backward([])
         with torch.enable_grad():
             start = torch.zeros((), device=params[0].device, requires_grad=True)
-            done: Any = _Done.apply(start, ddp.reducer, list(_order_done(numbered, params)))  # type: ignore[no-untyped-call]
+            order_done = list(_order_done(numbered, params, _count_full(ddp, numbered, params)))
+            done: Any = _Done.apply(start, ddp.reducer, order_done)  # type: ignore[no-untyped-call]
             done.backward()
         _set_gradients(params, grads)
         return _read(ddp, names) == order
@@ -240,21 +244,47 @@ def _set_gradients(
 
 
 def _order_done(
-    buckets: Sequence[list[int]], params: Sequence[torch.nn.Parameter]
+    buckets: Sequence[list[int]], params: Sequence[torch.nn.Parameter], full: int
 ) -> Iterator[int]:
     """Yield the parameters of buckets in an order in which a backward pass makes such buckets.
 
-    The full ones come as they were full; the rest of each type and device after them, the last one that
-    was begun first.
+    The ``full`` first ones come as they were full; the rest of each type and device after them, the last one
+    that was begun first. So one parameter of each type comes early enough to begin it in its turn.
     """
-    rest: dict[tuple[object, ...], list[int]] = {}
-    for bucket in reversed(buckets):
-        key = params[bucket[0]].dtype, params[bucket[0]].device
-        if key in rest:
-            break
-        rest[key] = bucket
-    for bucket in (*buckets[: len(buckets) - len(rest)], *rest.values()):
-        yield from bucket
+    rest = {_find_kind(bucket, params): bucket for bucket in reversed(buckets[full:])}
+    firsts: dict[_Kind, int] = {}
+    for bucket in buckets:
+        firsts.setdefault(_find_kind(bucket, params), bucket[0])
+    order: list[int] = []
+    for bucket in buckets[:full]:
+        kind = _find_kind(bucket, params)
+        if kind in rest:
+            order += [firsts[one] for one in takewhile(kind.__ne__, rest)]
+        order += bucket
+    yield from dict.fromkeys([*order, *chain.from_iterable(rest.values())])
+
+
+def _count_full(
+    ddp: Any, buckets: Sequence[list[int]], params: Sequence[torch.nn.Parameter]
+) -> int:
+    """Return how many buckets DDP has made because they were full; the others hold the rest."""
+    config = getattr(ddp, "_bucket_config", None)  # newer versions have one
+    first = getattr(config, "first_bucket_bytes_cap", torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]  # noqa: SLF001  what DDP takes
+    limits = getattr(config, "per_bucket_bytes_caps", ()) or (first, ddp.bucket_bytes_cap)
+    counts: Counter[_Kind] = Counter()
+    full = 0
+    for number, bucket in enumerate(buckets, 1):
+        kind = _find_kind(bucket, params)
+        limit = limits[min(counts[kind], len(limits) - 1)]
+        counts[kind] += 1
+        if sum(params[index].nbytes for index in bucket) >= limit:
+            full = number
+    return full
+
+
+def _find_kind(bucket: list[int], params: Sequence[torch.nn.Parameter]) -> _Kind:
+    """Return the type and device of the numbers in a bucket."""
+    return params[bucket[0]].dtype, params[bucket[0]].device
 
 
 def _flatten(order: Order) -> list[str]:

@@ -151,6 +151,7 @@ _RANK = """
 import json, math, sys
 import torch
 from torch import distributed
+from mvc import StorageError
 from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.watch import Watch
 
@@ -176,8 +177,20 @@ def watch_all(lag):
     queue.clear()
     return seen
 
-print(json.dumps([watch_all(None), watch_all(1)]))
-distributed.destroy_process_group()
+def take_alone():
+    queue, said = ReadingQueue(), None
+    if rank == 0:
+        try:
+            queue.put(7, 1.0)
+            queue.take()
+        except StorageError as error:
+            said = str(error)
+    return said
+
+seen = [watch_all(None), watch_all(1)]
+if rank == 1:
+    distributed.destroy_process_group()
+print(json.dumps([*seen, take_alone()]))
 """
 
 
@@ -196,8 +209,9 @@ def test_two_ranks_decide_alike(tmp_path):
     ]
     outputs = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], outputs
-    first, second = (json.loads(out) for out, _ in outputs)
+    (*first, said), (*second, _) = (json.loads(out) for out, _ in outputs)
     assert first == second
+    assert said == "not all ranks took part in step 7"
     for late, seen in enumerate(first):
         alarms = {step: verdict for step, _, verdict in seen if verdict != "None"}
         assert set(alarms) == {60 + late, 80 + late, 99 + late}

@@ -1,5 +1,7 @@
 """Buckets of DistributedDataParallel: told to a commit, and made again; that sums come out so is for ``exact``."""
 
+import random
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -9,6 +11,7 @@ from mvc import FormatError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.ranks.buckets import Buckets
 
+TYPES = (torch.float32, torch.float64, torch.bfloat16)
 SMALL = 0.00004  # MiB of a bucket
 
 
@@ -154,6 +157,37 @@ def test_one_that_looks_for_unused_parameters_has_the_same_buckets_all_along():
     train(ddp)
     assert buckets.describe() == []
     assert buckets.restore([]) == []
+
+
+class Mixed(nn.Module):
+    """Layers of random sizes and types of numbers."""
+
+    def __init__(self, seed):
+        super().__init__()
+        draw = random.Random(seed)
+        width, self.layers = 4, nn.ModuleList()
+        for _ in range(draw.randint(2, 9)):
+            size, dtype = draw.randint(1, 9), draw.choice(TYPES)
+            self.layers.append(nn.Linear(width, size, bias=draw.random() < 0.5, dtype=dtype))
+            width = size
+        self.order = list(self.layers)
+        draw.shuffle(self.layers)
+
+    def forward(self, inputs):
+        for layer in self.order:
+            inputs = layer(inputs.to(layer.weight.dtype))
+        return inputs
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_buckets_of_any_mixture_of_types_are_made_again(seed):
+    ddp, buckets = make(Mixed(seed))
+    train(ddp)
+    train(ddp)
+    order = buckets.describe()
+    _, buckets = make(Mixed(seed))
+    assert buckets.restore(order) == []
+    assert buckets.describe() == order
 
 
 def test_what_cannot_be_made_again_is_said():
