@@ -111,7 +111,8 @@ class _Watch:
     def probe(self, params: Iterable[torch.Tensor]) -> None:
         """Find out whether the next gradient of each parameter is added to an old one."""
         for param in params:
-            if param.requires_grad:
+            # An empty one tells nothing, and as a sharded DTensor it has no view to ask for its node.
+            if param.requires_grad and param.numel():
                 with torch.inference_mode(mode=False):  # in it there are no nodes
                     node = torch.autograd.graph.get_gradient_edge(param).node
                 hook = node.register_prehook(partial(self._meet, param))

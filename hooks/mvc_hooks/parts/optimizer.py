@@ -45,6 +45,7 @@ from mvc_hooks.parts.tree import (
     format_path,
     is_array,
     is_sharded,
+    list_items,
     locate,
     map_tensors,
     outline,
@@ -140,8 +141,10 @@ class OptimizerPart(Part):
         params = self.companion.foresee_parameters()
         for key, entry in stored.items():
             for name, one in entry.items() if isinstance(entry, dict) else ():
-                if name not in state.get(key, ()) and _is_shard(params.get(key), name, one):
-                    blank = make_blank(params[key], one, self.placed.get((key, name)))
+                if name in (*state.get(key, ()), _COUNTER) or not is_sharded(params.get(key)):
+                    continue
+                blank = _make_blanks(params[key], one, self.placed.get((key, name)))
+                if blank is not ABSENT:
                     state.setdefault(key, {})[name] = blank
 
     def restore(self, stored: Any) -> None:
@@ -486,18 +489,40 @@ def _take_group(group: dict[str, Any], stored: Mapping[str, Any]) -> None:
         group[name] = live[name] if is_own else _take_value(live.get(name), value, None)
 
 
-def _is_shard(param: torch.Tensor | None, name: object, stored: Any) -> bool:
-    """Return whether state is sharded as its parameter: a counter of steps never is."""
-    return param is not None and name != "step" and fits_whole(param, stored)
+_COUNTER = "step"
+"""State of a parameter that is never sharded as it: how many steps were taken."""
+
+
+def _make_blanks(param: torch.Tensor, stored: Any, placed: Sequence[object] | None = None) -> Any:
+    """Return a new DTensor for all stored state that is sharded as its parameter, nested as it is.
+
+    ABSENT if there is none.
+    """
+    if fits_whole(param, stored):
+        return make_blank(param, stored, placed)
+    blanks = {key: _make_blanks(param, one) for key, one in list_items(stored) or ()}
+    if all(one is ABSENT for one in blanks.values()):
+        return ABSENT
+    if isinstance(stored, dict):
+        return {key: one for key, one in blanks.items() if one is not ABSENT}
+    return [None if one is ABSENT else one for one in blanks.values()]
+
+
+def _shard_all(param: torch.Tensor, stored: Any) -> Any:
+    """Return stored state, copied, with every tensor of the shape of its parameter sharded like it."""
+    return map_tensors(
+        stored, lambda one: shard_like(param, one) if fits_whole(param, outline(one)) else one
+    )
 
 
 def _take_entry(live: dict[Any, Any], stored: Any, param: torch.Tensor, hosted: set[str]) -> Any:
     if not isinstance(stored, dict):
         return _take_value(None, stored, param.device)
-    stored = {
-        name: shard_like(param, one) if _is_shard(param, name, outline(one)) else one
-        for name, one in stored.items()
-    }
+    if is_sharded(param):
+        stored = {
+            name: one if name == _COUNTER else _shard_all(param, one)
+            for name, one in stored.items()
+        }
     values = {
         name: _take_value(live.get(name), value, None if name in hosted else param.device)
         for name, value in stored.items()

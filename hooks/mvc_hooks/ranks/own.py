@@ -107,7 +107,7 @@ class OwnParts:
     ) -> RankView:
         """Return a captured state as that rank commits it, with the buckets of gradients."""
         paths = self.find(state)
-        mixed = {name for name in self.names if _has_shards(state.get(name))}
+        mixed = {name for name in self.names if has_shards(state.get(name))}
         names = self.names - mixed
         first = (*(path for path in paths if path[0] not in names), (DETAILS,))
         private = (*sorted(names), *self._extras)
@@ -142,13 +142,14 @@ def splits_data(part: Part) -> bool:
     return any(one.num_replicas > 1 for one in found.values())
 
 
-def _has_shards(value: object) -> bool:
+def has_shards(value: object) -> bool:
+    """Return whether a DTensor is anywhere in a nested value."""
     if isinstance(value, (list, tuple)) and _PLAIN.issuperset(map(type, value)):
         return False  # positions in the data may be long lists of numbers
     items = None if isinstance(value, torch.nn.Module) else list_items(value)
     if items is None:
         return is_sharded(value)
-    return any(_has_shards(item) for _, item in items)
+    return any(has_shards(item) for _, item in items)
 
 
 def _is_same(part: Part) -> bool:

@@ -13,7 +13,14 @@ from mvc_hooks.ranks.pieces import RANKS
 from mvc_hooks.ranks.placed import expect_placed
 from mvc_hooks.ranks.replicas import check_replicas, find_difference
 from mvc_hooks.ranks.stored import RankSource
-from mvc_hooks.ranks.topology import Loss, count_ranks, explain, find_losses, has_folder
+from mvc_hooks.ranks.topology import (
+    Loss,
+    count_ranks,
+    explain,
+    find_losses,
+    find_shared,
+    has_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -96,7 +103,9 @@ class RankState:
             )
             self._check(losses, stored, allow)
             missing = {str(one.path[0]) for one in losses if rank in one.ranks and one.is_missing}
-            unknown = missing & self._own.names
+            # A DTensor that only some ranks filled would be wrong: a part with one comes as rank 0's.
+            shared = self._ranks.ask_first(lambda: find_shared(source, capture()))
+            unknown = missing & self._own.names - shared
         told = outline.get(RANKS)
         facts = told if isinstance(told, dict) else {}
         expect_placed(facts.get("placed"), self._own.optimizers)

@@ -16,7 +16,7 @@ from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import RNG
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import ABSENT, find_at, format_path, has_arrays
-from mvc_hooks.ranks.own import splits_data
+from mvc_hooks.ranks.own import has_shards, splits_data
 from mvc_hooks.ranks.pieces import PIECES, RANKS, parse_pieces
 from mvc_hooks.ranks.replicas import digest_state
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.parts.tree import Steps
+    from mvc_hooks.ranks.pieces import Piece
 
 _MOST = 6
 
@@ -58,7 +59,10 @@ def find_losses(
     stored = count_ranks(outline)
     if type(stored) is not int:
         raise FormatError("the commit does not say how many ranks made it")
-    pieces = [_find_pieces(source, outline, rank) for rank in range(stored)]
+    pieces = [
+        {one.path: one.over(find_at(outline, one.path)) for one in _find_pieces(source, rank)}
+        for rank in range(stored)
+    ]
     known = dict.fromkeys([*paths, *(path for one in pieces for path in one)])
     losses = []
     for path in known:
@@ -76,13 +80,24 @@ def find_losses(
     return [loss for loss in losses if loss.ranks]
 
 
-def _find_pieces(source: StateSource, outline: Mapping[str, Any], rank: int) -> dict[Steps, Any]:
+def find_shared(source: StateSource, live: Mapping[str, Any]) -> set[str]:
+    """Return the names of parts with DTensors, live or in a commit of several ranks."""
+    stored = count_ranks(source.outline())
+    # Each of the other ranks says the same.
+    pieces = _find_pieces(source, 1) if type(stored) is int and stored > 1 else []
+    return {str(one.path[0]) for one in pieces if one.shared} | {
+        name for name, value in live.items() if has_shards(value)
+    }
+
+
+def _find_pieces(source: StateSource, rank: int) -> list[Piece]:
     """Return what the commit has of a rank in place of rank 0's."""
+    outline = source.identify()
     if has_folder(outline, rank):
         stored = source.folder(f"{RANKS}/{rank}").identify().get(PIECES)
     else:
         stored = find_at(outline, (RANKS, str(rank)))
-    return {one.path: one.value for one in parse_pieces([] if stored is ABSENT else stored)}
+    return parse_pieces([] if stored is ABSENT else stored)
 
 
 def _is_split(outline: Mapping[str, Any], path: Steps, part: Part | None) -> bool:

@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard
 
 from mvc import ConflictError
 from mvc_hooks.parts.gradients import GradsPart, _Watch
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from support.sharded import as_rank, shard_one
 
 pytestmark = pytest.mark.torch
 
@@ -297,3 +299,14 @@ def test_another_number_of_optimizers_is_named(lab):
         restore_parts(source, new.parts)
     restore_parts(source, new.parts, allow=["gradients.habits"])
     assert capture_parts(new.parts)[GRADIENTS]["habits"] == ["new", "new"]
+
+
+def test_an_empty_parameter_that_is_sharded_does_not_stop_the_training():
+    with as_rank(1, (2,), ("dp",)) as mesh:
+        whole = (torch.zeros(0, 4), torch.ones(6, 4))
+        params = [nn.Parameter(shard_one(one, mesh, [Shard(0)])) for one in whole]
+        optimizer = torch.optim.SGD(params, 0.1)
+        part = GradsPart([optimizer], ParameterNames({"optimizer": optimizer}))
+        params[1].grad = torch.ones_like(params[1])
+        optimizer.step()
+        part.remove()

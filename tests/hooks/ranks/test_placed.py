@@ -51,6 +51,24 @@ def test_state_lies_as_it_did():
         assert foresee(fresh) == (Shard(0),)
 
 
+def test_nested_state_lies_as_its_parameter():
+    with as_rank(1, (2,), ("tp",)) as mesh:
+        part, params = make_part(mesh)
+        whole = torch.arange(24.0).reshape(6, 4)
+        outlined = ArrayOutline("tensor", "float32", (6, 4))
+        group = part.capture()["param_groups"]
+        entry = {"means": [{"fast": outlined}, 3, outlined], "bias": [1]}
+        lent = part.targets(part.capture(), {"state": {0: entry}, "param_groups": group})
+        (fast, none, slow) = lent["state"][0]["means"]
+        assert (fast["fast"].placements, none, slow.placements) == ((Shard(0),), None, (Shard(0),))
+        state = {0: {"means": [{"fast": whole}, 3, whole + 1], "step": torch.tensor(2.0)}}
+        part.restore({"state": state, "param_groups": group})
+        (fast, count, slow) = part.optimizer.state[params[0]]["means"]
+        assert count == 3
+        assert fast["fast"].to_local().equal(whole[3:])
+        assert slow.to_local().equal(whole[3:] + 1)
+
+
 def test_state_that_lies_as_its_parameter_is_not_told():
     with as_rank(0, (2,), ("tp",)) as mesh:
         part, params = make_part(mesh)

@@ -208,6 +208,45 @@ class Average:
         self.held = state
 
 
+def commit_averages(folder, mean, counts):
+    """Commit an average of each rank, sharded, with a count of its own; return the repository."""
+    Repo.init(folder)
+    frozen = []
+    for rank, count in enumerate(counts):
+        with as_rank(rank, (len(counts),), ("dp",)) as mesh:
+            held = shard({"mean": mean}, mesh, {"mean": ("dp", [Shard(0)])})["mean"]
+            parts = make_parts({"average": Average(held, count)}, (RANKS,))
+            view = OwnParts(parts).view(capture_parts(parts), rank, len(counts))
+            frozen.append(freeze(view.shared, **view.terms())[:2])
+    repos = [Repo.open(folder, identity=ME) for _ in counts]
+    commit_frozen(repos, frozen, message="all")
+    return repos[0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "allow"), [((4, 4), ()), ((4, 5), (RANKS,))], ids=["alike", "apart"]
+)
+@pytest.mark.parametrize("rank", [None, 0, 1, 2])
+def test_dtensors_of_a_part_go_to_any_number_of_ranks(tmp_path, counts, allow, rank):
+    mean = torch.arange(24.0).reshape(12, 2)
+    repo = commit_averages(tmp_path, mean, counts)
+    rank, size = (0, 1) if rank is None else (rank, 3)
+    with as_rank(rank, (size,), ("dp",)) as mesh:
+        live = shard({"mean": torch.zeros(12, 2)}, mesh, {"mean": ("dp", [Shard(0)])})["mean"]
+        average = Average(live, 7)
+        parts = make_parts({"average": average}, (RANKS,))
+        capture = partial(capture_parts, parts)
+        opened = RankState(leave_alone(rank, size), parts).open(
+            from_commit(repo, "HEAD"), allow, capture
+        )
+        restore_parts(opened.source, parts, leave=opened.unknown)
+        held = 12 // size
+        assert torch.equal(
+            average.held["means"][0].to_local(), mean[held * rank : held * (rank + 1)]
+        )
+        assert average.held["count"] == counts[rank % 2]
+
+
 def test_dtensors_of_a_part_are_shared_and_the_rest_is_the_ranks(tmp_path):
     Repo.init(tmp_path)
     mean, frozen = torch.arange(20.0).reshape(10, 2), []
@@ -264,7 +303,7 @@ def test_long_lists_of_numbers_are_not_walked(monkeypatch):
     monkeypatch.setattr(own, "is_sharded", lambda leaf: asked.append(leaf) or leaf is found)
     found = torch.ones(2)
     state = {"order": list(range(20_000)), "seen": [(1, 2.5), (True, None)], "weights": [1, found]}
-    assert own._has_shards(state)
+    assert own.has_shards(state)
     assert len(asked) == 2
-    assert not own._has_shards({"order": list(range(20_000))})
+    assert not own.has_shards({"order": list(range(20_000))})
     assert len(asked) == 2
