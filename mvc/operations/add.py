@@ -66,17 +66,20 @@ class AddResult:
         removed: tracked paths that no longer exist and left the index.
         unchanged: paths whose stat data proved them unchanged; not read.
         counts: chunks and bytes, new and already known.
+        gaps: (path, what is missing) of folders of which only some files are there.
     """
 
     added: tuple[StoredFile, ...]
     removed: tuple[str, ...]
     unchanged: tuple[str, ...]
     counts: WriteCounts
+    gaps: tuple[tuple[str, str], ...] = ()
 
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
-        """(path, what is wrong) of files that look like checkpoints but are stored as opaque."""
-        return tuple((file.path, file.warning) for file in self.added if file.warning)
+        """(path, what is wrong) of files stored as opaque though they look like checkpoints, and of gaps."""
+        opaque = ((file.path, file.warning) for file in self.added if file.warning)
+        return (*opaque, *self.gaps)
 
     def entries(self) -> dict[str, IndexEntry]:
         """Return the index entries of the files that were stored."""
@@ -276,7 +279,17 @@ def store_planned(
     for _, health in sessions:
         health.keep()
     counts = sessions[0][0].counts if sessions else WriteCounts()
-    return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)
+    return AddResult(tuple(stored), plan.drop, plan.unchanged, counts, _find_gaps(context, plan))
+
+
+def _find_gaps(context: Context, plan: AddPlan) -> tuple[tuple[str, str], ...]:
+    """Return what folders of distributed checkpoints lack."""
+    shards = [path for path in plan.read if path.endswith(".distcp")]
+    if not shards:
+        return ()
+    from mvc.workspace.dcp_folders import find_gaps  # noqa: PLC0415  costs start-up
+
+    return tuple(find_gaps(context.worktree, shards))
 
 
 def _store_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import Segment, TensorView
 from mvc.numbers.boxes import count_part, find_fault, locate_part, scatter
-from mvc.sources import ByteSource
+from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, read_requests
 from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.state_files import read_small_file
@@ -21,6 +22,7 @@ from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from mvc.checkpoints.dcp.metadata import DcpMetadata, DcpTensor
     from mvc.chunkstore.values import ReadRequest
@@ -44,8 +46,8 @@ class DcpFolder:
         return f"{self.path}/{name}" if self.path else name
 
 
-def find_folders(paths: Collection[str], read: Callable[[str], bytes | None]) -> list[DcpFolder]:
-    """Return the DCP folders of which some paths are all the files, given what reads metadata."""
+def list_folders(paths: Iterable[str], read: Callable[[str], bytes | None]) -> list[DcpFolder]:
+    """Return the DCP folders that some paths are in, given what reads metadata."""
     places = dict.fromkeys(path.rpartition("/")[0] for path in paths if path.endswith(".distcp"))
     found: list[DcpFolder] = []
     for place in places:
@@ -53,7 +55,36 @@ def find_folders(paths: Collection[str], read: Callable[[str], bytes | None]) ->
         with suppress(FormatError):  # then its tensors are numbered
             if data is not None:
                 found.append(DcpFolder(place, parse_dcp_metadata(data)))
-    return [one for one in found if all(one.file(name) in paths for name in one.metadata.files)]
+    return found
+
+
+def find_gap(folder: DcpFolder, is_there: Callable[[str], bool]) -> str | None:
+    """Return in words which files of a folder are missing, or None."""
+    missing = [name for name in folder.metadata.files if not is_there(folder.file(name))]
+    if not missing:
+        return None
+    more = f" and {len(missing) - 1} more, which are" if len(missing) > 1 else ", which is"
+    return f"names {missing[0]}{more} not there: the checkpoint is incomplete"
+
+
+def find_folders(
+    paths: Collection[str], read: Callable[[str], bytes | None], is_there: Callable[[str], bool]
+) -> list[DcpFolder]:
+    """Return the DCP folders of which some paths are all the files.
+
+    Raises:
+        FormatError: a folder is incomplete.
+    """
+    found: list[DcpFolder] = []
+    for folder in list_folders(paths, read):
+        if all(folder.file(name) in paths for name in folder.metadata.files):
+            found.append(folder)
+        elif gap := find_gap(folder, is_there):
+            raise FormatError(
+                f"{folder.file(METADATA_NAME)} {gap}",
+                hint='"mvc export --format files" writes the files that are there',
+            )
+    return found
 
 
 def find_stored_folders(
@@ -67,7 +98,32 @@ def find_stored_folders(
             return None
         return read_small_file(context, entry.blob)
 
-    return find_folders(set(paths), read)
+    return find_folders(set(paths), read, tree.__contains__)
+
+
+def find_worktree_folders(worktree: Path, paths: Iterable[str]) -> list[DcpFolder]:
+    """Return the same of files below a folder."""
+    return find_folders(set(paths), *_looks(worktree))
+
+
+def find_gaps(worktree: Path, paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Return path of the metadata, and what is missing, of incomplete folders that files are in."""
+    read, is_there = _looks(worktree)
+    folders = list_folders(paths, read)
+    gaps = [(folder.file(METADATA_NAME), find_gap(folder, is_there)) for folder in folders]
+    return [(path, gap) for path, gap in gaps if gap is not None]
+
+
+def _looks(worktree: Path) -> tuple[Callable[[str], bytes | None], Callable[[str], bool]]:
+    """Return what reads the metadata of a folder, and what says whether a file is there."""
+
+    def read(path: str) -> bytes | None:
+        with suppress(OSError, UnsupportedError), FileSource.open(worktree / path) as source:
+            if source.size_bytes <= MAX_METADATA_BYTES:
+                return read_bytes(source, 0, source.size_bytes)
+        return None
+
+    return read, lambda path: os.path.lexists(worktree / path)
 
 
 def join_shards(

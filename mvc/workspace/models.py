@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mvc.checkpoints.dcp.metadata import MAX_METADATA_BYTES
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.errors import FormatError, NotFoundError, UnsupportedError, UsageError
-from mvc.sources import FileSource, read_bytes
-from mvc.workspace.dcp_folders import find_folders, find_stored_folders
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.sources import FileSource
+from mvc.workspace.dcp_folders import find_stored_folders, find_worktree_folders
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import is_clean
@@ -216,15 +215,8 @@ def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ())
             tensors += read_tree_model(context, {path: entry.version}, "").tensors
         elif os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
             tensors += _read_file(context, context.worktree / path, path, index, stack)
-    folders = find_folders({*chosen}, lambda path: _read_metadata(context.worktree / path))
+    folders = find_worktree_folders(context.worktree, chosen)
     return Model("the worktree", tuple(tensors), root=context.worktree, folders=tuple(folders))
-
-
-def _read_metadata(path: Path) -> bytes | None:
-    with suppress(OSError, UnsupportedError), FileSource.open(path) as source:
-        if source.size_bytes <= MAX_METADATA_BYTES:
-            return read_bytes(source, 0, source.size_bytes)
-    return None
 
 
 def _may_hold_tensors(context: Context, index: Index, path: str) -> bool:
@@ -245,7 +237,7 @@ def read_files(context: Context | None, path: Path, stack: ExitStack) -> Model:
         tensors += _read_file(context, file, str(file), index, stack)
     if not tensors:
         raise FormatError(f"no tensor can be found in {str(path)!r}")
-    folders = find_folders({*map(str, files)}, lambda name: _read_metadata(Path(name)))
+    folders = find_worktree_folders(Path(), map(str, files))
     return Model(str(path), tuple(tensors), folders=tuple(folders))
 
 

@@ -59,6 +59,38 @@ def test_without_metadata_the_same_chunks(repo, root, folder):
     assert result.warnings[0][1].startswith("its tensors are numbered")
 
 
+class TestIncomplete:
+    """A folder whose metadata names files that were never written, or are lost."""
+
+    @pytest.fixture
+    def gap(self, repo, folder):
+        (folder / "__1_0.distcp").unlink()
+        return "names __1_0.distcp, which is not there: the checkpoint is incomplete"
+
+    def test_it_is_stored_as_it_is_with_a_warning(self, repo, folder, gap):
+        before = contents(folder)
+        assert repo.add("ckpt").warnings == (("ckpt/.metadata", gap),)
+        repo.commit("half")
+        shutil.rmtree(folder)
+        repo.restore("ckpt")
+        assert contents(folder) == before
+
+    def test_its_pieces_are_not_taken_for_tensors(self, repo, folder, gap, tmp_path):
+        repo.commit("half", paths="ckpt")
+        with pytest.raises(mvc.FormatError, match=f"^ckpt/.metadata {gap}"):
+            repo.export("HEAD", tmp_path / "whole.safetensors", path="ckpt")
+        with pytest.raises(mvc.FormatError, match=gap):
+            repo.compare("HEAD", folder)
+        assert not (tmp_path / "whole.safetensors").exists()
+
+    def test_all_that_are_missing_are_counted(self, repo, folder):
+        for path in folder.glob("*.distcp"):
+            path.unlink()
+        (folder / "other.distcp").write_bytes(b"")
+        ((_, said),) = repo.add("ckpt").warnings
+        assert said.startswith("names __0_0.distcp and 1 more, which are not there")
+
+
 def test_metadata_that_go_or_change_do_not_change_the_files(repo, folder):
     repo.commit("folder", paths="ckpt")
     (folder / ".metadata").unlink()
