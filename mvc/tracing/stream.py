@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _WINDOW_BYTES = 2**18
 _MOST_CHARS = 2**24  # of one value: an event has some hundred
+_NUMBER_TAIL = 2  # of 1e+9, 1 decodes without the rest, while that is not there
 _GZIP = b"\x1f\x8b"
 _EVENTS = "traceEvents"
 _SPACE = " \t\r\n"
@@ -127,7 +128,7 @@ class _Text:
                 if self._is_whole:
                     self.fail("damaged or cut off: a value in it is not JSON")
             else:
-                if end < len(self._text) or self._is_whole:  # else a number may go on
+                if end + _NUMBER_TAIL < len(self._text) or self._is_whole:
                     self._at = end
                     return value
             if end - self._at > _MOST_CHARS:

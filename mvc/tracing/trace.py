@@ -26,7 +26,8 @@ _STEP = "ProfilerStep#"
 _OWN, _OWN_STEP = "mvc.", "mvc.step"
 _KERNELS = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _OPERATORS = frozenset({"cpu_op", "operator"})
-_RANGES = frozenset({"user_annotation", "gpu_user_annotation"})
+_ON_DEVICE = "gpu_user_annotation"
+_RANGES = frozenset({"user_annotation", _ON_DEVICE})
 _KINDS = _KERNELS | _OPERATORS | _RANGES | {"trace", "cuda_runtime", "python_function"}
 _CARRIED = ("gloo:", "mpi:", "ucc:")
 _HANDED_OVER = ("c10d::", "record_param_comms", "nccl:", *_CARRIED)
@@ -134,7 +135,7 @@ class _Recording:
         self._handed: dict[object, array[float]] = {}
         self._carried: list[Collective] = []
         self._on_device: list[Collective] = []
-        self._steps: dict[str, dict[str, Window]] = {}
+        self._steps: dict[tuple[str, bool], dict[str, Window]] = {}
         self._own: dict[tuple[str, str], array[float]] = {}
         self._trainers = set[str]()
         self.copies, self.searches = array("d"), array("d")
@@ -210,8 +211,10 @@ class _Recording:
     def _add_range(self, event: Any, what: tuple[str, str], start_s: float, end_s: float) -> None:
         kind, name = what
         if name.startswith((_STEP, _OWN_STEP)):
-            steps = self._steps.setdefault(_STEP if name.startswith(_STEP) else kind, {})
-            key = name if name.startswith(_STEP) else f"{name} {len(steps) + 1}"
+            is_numbered = name.startswith(_STEP)
+            family = (_STEP if is_numbered else _OWN_STEP, kind == _ON_DEVICE)
+            steps = self._steps.setdefault(family, {})
+            key = name if is_numbered else f"{name} {len(steps) + 1}"
             known = steps.get(key, Window(key, start_s, end_s))
             steps[key] = Window(key, min(known.start_s, start_s), max(known.end_s, end_s))
             self._trainers.add(_thread_of(event))
@@ -269,7 +272,10 @@ class _Recording:
 
     def list_steps(self) -> Iterator[Window]:
         """Yield the steps; on a GPU, which lags behind, each lasts until the next one begins."""
-        known = self._steps.get(_STEP) or next(iter(self._steps.values()), {})
+        families = (
+            (name, place) for name in (_STEP, _OWN_STEP) for place in (self.has_device, False)
+        )
+        known = next((self._steps[one] for one in families if one in self._steps), {})
         steps = sorted(known.values(), key=lambda one: one.start_s)
         if not steps:
             yield Window("the whole trace", *self._extent())
@@ -283,7 +289,7 @@ class _Recording:
             yield Window(one.name, one.start_s, end_s)
 
     def _extent(self) -> tuple[float, float]:
-        spans = [*self._operators.values(), self._kernels]
+        spans = [self._kernels] if self.has_device else self._operators.values()
         low = min((min(one) for one in spans if one), default=math.inf)
         high = max((max(one) for one in spans if one), default=-math.inf)
         for one in (*self._on_device, *self._carried):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from mvc import StorageError
+from mvc import MvcError, StorageError, UsageError
 from mvc_hooks.doctor.facts import add_job, collect_facts
 from mvc_hooks.doctor.link import measure_clock, measure_link
 from mvc_hooks.doctor.rules import judge, load_rules, name_ranks
@@ -43,27 +43,31 @@ def main(arguments: Sequence[str]) -> int:
     own = sys.stdout
     with redirect_stdout(sys.stderr):
         try:
-            found = examine(chosen.meet, chosen.rank, chosen.size)
-        except RuntimeError as error:  # of torch, when ranks cannot meet
-            failure = StorageError(
-                f"the ranks cannot meet: {str(error).splitlines()[0][:200]}",
-                hint="all must start within a minute and a half, and reach MASTER_ADDR:MASTER_PORT",
-            )
-            told = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
+            found = _examine(chosen)
+        except MvcError as error:
+            told = {"kind": error.kind, "message": error.message, "hint": error.hint}
             print(json.dumps({"error": told}), file=own)
-            return failure.exit_code
+            return error.exit_code
     if found is not None:
         print(json.dumps(found), file=own)
     return 0
+
+
+def _examine(chosen: argparse.Namespace) -> dict[str, Any] | None:
+    try:
+        return examine(chosen.meet, chosen.rank, chosen.size)
+    except (RuntimeError, ValueError) as error:  # of torch, when ranks cannot meet
+        raise StorageError(
+            f"the ranks cannot meet: {str(error).splitlines()[0][:200]}",
+            hint="all must start within a minute and a half, and reach MASTER_ADDR:MASTER_PORT",
+        ) from error
 
 
 def examine(meet: str | None, rank: int, size: int) -> dict[str, Any] | None:
     """Meet the other ranks, if there are any, and return what was found; None on all ranks but 0."""
     find_slurm(os.environ)
     if meet is None:
-        rank, size = (
-            int(os.environ.get(name, one)) for name, one in (("RANK", 0), ("WORLD_SIZE", 1))
-        )
+        rank, size = _read_count("RANK", 0), _read_count("WORLD_SIZE", 1)
     place, link = _choose_device(), None
     facts = collect_facts()
     if size > 1:
@@ -109,10 +113,17 @@ def find_slurm(environ: dict[str, str] | os._Environ[str]) -> None:
     environ.setdefault("LOCAL_RANK", environ.get("SLURM_LOCALID", "0"))
 
 
+def _read_count(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"{name}={text!r} is not a number", hint="torchrun and srun set it")
+    return int(text)
+
+
 def _choose_device() -> torch.device:
     """Return the GPU of this rank, if each rank of the machine has one."""
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    local = _read_count("LOCAL_RANK", 0)
+    here = _read_count("LOCAL_WORLD_SIZE", local + 1)
     if torch.cuda.device_count() >= here > local:
         torch.cuda.set_device(local)
         torch.cuda.init()  # type: ignore[no-untyped-call]  # so that the record asks it
