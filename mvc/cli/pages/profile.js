@@ -1,7 +1,7 @@
 // What `mvc profile --html` shows: a step of each trace as a picture, and tables of steps and collectives.
 
 const LANES = [["compute", "first"], ["communication", "second"], ["exposed", "bad"]];
-const LANE = { height: 34, gap: 8, left: 110, right: 12 };
+const LANE = { height: 56, gap: 8, left: 110, right: 12 };
 
 function msText(seconds) {
   return seconds >= 1 ? `${numberText(seconds, 3)} s` : `${numberText(Number((1e3 * seconds).toPrecision(3)))} ms`;
@@ -15,7 +15,7 @@ function drawTimeline(timeline, width) {
   const step = (width - LANE.left - LANE.right) / timeline.compute.length;
   LANES.forEach(([name, kind], at) => {
     const base = (at + 1) * (LANE.height + LANE.gap) - LANE.gap;
-    chart.append(make("text", { x: LANE.left - 8, y: base - 10, "text-anchor": "end" }, name),
+    chart.append(make("text", { x: LANE.left - 8, y: base - 22, "text-anchor": "end" }, name),
       make("line", { class: "axis", x1: LANE.left, x2: width - LANE.right, y1: base, y2: base }));
     timeline[name].forEach((share, place) => {
       if (share < 0.005) return;
@@ -57,7 +57,7 @@ const STEP_COLUMNS = [
 ];
 const COLLECTIVE_COLUMNS = [
   named("Collective"),
-  { title: "size", about: "Bytes of the message", value: (row) => row.size_bytes, text: (row) => numberText(row.size_bytes), wide: true },
+  { title: "bytes", about: "Size of the message", value: (row) => row.size_bytes, text: (row) => numberText(row.size_bytes), wide: true },
   time("begins", "Since the step began", "start_s", true), time("takes", "How long it was under way", "seconds"),
   time("exposed", "For how long nothing was computed meanwhile", "exposed_s"),
 ];
