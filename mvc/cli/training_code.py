@@ -124,7 +124,9 @@ def run_doctor(ranks: int | None) -> dict[str, Any] | None:
     """
     _check_hooks("--distributed", _DOCTOR)
     if ranks is None:
-        done = subprocess.run(module_command(_DOCTOR), check=False, stdout=subprocess.PIPE)  # noqa: S603  our own module
+        done = subprocess.run(  # noqa: S603  our own module
+            module_command(_DOCTOR), check=False, env=_quiet(), stdout=subprocess.PIPE
+        )
         return _read_answer(done.stdout, done.returncode)
     with tempfile.TemporaryDirectory(prefix="mvc-doctor-") as folder, ExitStack() as stack:
         started = [_start_rank(rank, ranks, folder) for rank in range(ranks)]
@@ -141,11 +143,15 @@ def _start_rank(rank: int, ranks: int, folder: str) -> subprocess.Popen[bytes]:
     options = (f"--meet={folder}/meeting", f"--rank={rank}", f"--size={ranks}")
     return subprocess.Popen(  # noqa: S603  our own module
         module_command(_DOCTOR, *options),
-        env={**os.environ, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+        env={**_quiet(), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-        stderr=None if os.environ.get("MVC_DEBUG") else subprocess.DEVNULL,  # of torch
     )
+
+
+def _quiet() -> dict[str, str]:
+    """Return the environment, with which torch's C++ does not write to standard error what is told anyway."""
+    return {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
 
 
 def _read_answer(answer: bytes, code: int) -> dict[str, Any] | None:
@@ -155,7 +161,7 @@ def _read_answer(answer: bytes, code: int) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:
         raise StorageError(
-            f"a rank ended with {code} and said nothing", hint="MVC_DEBUG=1 shows what it met"
+            f"a rank ended with {code} and said nothing", hint="standard error has what it met"
         ) from None
     if "error" in found:
         raise _make_error(**found["error"])

@@ -37,7 +37,9 @@ def test_steps_are_a_table_with_a_picture(trace):
     assert " ".join(table[3]) == "mean 10 ms 7 ms 5 ms 3 ms 2 ms 1 ms 500 µs"
     assert lines[6] == "ProfilerStep#2, 10 ms"
     picture = {line.split()[0]: line[15:] for line in lines[7:10]}
-    drawn = {name: {at for at, sign in enumerate(row) if sign == "█"} for name, row in picture.items()}
+    drawn = {
+        name: {at for at, sign in enumerate(row) if sign == "█"} for name, row in picture.items()
+    }
     assert drawn["compute"] == set(range(51))
     assert drawn["communication"] == {*range(14, 26), *range(46, 65)}
     assert drawn["exposed"] == set(range(52, 65))

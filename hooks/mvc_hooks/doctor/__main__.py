@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PATIENCE = dt.timedelta(seconds=90)
+_SET = "torchrun and srun set RANK and WORLD_SIZE; alone, neither is set"
 _PORTS_FROM, _PORTS = 15000, 5000
 _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+))?")
 
@@ -68,6 +69,8 @@ def examine(meet: str | None, rank: int, size: int) -> dict[str, Any] | None:
     find_slurm(os.environ)
     if meet is None:
         rank, size = _read_count("RANK", 0), _read_count("WORLD_SIZE", 1)
+        if rank >= size:
+            raise UsageError(f"RANK={rank} is not below WORLD_SIZE={size}", hint=_SET)
     place, link = _choose_device(), None
     facts = collect_facts()
     if size > 1:
@@ -116,7 +119,7 @@ def find_slurm(environ: dict[str, str] | os._Environ[str]) -> None:
 def _read_count(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise UsageError(f"{name}={text!r} is not a number", hint="torchrun and srun set it")
+        raise UsageError(f"{name}={text!r} is not a number", hint=_SET)
     return int(text)
 
 
