@@ -6,7 +6,7 @@ import pytest
 
 from mvc.tracing.advice import advise, find_straggler
 from mvc.tracing.overlap import Overlap
-from mvc.tracing.trace import read_trace
+from mvc.tracing.reading import read_trace
 from support.traces import gloo, op, own, step, write
 
 COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"

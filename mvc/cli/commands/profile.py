@@ -54,7 +54,7 @@ def _read(paths: list[str]) -> dict[str, Any]:
     """Return what the traces say, as docs/json.md has it."""
     from mvc.tracing.advice import advise, find_straggler
     from mvc.tracing.overlap import Overlap
-    from mvc.tracing.trace import read_trace
+    from mvc.tracing.reading import read_trace
 
     found, overlaps = [], []
     for path in paths:

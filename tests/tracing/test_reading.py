@@ -8,7 +8,7 @@ import pytest
 
 from mvc.errors import FormatError, UnsupportedError
 from mvc.tracing.overlap import Overlap
-from mvc.tracing.trace import read_trace
+from mvc.tracing.reading import read_trace
 from support.traces import (
     MIB,
     event,
