@@ -2,9 +2,9 @@
 
 Two runs from the same state take the same path only if all of this is the same. The record is plain
 data, goes into every commit, and is compared item by item at a resume. Reading it starts nothing:
-CUDA is asked only if the run already uses it, no random number is drawn, and the one program that
-is called, Git, gets a minute to answer: a machine may be busy, but a file system that hangs must not
-hold up the run.
+CUDA is asked only if the run already uses it, and no random number is drawn. Two programs are called:
+Git, which gets a minute to answer (a machine may be busy, but a file system that hangs must not hold up
+the run), and nvidia-smi, ten seconds, by the first rank of a machine that uses CUDA.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import mvc
+from mvc_hooks.fabric import read_fabric, read_links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +30,16 @@ _GIT_TIMEOUT_S = 60.0
 _PREFIXES = (
     *("NCCL_", "CUBLAS_", "CUDNN_", "CUDA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "NVTE_"),
     *("OMP_", "MKL_", "KMP_", "GLOO_", "XLA_", "TRITON_", "ONEDNN_", "DNNL_", "ATEN_"),
+    *("UCX_", "FI_", "RDMAV_", "MLX5_", "IBV_"),
 )
+_VARYING = ("NCCL_COMM_ID",)  # an address and a port, others at each start
 _VARIABLES = ("PYTHONHASHSEED", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TOKENIZERS_PARALLELISM")
 # Others may read the history, so tokens and passwords must not get into it.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|(?:^|_)KEY(?:$|_)", re.IGNORECASE)
 _ABSENT = "absent"
+_SOMETIMES = ("fabric", "links", "ddp")
+"""Subjects that are not read always, nor by older versions: only what both records have is compared."""
+_SPEED = ".speed_mbps"  # a link that is down, or a virtual one, has none at times
 
 
 def read_environment(script: Path | None = None) -> dict[str, Any]:
@@ -51,7 +57,9 @@ def read_environment(script: Path | None = None) -> dict[str, Any]:
         ],
         "determinism": _read_switches(),
         "world": _read_world(),
-        "variables": _read_variables(),
+        "variables": read_variables(),
+        "fabric": read_fabric(),
+        "links": read_links() if _uses_cuda() and _is_first_here() else {},
         "code": _read_code(script),
     }
 
@@ -60,20 +68,26 @@ def compare_environments(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, object, object]]:
     """Return (dotted name, old, new) for every item that differs; a missing value reads ``absent``."""
-    left, right = dict(_flatten(old, "")), dict(_flatten(new, ""))
+    unread = {name for name in _SOMETIMES if not (old.get(name) and new.get(name))}
+    old, new = ({key: one[key] for key in one if key not in unread} for one in (old, new))
+    left, right = dict(flatten_record(old)), dict(flatten_record(new))
+    pairs = [
+        (item, left.get(item, _ABSENT), right.get(item, _ABSENT)) for item in {**left, **right}
+    ]
     return [
-        (item, left.get(item, _ABSENT), right.get(item, _ABSENT))
-        for item in {**left, **right}
-        if left.get(item, _ABSENT) != right.get(item, _ABSENT)
+        (item, then, now)
+        for item, then, now in pairs
+        if then != now and not (item.endswith(_SPEED) and _ABSENT in (then, now))
     ]
 
 
-def _flatten(value: object, path: str) -> list[tuple[str, object]]:
+def flatten_record(value: object, path: str = "") -> list[tuple[str, object]]:
+    """Return the values of a nested record with their dotted names."""
     if not isinstance(value, dict):
         return [(path, value)]
     pairs: list[tuple[str, object]] = []
     for key, item in value.items():
-        pairs += _flatten(item, f"{path}.{key}" if path else str(key))
+        pairs += flatten_record(item, f"{path}.{key}" if path else str(key))
     return pairs
 
 
@@ -180,12 +194,36 @@ def _read_world() -> dict[str, object]:
     }
 
 
-def _read_variables() -> dict[str, str]:
+def read_variables() -> dict[str, str]:
+    """Return the variables that matter to a run, with what NCCL's own files set; no secrets."""
+    settings = {name: value for path in _list_nccl_files() for name, value in _read_settings(path)}
     return {
         name: value
-        for name, value in sorted(os.environ.items())
-        if (name.startswith(_PREFIXES) or name in _VARIABLES) and not _SECRET.search(name)
+        for name, value in sorted({**settings, **os.environ}.items())
+        if (name.startswith(_PREFIXES) or name in _VARIABLES)
+        and name not in _VARYING
+        and not _SECRET.search(name)
     }
+
+
+def _is_first_here() -> bool:
+    """Whether this is the first rank of its machine, which reads what all of them would read."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _list_nccl_files() -> list[Path]:
+    """Return the files that NCCL reads its settings from; the last one that sets a name counts."""
+    own = os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")
+    return [Path("/etc/nccl.conf"), Path(own)]
+
+
+def _read_settings(path: Path) -> list[tuple[str, str]]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
+    return [(name.strip(), value.strip()) for name, sign, value in pairs if sign]
 
 
 def _read_code(script: Path | None) -> dict[str, object]:

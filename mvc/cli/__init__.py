@@ -24,6 +24,7 @@ COMMANDS = {
         "bisect": "Find the commit that broke something",
         "reflog": "Show where a branch or HEAD has been",
         "watch": "Show a training run while it trains",
+        "profile": "Show what communication costs a training step",
         "ls": "List files and tensors of a revision",
         "cat": "Print the values of one tensor",
         "export": "Write a revision into a folder, or tensors to a file",

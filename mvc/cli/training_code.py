@@ -1,4 +1,4 @@
-"""The user's own code, run by verify in a process of its own: this one never imports torch."""
+"""Processes with torch, which this one never imports: the user's own code, and ranks that look at each other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.options import CommandUsageError
 from mvc.cli.session import open_repo, split_revision
 from mvc.errors import MvcError, NotFoundError, StorageError, UnsupportedError, UsageError
+from mvc.interpreter import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _REPLAY = "mvc_hooks.replay"
 _BEHAVIOUR = "mvc_hooks.behaviour"
+_DOCTOR = "mvc_hooks.doctor"
 _SIGNAL_BASE = 128
 
 
@@ -110,3 +114,55 @@ def run_replay(
         stdout=subprocess.DEVNULL if quiet and not as_json else None,
     )
     return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
+
+
+def run_doctor(ranks: int | None) -> dict[str, Any] | None:
+    """Have ranks look at each other, and return what rank 0 found; None if this is another rank.
+
+    Args:
+        ranks: how many to start here; None: this is one of those that torchrun or SLURM has started.
+    """
+    _check_hooks("--distributed", _DOCTOR)
+    if ranks is None:
+        done = subprocess.run(  # noqa: S603  our own module
+            module_command(_DOCTOR), check=False, env=_quiet(), stdout=subprocess.PIPE
+        )
+        return _read_answer(done.stdout, done.returncode)
+    with tempfile.TemporaryDirectory(prefix="mvc-doctor-") as folder, ExitStack() as stack:
+        started = [_start_rank(rank, ranks, folder) for rank in range(ranks)]
+        for one in started:
+            stack.callback(one.wait)
+            stack.callback(one.kill)
+        answer, _ = started[0].communicate()
+        for one in started[1:]:
+            one.wait()
+        return _read_answer(answer, started[0].returncode)
+
+
+def _start_rank(rank: int, ranks: int, folder: str) -> subprocess.Popen[bytes]:
+    options = (f"--meet={folder}/meeting", f"--rank={rank}", f"--size={ranks}")
+    return subprocess.Popen(  # noqa: S603  our own module
+        module_command(_DOCTOR, *options),
+        env={**_quiet(), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+    )
+
+
+def _quiet() -> dict[str, str]:
+    """Return the environment, with which torch's C++ does not write to standard error what is told anyway."""
+    return {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
+
+
+def _read_answer(answer: bytes, code: int) -> dict[str, Any] | None:
+    if not answer and code == 0:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        raise StorageError(
+            f"a rank ended with {code} and said nothing", hint="standard error has what it met"
+        ) from None
+    if "error" in found:
+        raise _make_error(**found["error"])
+    return found

@@ -35,6 +35,20 @@ def keys(value) -> set[str]:
     return set(value).union(*(keys(item) for key, item in value.items() if key not in free))
 
 
+LINK = {
+    "ranks": 2,
+    "machines": [{
+        "host": "a", "ranks": [0, 1], "where": "ranks 0-1", "gpus": 8, "interface": "eth0",
+        "mtu": 9000, "speed_mbps": 100000, "rdma_ports": 4,
+    }],
+    "link": {
+        "backend": "nccl", "device": "cuda", "small_bytes": 4, "latency_s": 2e-5,
+        "latency_p99_s": 5e-5, "large_bytes": 2**24, "large_s": 1e-3, "bus_bytes_per_s": 1e10,
+    },
+    "advice": [],
+}  # fmt: skip
+
+
 @pytest.fixture
 def changed(shell):
     write_config(shell.folder / "config.json", lr=1)
@@ -129,6 +143,23 @@ def test_verify_of_two_models(shell, monkeypatch):
     for line in (["m.npz", "m.npz"], ["m.npz", "--threads=1,2"]):
         found |= keys(json.loads(json.dumps(compare(parse([*line, *common])))))
     assert promised("verify", 1) == found - optional
+
+
+def test_profile(shell):
+    traces = Path(__file__).parents[1] / "golden/traces"
+    found = keys(shell.json("profile", *map(str, sorted(traces.glob("*.gz")))))
+    straggler = {"straggler", "path", "rank", "waits_s", "others_wait_s", "because", "excess_s"}
+    assert promised("profile") == found | straggler
+
+
+def test_doctor_of_ranks():
+    from mvc.cli.output import stdout
+    from mvc.cli.render.distributed import distributed_lines
+
+    section = PAGE.split("`doctor --distributed`: `")[1].split("`")[0]
+    names = set(re.findall(r'"(\w+)"', section))
+    assert names == keys(LINK) | {"hint", "source", "url", "where", "level", "text", "rule"}
+    assert len(list(distributed_lines(stdout(), LINK))) == 5
 
 
 def test_the_rest(shell):

@@ -60,6 +60,10 @@ class RankState:
         self._buckets = Buckets(parts)
         self._is_checked = False
 
+    def plan_buckets(self) -> dict[str, object]:
+        """Return how each DistributedDataParallel groups gradients, for the record of the environment."""
+        return {} if self._ranks.size == 1 else self._buckets.plan()
+
     def check(self, capture: Callable[[], Mapping[str, Any]]) -> None:
         """Check that the ranks hold one model; every rank must call it."""
         if not self._ranks.is_alone:

@@ -161,9 +161,9 @@ class LiveRun:
         self.watch = StateWatch(objects, entries)
         self.tail = TailWatch(entries)
         self.counters = Counters()
+        self._ranks = RankState(ranks or Ranks(), self.parts, EXTRAS)
         self.environment = self.read_environment()
         self.is_clean = True
-        self._ranks = RankState(ranks or Ranks(), self.parts, EXTRAS)
         self._guard = StepGuard(self._optimizers)
         self._strays = StrayWatch()
         self._fences: list[Fence] = []
@@ -176,7 +176,7 @@ class LiveRun:
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""
         data = {name: facts for part in self._data_parts for name, facts in part.describe().items()}
-        return read_environment(script) | {"data": data}
+        return read_environment(script) | {"data": data, "ddp": self._ranks.plan_buckets()}
 
     # The steps.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import Json
+from mvc.cli.options import CommandUsageError, Json, check_alone
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.parameters import Exit, Option
 from mvc.cli.render.text import columns, size_text
@@ -24,17 +25,47 @@ Shared = Annotated[
         help="Test whether several machines can share the folder; run it on all of them at once.",
     ),
 ]
+Distributed = Annotated[
+    bool,
+    Option(
+        "--distributed",
+        help="Look at how ranks are connected: alone, or in each process of torchrun or srun.",
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    Option("--ranks", metavar="N", help="Start N ranks here for --distributed."),
+]
+_MOST_RANKS = 64
 Wait = Annotated[
     int,
     Option("--wait", metavar="SECONDS", help="How long --shared waits for others."),
 ]
 
 
-def doctor(as_json: Json = False, shared: Shared = False, wait: Wait = 3) -> None:
+def doctor(
+    as_json: Json = False,
+    shared: Shared = False,
+    wait: Wait = 3,
+    distributed: Distributed = False,
+    ranks: Ranks = None,
+) -> None:
     """Show versions, the repository's file system, and what is slow here or still under way.
 
     To measure the disk, a file of 64 MiB is written and removed.
+
+    --distributed looks at network interfaces, RDMA, versions and settings instead, and says what to
+    change, why, and where that is documented. Under torchrun (-m mvc doctor --distributed) or srun all
+    ranks are compared, and latency and bandwidth of an all_reduce are measured; --ranks starts some
+    on this machine. No repository is needed. The exit code is 1 if something does not work, but not under
+    torchrun.
     """
+    check_alone([("--shared", shared), ("--distributed", distributed)])
+    if ranks is not None and not distributed:
+        raise CommandUsageError("--ranks needs --distributed")
+    if distributed:
+        _tell_distributed(ranks, as_json=as_json)
+        return
     if shared:
         _tell_sharing(open_repo().probe_sharing(wait_s=wait), as_json=as_json)
         return
@@ -53,6 +84,31 @@ def doctor(as_json: Json = False, shared: Shared = False, wait: Wait = 3) -> Non
         out.line(f"{out.style('under way:', 'yellow', 'bold')} {what}")
     if not report.advice:
         out.line(out.style("nothing here is slow", "green"))
+
+
+def _tell_distributed(ranks: int | None, *, as_json: bool) -> None:
+    """Tell how ranks are connected, in rank 0; the command fails if something does not work."""
+    from mvc.cli.training_code import run_doctor
+
+    if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
+        raise CommandUsageError(f"--ranks {ranks} is not from 1 to {_MOST_RANKS}")
+    if ranks is not None and "RANK" in os.environ:
+        raise CommandUsageError(
+            "--ranks starts ranks, but this process is one: torchrun has started it"
+        )
+    found = run_doctor(ranks)
+    if found is None:
+        return
+    if as_json:
+        write_json(found)
+    else:
+        from mvc.cli.render.distributed import distributed_lines
+
+        stdout().lines(distributed_lines(stdout(), found))
+    # torchrun would bury the advice under its own report of a process that failed.
+    is_gate = "TORCHELASTIC_RUN_ID" not in os.environ
+    if is_gate and any(one["level"] == "error" for one in found["advice"]):
+        raise Exit(NEGATIVE)
 
 
 def _tell_sharing(report: SharingReport, *, as_json: bool) -> None:

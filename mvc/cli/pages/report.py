@@ -12,6 +12,7 @@ from mvc.cli.output import printable, stdout
 from mvc.cli.pages.overview import overview_of_diff
 from mvc.cli.pages.page import page_bytes
 from mvc.cli.pages.picture import check_can_draw, picture_bytes
+from mvc.cli.pages.profiling import overview_of_profile
 from mvc.cli.pages.verifying import overview_of_verify
 from mvc.cli.render.log import entry_fields
 from mvc.cli.render.text import size_text
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _OVERVIEWS: dict[str, Callable[[Mapping[str, Any]], Overview]] = {
     "diff": overview_of_diff,
+    "profile": overview_of_profile,
     "verify": overview_of_verify,
 }
 

@@ -54,6 +54,21 @@ def learn(**options):
     return order
 
 
+def test_the_plan_says_settings_and_sizes_and_does_not_change_by_training():
+    ddp, buckets = make(gradient_as_bucket_view=True)
+    before = buckets.plan()
+    train(ddp)
+    assert buckets.plan() == before
+    plan = before["0"]
+    total = sum(one.numel() * one.element_size() for one in Net().parameters() if one.requires_grad)
+    assert plan["bucket_cap_mb"] == pytest.approx(SMALL, abs=1e-5)
+    assert f" of {total} bytes: " in plan["buckets"]
+    assert (plan["gradient_as_bucket_view"], plan["static_graph"]) == (True, False)
+    _, other = make(bucket_cap_mb=25, static_graph=True)
+    assert other.plan()["0"]["bucket_cap_mb"] == 25
+    assert other.plan()["0"]["static_graph"] is True
+
+
 def test_the_order_of_the_first_backward_pass_is_told():
     ddp, buckets = make()
     assert buckets.describe() == []

@@ -1,0 +1,92 @@
+"""Show what communication costs a training step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from mvc.cli.options import CommandUsageError, Html, Json
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument
+
+_COLUMNS = 96  # of a picture on a page
+_MOST_EXPOSED = 10
+
+
+def profile(
+    traces: Annotated[list[str], Argument(metavar="TRACE...", show_default=False)],
+    html: Html = None,
+    as_json: Json = False,
+) -> None:
+    """Show how much communication the steps of a run had, and how much computation hid.
+
+    TRACE is what torch.profiler exports, as JSON or compressed by gzip. A step is a ProfilerStep of the
+    profiler or a range "mvc.step", else the whole trace is one. Communication that runs while something is
+    computed is hidden; the rest is exposed, and makes the step longer. The collectives that were
+    exposed most are listed, with what mvc itself took and what to change.
+
+    Traces of several ranks are shown one after the other; a rank that the others wait for is named.
+
+    --html writes the same as a page with a picture of the steps. No repository is needed.
+    """
+    from mvc.cli.pages.report import check_targets, write_reports
+    from mvc.cli.render.text import size_text
+
+    check_targets(html, None)
+    if len(set(traces)) < len(traces):
+        raise CommandUsageError("a trace is named twice")
+    fields = _read(traces)
+    written = []
+    if html is not None:
+        title = " ".join(["mvc profile", *traces])
+        written = write_reports("profile", title, fields, html=html, png=None)
+    if as_json:
+        write_json(fields)
+        return
+    from mvc.cli.render.profile import profile_lines
+
+    stdout().lines(profile_lines(stdout(), fields))
+    for path, size_bytes in written:
+        stdout().line(f"{printable(path)}: {size_text(size_bytes)}")
+
+
+def _read(paths: list[str]) -> dict[str, Any]:
+    """Return what the traces say, as docs/json.md has it."""
+    from mvc.tracing.advice import advise, find_straggler
+    from mvc.tracing.overlap import Overlap
+    from mvc.tracing.reading import read_trace
+
+    found, overlaps = [], []
+    for path in paths:
+        trace = read_trace(path)
+        overlap = Overlap(trace)
+        overlaps.append(overlap)
+        found.append({
+            **{name: getattr(trace, name) for name in ("path", "rank", "ranks", "device")},
+            "steps": [
+                {**asdict(one), "collectives": len(one.collectives)} for one in overlap.steps
+            ],
+            "exposed": _list_exposed(overlap),
+            "own": [
+                {"name": name, "seconds": seconds, "count": count}
+                for name, (seconds, count) in overlap.sum_own().items()
+            ],
+            "timeline": asdict(overlap.draw(overlap.typical, _COLUMNS)),
+            "advice": [asdict(one) for one in advise(trace, overlap)],
+        })  # fmt: skip
+    straggler = find_straggler(overlaps)
+    told = None
+    if straggler is not None:
+        own = found[straggler.trace]
+        told = {**asdict(straggler), "path": own["path"], "rank": own["rank"]}
+        del told["trace"]
+    return {"traces": found, "straggler": told}
+
+
+def _list_exposed(overlap: Any) -> list[dict[str, object]]:
+    """Return the collectives of all steps that were exposed most."""
+    known = [
+        {"step": step.name, **asdict(one)} for step in overlap.steps for one in step.collectives
+    ]
+    known.sort(key=lambda one: -one["exposed_s"])
+    return known[:_MOST_EXPOSED]
