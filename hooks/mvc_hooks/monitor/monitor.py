@@ -247,7 +247,6 @@ class Monitor:
             numbers.scale = read_scale(reading, self._scaler)
         if len(numbers.updates) >= ENOUGH:
             self._judge("sync_p99_s", numbers.updates.quantile(0.99))
-        if len(numbers.bus) >= ENOUGH:
             self._judge("bandwidth_used", numbers.bandwidth_used)
         self._judge("deviation", numbers.deviation)
         self._judge("queue", numbers.queue_depth)

@@ -17,6 +17,7 @@ RESUME, ROLLBACK = "resume", "rollback"
 LARGE_BYTES = 2**20
 """Mean size of buckets from which on their speed says something of the link; below, it is latency."""
 _COMMITS = 100
+_BUS_UPDATES = 20
 _MOST_BUCKETS = 64  # of a histogram each
 
 
@@ -58,8 +59,8 @@ class Numbers:
     steps: Window = field(default_factory=Window)
     stalls: Window = field(default_factory=lambda: Window(_COMMITS))
     updates: Window = field(default_factory=Window)
-    bus: Window = field(default_factory=Window)
-    bus_seconds: Window = field(default_factory=Window)
+    bus: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
+    bus_seconds: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
     buckets: dict[str, Window] = field(default_factory=lambda: defaultdict(Window))
     step_bars: Histogram = field(default_factory=Histogram)
     stall_bars: Histogram = field(default_factory=Histogram)
