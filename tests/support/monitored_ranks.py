@@ -13,13 +13,15 @@ from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Checkpointer, Monitor, Thresholds
+from mvc_hooks import Checkpointer, Monitor
 from mvc_hooks.monitor.syncing import TimedHook, install
 from support.replay_ranks import rank_of_run
+from support.writers import use_forked
 
 
 def warm_up():
-    """Do nothing: everything is imported above."""
+    """Have the writers of the children forked; everything is imported above."""
+    use_forked()
 
 
 class Sparse(nn.Module):
@@ -57,7 +59,7 @@ def _train(ddp, kind, *, rank, drops):
 def compare_bits(root):
     """Return for each case: what it is, whether it was timed, and whether the parameters are the same."""
     rank, found = distributed.get_rank(), []
-    kinds = ("float32", "bfloat16", "float16", "float64", "sparse")
+    kinds = ("float32", "bfloat16", "sparse")
     for kind, drops, view in itertools.product(kinds, (True, False), (False, True)):
         if kind == "sparse" and view:
             continue
@@ -99,15 +101,13 @@ def look_at_hooks(root):
 
 
 @rank_of_run
-def train(root, total, watched, jsonl=None, delay_from=None, **limits):
+def train(root, total, watched):
     """Train to a step; return a digest of the parameters, and what the monitor knows."""
-    monitor = None
-    if watched:
-        monitor = Monitor(port=0, jsonl=jsonl, thresholds=Thresholds(**limits))
+    monitor = Monitor(port=0) if watched else None
     ddp = _make("float32")
     optimizer = torch.optim.SGD(ddp.parameters(), 0.01, momentum=0.9)
     rank = distributed.get_rank()
-    with Checkpointer(root, model=ddp, optimizer=optimizer, every=2, monitor=monitor) as ckpt:
+    with Checkpointer(root, model=ddp, optimizer=optimizer, every=4, monitor=monitor) as ckpt:
         for step in ckpt.steps(total):
             inputs = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * 7 + rank))
             optimizer.zero_grad()
@@ -115,7 +115,9 @@ def train(root, total, watched, jsonl=None, delay_from=None, **limits):
             loss.backward()
             optimizer.step()
             ckpt.step(loss=loss)
-        said = {"measure": monitor.measure(), "endpoints": list(monitor.endpoints)} if monitor else {}
+        said = (
+            {"measure": monitor.measure(), "endpoints": list(monitor.endpoints)} if monitor else {}
+        )
         if monitor:
             said["page"] = urllib.request.urlopen(monitor.endpoints[rank]).read().decode()
     data = b"".join(param.detach().numpy().tobytes() for param in ddp.parameters())

@@ -15,10 +15,12 @@ RECORD = {
     "coll_perf": {"coll": "AllReduce", "coll_sn": 1407, "coll_msg_size_bytes": 17179869184,
                   "coll_exec_time_us": 61974, "coll_algobw_gbs": 277.2, "coll_busbw_gbs": 485.1},
 }  # fmt: skip
-LABELS = 'version="v5.1",node="n1",gpu="GPU0",nranks="8",collective="ReduceScatter",message_size="2-3MB"'
+LABELS = (
+    'version="v5.1",node="n1",gpu="GPU0",nranks="8",collective="ReduceScatter",message_size="2-3MB"'
+)
 PROM = (
     f"# TYPE nccl_bus_bandwidth_gbs gauge\nnccl_bus_bandwidth_gbs{{{LABELS}}} 120.5\n"
-    f"nccl_collective_exec_time_microseconds{{{LABELS}}} 812\nnccl_p2p_total{{node=\"n1\"}} 3\n"
+    f'nccl_collective_exec_time_microseconds{{{LABELS}}} 812\nnccl_p2p_total{{node="n1"}} 3\n'
 )
 
 
@@ -35,7 +37,9 @@ def test_both_formats(tmp_path):
 
 
 def test_the_median_of_the_last_ones_counts(tmp_path):
-    lines = [json.dumps({"coll_perf": {"coll": "AllGather", "coll_busbw_gbs": n}}) for n in range(9000)]
+    lines = [
+        json.dumps({"coll_perf": {"coll": "AllGather", "coll_busbw_gbs": n}}) for n in range(9000)
+    ]
     (tmp_path / "a.log").write_text("\n".join(lines))
     assert 8e12 < read_inspector(str(tmp_path))["AllGather"]["bus"] < 9e12
 
@@ -64,7 +68,9 @@ TREES = st.recursive(
 RUBBISH = st.one_of(
     st.text(max_size=300),
     TREES.map(json.dumps),
-    st.builds(lambda text, at: PROM[:at] + text + PROM[at:], st.text(max_size=9), st.integers(0, 300)),
+    st.builds(
+        lambda text, at: PROM[:at] + text + PROM[at:], st.text(max_size=9), st.integers(0, 300)
+    ),
     st.just("{" * 100_000),
     st.just('{"coll_perf": {"coll": "A", "coll_busbw_gbs": ' + "9" * 5000 + "}}"),
 )

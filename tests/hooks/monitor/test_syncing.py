@@ -52,9 +52,9 @@ def test_hooks_of_the_user_groups_and_copies(zygote, tmp_path):
 
 
 def test_a_monitored_run_that_resumes_is_the_plain_one(zygote, tmp_path):
-    plain = run(zygote, "train", tmp_path / "plain", 3, total=6, watched=False)
-    run(zygote, "train", tmp_path / "watched", 3, total=3, watched=True)
-    watched = run(zygote, "train", tmp_path / "watched", 3, total=6, watched=True)
+    plain = run(zygote, "train", tmp_path / "plain", 3, total=8, watched=False)
+    run(zygote, "train", tmp_path / "watched", 3, total=4, watched=True)
+    watched = run(zygote, "train", tmp_path / "watched", 3, total=8, watched=True)
     assert {one["digest"] for one in plain} == {one["digest"] for one in watched}
     first = watched[0]
     assert len(set(first["endpoints"])) == 3
@@ -68,4 +68,6 @@ def test_a_monitored_run_that_resumes_is_the_plain_one(zygote, tmp_path):
         assert measured["ranks"] == 3
         assert 0 < measured["sync_p50_s"] <= measured["sync_p99_s"]
         assert measured["recovery_s"] > 0
-        assert "bandwidth_used" not in measured, "its buckets are small, and all ranks on one machine"
+        assert "bandwidth_used" not in measured, (
+            "its buckets are small, and all ranks on one machine"
+        )

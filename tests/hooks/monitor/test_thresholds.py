@@ -10,7 +10,9 @@ from mvc_hooks.monitor.thresholds import COOLDOWN_S, RULES, Alarm
 
 
 def say(alarm, values, step_s=1.0, at_s=0.0):
-    return [number for number, value in enumerate(values) if alarm.look(value, at_s + number * step_s)]
+    return [
+        number for number, value in enumerate(values) if alarm.look(value, at_s + number * step_s)
+    ]
 
 
 def test_an_alarm_is_said_once():
