@@ -89,7 +89,7 @@ def serve(stack, folder, endpoints):
         started(
             ["prometheus", "--config.file", str(folder / "prometheus.yml"),
              "--storage.tsdb.path", str(folder / "data"), "--web.listen-address", "127.0.0.1:0"],
-            stderr=stack.enter_context(open(said, "wb")),
+            stderr=stack.enter_context(said.open("wb")),
         )
     )  # fmt: skip
     pattern = re.compile(r'msg="Listening on" address=(127\.0\.0\.1:[1-9]\d*)')
@@ -107,7 +107,7 @@ def lab(tmp_path_factory):
             stack.enter_context(
                 started(
                     [sys.executable, str(PROGRAM), str(rank), str(RANKS), str(folder)],
-                    stderr=stack.enter_context(open(folder / f"rank{rank}.log", "wb")),
+                    stderr=stack.enter_context((folder / f"rank{rank}.log").open("wb")),
                 )
             )
             for rank in range(RANKS)
