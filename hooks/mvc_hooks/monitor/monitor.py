@@ -214,9 +214,9 @@ class Monitor:
         if self._feed is not None and kind in _EVENTS:
             self._feed.append(kind, **event)
         if kind in ("resume", "rollback") and "seconds" in event:
-            self._judge("recovery_s", event["seconds"])
+            self._judge("recovery_s", event["seconds"], event["step"])
         if kind == "snapshot" and event["step"]:  # that of step 0 comes before the training
-            self._judge("stall_s", event["stall_s"])
+            self._judge("stall_s", event["stall_s"], event["step"])
 
     def end_step(self, step: int, reading: Reading | None, queue_depth: int) -> None:
         """Take in the end of a step; ``reading`` is the newest one."""
@@ -265,13 +265,14 @@ class Monitor:
             }
             self._feed.append("step", step=numbers.step, **fields, buckets=buckets)
 
-    def _judge(self, name: str, value: float | None) -> None:
+    def _judge(self, name: str, value: float | None, step: int | None = None) -> None:
         alarm, rule = self._alarms.get(name), RULES[name]
         if alarm is None or value is None or not alarm.look(value, time.monotonic()):
             return
         text = f"{rule.fact.format(value, self._limits[name])}; {rule.advice}"
         if self._log is not None:
-            self._log.alarm(Verdict(name, text, self.numbers.step, self.numbers.step))
+            at = self.numbers.step if step is None else step
+            self._log.alarm(Verdict(name, text, at, at))
 
 
 def _open_file(path: Path, rank: int) -> RunFeed:

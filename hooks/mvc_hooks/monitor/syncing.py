@@ -67,8 +67,8 @@ class TimedHook:
 
     def __init__(self, inner: Callable[[Any, Any], Any] | None = None, group: Any = None) -> None:
         """Time a hook of the user's, or the plain sum over a group."""
-        self._inner = partial(_sum_over, group) if inner is None else inner
-        self._is_plain, self.size = inner is None, 0
+        self._inner, self._group = inner, group
+        self.size = 0
         self._passes = deque[list[_Sum]](maxlen=_MAX_PASSES)
         self._open = list[_Sum]()
         # DDP asks for both.
@@ -78,10 +78,10 @@ class TimedHook:
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204  see above
         """Have the other hook sum a bucket."""
         if not self.size:
-            return self._inner(state, bucket)
+            return (self._inner or _average)(state if self._inner else self._group, bucket)
         buffer = bucket.buffer()
         one = _Sum(bucket.index(), _count_bytes(buffer), _now(buffer.device))
-        future = self._inner(state, bucket)
+        future = self._inner(state, bucket) if self._inner else _start(self._group, bucket)
         if one.bucket == 0:
             self._open = []  # what is left of a backward pass that failed
         self._open.append(one)
@@ -109,7 +109,7 @@ class TimedHook:
             (one.bucket, end - begin) for one, (begin, end) in zip(sums, spans, strict=True)
         )
         size_bytes = sum(one.size_bytes for one in sums)
-        bus_bytes = count_bus_bytes(size_bytes, self.size) if self._is_plain else None
+        bus_bytes = count_bus_bytes(size_bytes, self.size) if self._inner is None else None
         return Update(join_intervals(spans), buckets, size_bytes, bus_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,19 +117,23 @@ class TimedHook:
 
 
 def _make_plain() -> Callable[[Any, Any], Any]:
-    return _sum_over
+    return _average
 
 
-def _sum_over(group: Any, *args: Any) -> Any:
-    """Average a bucket over the ranks of a group as DDP does without a hook."""
-    buffer, size = args[-1].buffer(), distributed.get_world_size(group)
+def _average(group: Any, bucket: Any) -> Any:
+    return _start(group, bucket).then(_take_first)
+
+
+def _start(group: Any, bucket: Any) -> Any:
+    """Begin to average a bucket over the ranks of a group, as DDP does without a hook."""
+    buffer, size = bucket.buffer(), distributed.get_world_size(group)
     if buffer.is_sparse:
         buffer.div_(size)
     else:
         buffer.mul_(1.0 / size)
     work = distributed.all_reduce(buffer, group=group, async_op=True)
     assert work is not None
-    return work.get_future().then(_take_first)
+    return work.get_future()
 
 
 def count_bus_bytes(size_bytes: float, size: int) -> float:
@@ -168,7 +172,7 @@ def _finish(one: _Sum, device: torch.device, future: Any) -> Any:
     # On CUDA this runs at once, on a stream that waits for the sum.
     value = future.value()
     one.end = _now(device)
-    return value
+    return value[0] if isinstance(value, list) else value
 
 
 def _now(device: torch.device) -> Any:

@@ -31,6 +31,7 @@ def test_bits_are_those_of_ddp(zygote, tmp_path):
             assert updates == (0 if view else 4)
 
 
+@pytest.mark.slow
 def test_a_view_of_the_bucket_is_timed_where_both_ways_round_alike(zygote, tmp_path):
     for cases in run(zygote, "compare_bits", tmp_path, 2):
         assert all(is_timed and is_same for *_, is_timed, _, is_same in cases)
@@ -51,6 +52,7 @@ def test_hooks_of_the_user_groups_and_copies(zygote, tmp_path):
         assert one["pair"][-1][2] > 1, "several buckets"
 
 
+@pytest.mark.slow
 def test_a_monitored_run_that_resumes_is_the_plain_one(zygote, tmp_path):
     plain = run(zygote, "train", tmp_path / "plain", 3, total=8, watched=False)
     run(zygote, "train", tmp_path / "watched", 3, total=4, watched=True)
