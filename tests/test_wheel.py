@@ -36,6 +36,8 @@ def test_the_wheel_holds_what_it_should(installed):
         "mvc/py.typed",
         "mvc_hooks/py.typed",
         "mvc_hooks/handover.py",
+        "mvc_hooks/monitor/rules.yml",
+        "mvc_hooks/monitor/dashboard.json",
         *(f"mvc/cli/pages/{part}" for part in ("page.html", "page.css", "frame.js", "diff.js")),
     } <= names
     assert not [name for name in names if name.startswith(("tests", "hooks/", "benchmarks"))]

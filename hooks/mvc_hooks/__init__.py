@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
     from mvc_hooks.handover import capture, restore
+    from mvc_hooks.monitor.monitor import Monitor
+    from mvc_hooks.monitor.thresholds import Thresholds
     from mvc_hooks.parts.restoring import InexactRestoreError
     from mvc_hooks.replay.replaying import replay_steps
     from mvc_hooks.replay.report import ReplayReport
@@ -48,6 +50,7 @@ __all__ = [
     "InexactRestoreError",
     "ModuleDifference",
     "ModuleReport",
+    "Monitor",
     "NotFinite",
     "OutputReport",
     "Reading",
@@ -56,6 +59,7 @@ __all__ = [
     "RollbackReport",
     "Spike",
     "StepRun",
+    "Thresholds",
     "Training",
     "Trend",
     "Verdict",
@@ -92,6 +96,8 @@ _find_name = lazy_names(
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
         "mvc_hooks.handover": "capture restore",
+        "mvc_hooks.monitor.monitor": "Monitor",
+        "mvc_hooks.monitor.thresholds": "Thresholds",
         "mvc_hooks.parts.restoring": "InexactRestoreError",
         "mvc_hooks.replay.replaying": "replay_steps",
         "mvc_hooks.replay.report": "ReplayReport",

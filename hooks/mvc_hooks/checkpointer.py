@@ -28,6 +28,7 @@ from mvc_hooks.opening import open_run
 from mvc_hooks.parts.make import join_parts
 from mvc_hooks.recovery import RollbackRequest
 from mvc_hooks.reports import DivergedError
+from mvc_hooks.run.ranges import ranged
 from mvc_hooks.settings import Settings
 from mvc_hooks.training import StepRun
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mvc import Identity
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
+    from mvc_hooks.monitor.monitor import Monitor
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
@@ -89,6 +91,7 @@ class Checkpointer(StepRun):
         signals: bool = True,
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
+        monitor: Monitor | None = None,
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
@@ -125,6 +128,7 @@ class Checkpointer(StepRun):
                 batch. It is called before a resume, twice, and the resume restores everything that
                 it touches. Only a static graph on more than two ranks needs it: it learns from two
                 passes in which order it sums gradients, which is otherwise in the commit.
+            monitor: measures the run, and serves its metrics.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder`` and ``ranks`` are reserved.
@@ -158,6 +162,7 @@ class Checkpointer(StepRun):
             branch=branch,
             identity=identity,
             warm_up=warm_up,
+            monitor=monitor,
         )
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)
@@ -239,6 +244,7 @@ class Checkpointer(StepRun):
         self._log.doubt(self._run.tail.look_before_batch())
         return super().next_batch()
 
+    @ranged("mvc.step")
     def step(
         self,
         *,
@@ -290,6 +296,9 @@ class Checkpointer(StepRun):
         self._look_around()
         if self._commits.last_step == self.step_count and self._ranks.is_first:
             self._run.tail.note(self.step_count)
+        if self._settings.monitor is not None:
+            latest, depth = self._judge.latest, self.queue_depth
+            self._settings.monitor.end_step(self.step_count, latest, depth)
         self._obey_signal()
         return report
 
@@ -314,7 +323,7 @@ class Checkpointer(StepRun):
             return
         watch, found = self._run.watch, dict[str, str]()
         with contextlib.suppress(Exception):  # whatever the user's objects do, a look ends no run
-            watch.note_script(sys._getframe(2))  # noqa: SLF001  of whoever called step()
+            watch.note_script(sys._getframe(3))  # noqa: SLF001  of whoever called step(), through its range
             if self._calls == 1:
                 self._log.hold(watch.report(self.step_count))
             found = watch.look()

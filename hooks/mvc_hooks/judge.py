@@ -14,6 +14,7 @@ import numpy as np
 from mvc_hooks.divergence.ladder import Ladder
 from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.watch import Watch, default_detectors
+from mvc_hooks.run.ranges import ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,6 +53,7 @@ class Judge:
         """The newest reading, or None."""
         return self._watch.history.latest
 
+    @ranged("mvc.judge")
     def check(
         self,
         step: int,
@@ -68,6 +70,7 @@ class Judge:
         self._early = self._take(self._readings.drain(), log)
         return self._early
 
+    @ranged("mvc.judge")
     def judge(
         self,
         step: int,

@@ -18,6 +18,8 @@ from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.judge import Judge
+from mvc_hooks.parts.tree import walk_leaves
+from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.ranks.repositories import catch_up, open_repository
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
+    from mvc_hooks.monitor.monitor import Monitor
     from mvc_hooks.resuming import Resumed
     from mvc_hooks.settings import Settings
     from mvc_hooks.writer.crew import Address
@@ -58,9 +61,10 @@ class OpenRun:
     recovery: Recovery
     resumed: Resumed | None
     lock: BranchLock | None
+    monitor: Monitor | None
 
     def close(self) -> None:
-        """Take all hooks off, and let go of writer, branch and log."""
+        """Take all hooks off, and let go of writer, branch, log and monitor."""
         self.signals.stop()
         self.run.remove()
         try:
@@ -69,6 +73,8 @@ class OpenRun:
             if self.lock is not None:
                 self.lock.release()
             self.log.close()
+            if self.monitor is not None:
+                self.monitor.close()
 
 
 def open_run(
@@ -83,11 +89,14 @@ def open_run(
     Raises:
         MvcError: as ``Checkpointer`` says; nothing is left open.
     """
-    ranks, talk, signals = Ranks(), Talk(), SignalWatch()
+    ranks, talk, signals, monitor = Ranks(), Talk(), SignalWatch(), settings.monitor
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
         judge = Judge(detectors, ladder, settings.healthy_after, has_scaler=run.has_scaler)
+        if monitor is not None:
+            monitor.open(ranks)
+            undo.callback(monitor.close)
         repo, sends = open_repository(path, ranks)
         repo.identity = settings.identity
         ranks.on_first(repo.check_identity)
@@ -97,6 +106,8 @@ def open_run(
             undo.callback(lock.release)
         log = RunLog(repo.open_feed(branch) if ranks.is_first else None)
         undo.callback(log.close)
+        if monitor is not None:
+            monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
         ranks.on_first(lambda: catch_up(repo, branch))
         resumed = Resuming(repo, branch, run, judge, ranks, log, settings, sends).resume()
@@ -115,13 +126,16 @@ def open_run(
         recovery = Recovery(
             repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, sends
         )
+        if monitor is not None:
+            ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
+            monitor.attach(ranks, ddps, [leaf for _, leaf in walk_leaves(objects)])
         commits.commit_first()
         if settings.signals:
             signals.start(queue.crew)
         undo.pop_all()
     return OpenRun(
-        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock
-    )
+        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock, monitor
+    )  # fmt: skip
 
 
 def _current_branch(repo: Repo) -> str:

@@ -22,6 +22,7 @@ from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.parts.restoring import MisfitError
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
+from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Recovery:
         self.run.is_clean = False  # what diverged is not committed
         raise DivergedError(f"the run diverged: {reason}", hint=hint) from cause
 
+    @ranged("mvc.rollback")
     def roll_back(self, request: RollbackRequest, started_s: float) -> RollbackReport:
         """Take run and branch back; DivergedError means that there is nothing to go back to."""
         commits = self.commits

@@ -17,6 +17,7 @@ from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.memory import Memory, name_lies, name_tiers
 from mvc_hooks.tiers.shelf import sharing_reads
 
@@ -84,6 +85,7 @@ class Resuming:
                 self.settings.warm_up()
         return self._resume_at(tip)
 
+    @ranged("mvc.resume")
     def _resume_at(self, tip: str) -> Resumed:
         started_s = time.perf_counter()
         failures: list[Failure[str]] = []

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from mvc import Identity, UsageError
 from mvc_hooks.divergence.history import check_count
+from mvc_hooks.monitor.monitor import Monitor
 from mvc_hooks.snapshot.ring import Ring
 
 WhenBehind = Literal["wait", "skip", "sync"]
@@ -24,6 +25,7 @@ _OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
     ("identity", Identity, "an Identity", 'identity=mvc.Identity("Ada", "ada@example.org")'),
     ("warm_up", Callable, "a function", None),
     ("ring", Ring, "a Ring", "ring=Ring(every=100)"),
+    ("monitor", Monitor, "a Monitor", "monitor=Monitor(port=9400)"),
 )
 
 
@@ -48,6 +50,7 @@ class Settings:
     branch: str | None
     identity: Identity | None
     warm_up: Callable[[], object] | None
+    monitor: Monitor | None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):

@@ -15,6 +15,7 @@ from mvc import MvcError, UsageError
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
+from mvc_hooks.run.ranges import ranged
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Commits:
     def _is_behind(self) -> bool:
         return self.queue.depth >= self._settings.in_flight
 
+    @ranged("mvc.make_room")
     def _make_room(self, *, is_asked: bool) -> bool:
         """Wait for the writer, if it is behind; return False if this commit is not to be made.
 
@@ -185,6 +187,7 @@ class Commits:
         failed = is_first and self.failure is not None
         return self._talk.write(Note(signal, is_due, failed, self._is_behind))
 
+    @ranged("mvc.freeze")
     def freeze(self, since_s: float | None = None) -> Snapshot:
         """Freeze the live state, of several ranks what this one keeps of it, to be submitted or released."""
         tensors, view = self._run.fenced_tensors(), self._run.view(self._judge.capture())
@@ -211,6 +214,7 @@ class Commits:
         self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate)
         self._log.snapshot(snapshot)
 
+    @ranged("mvc.freeze_light")
     def freeze_light(self) -> None:
         """Put the state into the ring, if there is one and it is time."""
         if self.ring is None or not self.ring.is_due(self._step):
@@ -243,6 +247,7 @@ class Commits:
 
     # From the writer.
 
+    @ranged("mvc.pump")
     def pump(self) -> None:
         """Take in what the writer has done; never waits."""
         self._take(self.queue.pump())

@@ -105,6 +105,10 @@ class Buckets:
             doubts.append(_NOT_THERE)
         return list(dict.fromkeys(doubts))
 
+    def list_models(self) -> list[DistributedDataParallel]:
+        """Return the DDPs that hold parameters of the run, on all ranks in one order."""
+        return [ddp for ddp, _ in self._find()]
+
     def _forget(self, ddp: DistributedDataParallel, names: list[str]) -> None:
         """Have a DDP begin anew, because it had not trained yet when the commit was made."""
         if _begin_anew(ddp):

@@ -12,7 +12,8 @@ from torch import distributed
 from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from mvc import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
@@ -44,16 +45,22 @@ log.addFilter(_speaks)
 
 
 class RunLog:
-    """Both at once; a failure of either never reaches the training."""
+    """Both at once; a failure of either never reaches the training.
+
+    ``observe``, if set, gets kind and fields of every record, on all ranks.
+    """
 
     def __init__(self, feed: RunFeed | None) -> None:
         self._feed = feed
+        self.observe: Callable[[str, Mapping[str, Any]], None] | None = None
         self._has_stopped = False
         self._began_s, self._waited_s, self._told_s = time.perf_counter(), 0.0, _FIRST_TOLD_S
 
     def _record(self, kind: str, **fields: object) -> None:
         if self._feed is not None:
             self._feed.append(kind, **fields)
+        if self.observe is not None:
+            self.observe(kind, fields)
 
     def _announce(self, text: str, *values: object) -> None:
         """Log what everybody should see once, even if ``logging`` shows only warnings."""
@@ -131,6 +138,12 @@ class RunLog:
             "every= or every_seconds=, or a ring=, loses less",
             *(step + 1, kept),
         )
+
+    def serve(self, urls: Sequence[str]) -> None:
+        """Metrics of the run are served, for each rank at its place."""
+        if urls:
+            more = f" … {urls[-1]} ({len(urls)} ranks)" if len(urls) > 1 else ""
+            self._announce("metrics are served at %s%s", urls[0], more)
 
     def hold(self, audit: Audit) -> None:
         """What commits of the run hold."""

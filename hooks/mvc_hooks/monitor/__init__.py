@@ -1,0 +1,1 @@
+"""Measures a run while it trains: an endpoint for Prometheus, lines of JSON, thresholds and alarms."""
