@@ -157,7 +157,7 @@ verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 PROPERTIES = {"worktree", "git_dir", "head", "identity", "is_interrupted"}
 
 RESULTS = {
-    "operations.add.AddResult": "added removed unchanged counts",
+    "operations.add.AddResult": "added removed unchanged counts gaps",
     "operations.add.AddPlan": "read drop unchanged size_bytes",
     "workspace.annotations.Annotations": "step metrics meta",
     "operations.best.BestCommit": "metric commit value step maximise compared left_out is_released",
