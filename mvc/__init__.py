@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.states.cross_check import CHECK_ROUNDS
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
     from mvc.states.share import Peers, Share
     from mvc.states.spread_tensor import SpreadTensor
+    from mvc.workspace.agreement import Agreement, Dispute
     from mvc.workspace.held import HeldChunks
     from mvc.workspace.models import Model
     from mvc.workspace.stored_share import StoredShare, parse_stored_share
@@ -60,11 +62,13 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.states.cross_check": "CHECK_ROUNDS",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
         "mvc.states.share": "Peers Share",
         "mvc.states.spread_tensor": "SpreadTensor",
+        "mvc.workspace.agreement": "Agreement Dispute",
         "mvc.workspace.held": "HeldChunks",
         "mvc.workspace.models": "Model",
         "mvc.workspace.stored_share": "StoredShare parse_stored_share",
@@ -74,9 +78,12 @@ __getattr__ = lazy_names(
 )
 
 __all__ = [
+    "CHECK_ROUNDS",
+    "Agreement",
     "ArrayOutline",
     "ConflictError",
     "CorruptionError",
+    "Dispute",
     "FormatError",
     "GateError",
     "HeldChunks",
