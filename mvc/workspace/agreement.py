@@ -64,8 +64,10 @@ class Agreement:
     def __str__(self) -> str:
         if not self.differed:
             return f"two ranks agree on {self.agreed:,} of {self.chunks:,} chunks"
+        if not self.disputes:
+            return f"{self.differed:,} chunks differ between ranks"
         more = f", and {self.differed - 1:,} more" if self.differed > 1 else ""
-        return f"{self.disputes[0] if self.disputes else 'a chunk'}{more}"
+        return f"{self.disputes[0]}{more}"
 
     def trailers(self) -> list[tuple[str, str]]:
         """Return it as trailers."""
