@@ -51,7 +51,7 @@ class Agreement:
 
     Attributes:
         agreed: chunks that have the same id on a second rank.
-        chunks: all chunks that a second rank holds; each is checked in one of 16 commits in a row.
+        chunks: all chunks that a second rank holds; each is checked in one of ``rounds`` commits in a row.
         differed: chunks that have another id there.
         disputes: the first of these, at most 16.
     """
@@ -68,6 +68,13 @@ class Agreement:
             return f"{self.differed:,} chunks differ between ranks"
         more = f", and {self.differed - 1:,} more" if self.differed > 1 else ""
         return f"{self.disputes[0]}{more}"
+
+    @property
+    def rounds(self) -> int:
+        """In how many commits in a row every chunk is checked."""
+        from mvc.states.cross_check import CHECK_ROUNDS  # noqa: PLC0415  brings NumPy, which a log needs not
+
+        return CHECK_ROUNDS
 
     def trailers(self) -> list[tuple[str, str]]:
         """Return it as trailers."""

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mvc import CHECK_ROUNDS, Repo
+from mvc import Repo
+from mvc.states.cross_check import CHECK_ROUNDS
 from mvc.states.share import open_share
 
 pytest.importorskip("torch")

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mvc import (  # noqa: E402
-    CHECK_ROUNDS,
     Agreement,
     ConflictError,
     FormatError,
@@ -16,7 +15,12 @@ from mvc import (  # noqa: E402
     parse_stored_share,
 )
 from mvc.states import checking  # noqa: E402
-from mvc.states.cross_check import count_checkable, list_checkers, list_due  # noqa: E402
+from mvc.states.cross_check import (  # noqa: E402
+    CHECK_ROUNDS,
+    count_checkable,
+    list_checkers,
+    list_due,
+)
 from support.sharded import SeenPeers, as_rank, commit_frozen, freeze, shard  # noqa: E402
 from support.shared_states import CHUNK, TOPOLOGIES, blobs_of, make_state, new_repo, open_all  # noqa: E402
 

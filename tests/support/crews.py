@@ -12,9 +12,9 @@ import msgspec
 import torch
 from torch.distributed.tensor import Shard
 
-from mvc import CHECK_ROUNDS, Repo
+from mvc import Repo
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
-from mvc.states.cross_check import list_due
+from mvc.states.cross_check import CHECK_ROUNDS, list_due
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.snapshot.ring import take_snapshot
 from mvc_hooks.writer.crew import Crew

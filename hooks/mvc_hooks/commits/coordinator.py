@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from mvc import CHECK_ROUNDS, MvcError, UsageError
+from mvc import MvcError, UsageError
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
@@ -301,7 +301,11 @@ class Commits:
         if report.branch != self.branch:
             return
         # What differs is due again after so many commits; until then, none is known to be good.
-        self._disputed = CHECK_ROUNDS if report.is_disputed else max(0, self._disputed - 1)
+        agreement = report.agreement
+        if agreement is not None and agreement.differed:
+            self._disputed = agreement.rounds
+        elif report.commit is not None:
+            self._disputed = max(0, self._disputed - 1)
         if report.commit is not None and not report.failed_gates and not self._disputed:
             self._judge.note_commit(report.step, report.commit)
         if report.is_refused or report.failed_gates or report.is_disputed:
