@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mvc.states.outline import ArrayOutline
     from mvc.states.share import Peers, Share
     from mvc.states.spread_tensor import SpreadTensor
+    from mvc.workspace.agreement import Agreement, Dispute
     from mvc.workspace.held import HeldChunks
     from mvc.workspace.models import Model
     from mvc.workspace.stored_share import StoredShare, parse_stored_share
@@ -65,6 +66,7 @@ __getattr__ = lazy_names(
         "mvc.states.outline": "ArrayOutline",
         "mvc.states.share": "Peers Share",
         "mvc.states.spread_tensor": "SpreadTensor",
+        "mvc.workspace.agreement": "Agreement Dispute",
         "mvc.workspace.held": "HeldChunks",
         "mvc.workspace.models": "Model",
         "mvc.workspace.stored_share": "StoredShare parse_stored_share",
@@ -74,9 +76,11 @@ __getattr__ = lazy_names(
 )
 
 __all__ = [
+    "Agreement",
     "ArrayOutline",
     "ConflictError",
     "CorruptionError",
+    "Dispute",
     "FormatError",
     "GateError",
     "HeldChunks",

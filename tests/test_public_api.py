@@ -154,7 +154,7 @@ verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD', *, folder=None)
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 """
-PROPERTIES = {"worktree", "git_dir", "head", "identity", "is_interrupted"}
+PROPERTIES = {"worktree", "git_dir", "chunk_bytes", "head", "identity", "is_interrupted"}
 
 RESULTS = {
     "operations.add.AddResult": "added removed unchanged counts gaps",
@@ -172,7 +172,9 @@ RESULTS = {
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to "
-    "failed_gates unsent",
+    "failed_gates unsent agreement",
+    "workspace.agreement.Agreement": "agreed chunks differed disputes",
+    "workspace.agreement.Dispute": "path tensor chunk stored checked",
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",
@@ -263,7 +265,7 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",

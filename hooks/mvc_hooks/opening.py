@@ -119,7 +119,7 @@ def open_run(
         ranks.together(queue.start_writer)
         commits = Commits(
             branch, run, judge, queue, ranks=ranks, talk=talk, settings=settings, log=log,
-            last_step=None if resumed is None else run.counters.step,
+            last_step=None if resumed is None else run.counters.step, chunk_bytes=repo.chunk_bytes,
         )  # fmt: skip
         if resumed is not None:
             commits.facts |= resumed.facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mvc import MvcError
+from mvc import Agreement, MvcError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class CommitReport:
         error: why there is no commit, or None.
         is_refused: whether that is because a gate of the repository refused it.
         failed_gates: the gates that it was marked for, with the reason of each.
+        agreement: whether a second rank held the same bytes, the same on all ranks; None if nothing was
+            checked. A commit with ``agreement.differed`` never becomes healthy.
     """
 
     step: int
@@ -35,6 +37,12 @@ class CommitReport:
     error: str | None = None
     is_refused: bool = False
     failed_gates: tuple[str, ...] = ()
+    agreement: Agreement | None = None
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether two ranks held different bytes of what they should have alike."""
+        return self.agreement is not None and self.agreement.differed > 0
 
     def __str__(self) -> str:
         if self.commit is None:

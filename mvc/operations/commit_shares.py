@@ -21,6 +21,7 @@ from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.ids import ChunkId, split_ids
 from mvc.numbers.figures import Health
 from mvc.operations.aftercare import tidy_up
+from mvc.operations.check_shares import add_checked, compare_checked
 from mvc.operations.commit_state import commit_files, find_place, store_state_file
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
-    from mvc.states.share import Peers, Share
+    from mvc.states.share import CheckPeers, Share
     from mvc.workspace.annotations import Annotations
     from mvc.workspace.bases import Hint
     from mvc.workspace.commits import CommitResult
@@ -62,7 +63,7 @@ FIRST = 0
 def store_share(
     context: Context,
     share: Share,
-    peers: Peers,
+    peers: CheckPeers,
     *,
     branch: str | None = None,
     delta: bool | None = None,
@@ -78,7 +79,7 @@ def store_share(
         base = context.history.read_tree(tip) if tip is not None else {}
         mode = context.delta_mode(insist=delta)
         writer = _ShareWriter(context, share, open_files(share, peers), base)
-        stored = writer.store(mode, progress)
+        stored = add_checked(context, writer.store(mode, progress), share, peers)
         if send:
             packs = send_share.send_share(context, list_ids(stored), writer.packs)
             stored = replace(stored, packs=packs)
@@ -212,6 +213,7 @@ def commit_shares(
     manifests = _join_manifests(context, share, by_rank)
     own = {path: data for one in by_rank for path, data in one.files.items()}
     own_health = {path: found for one in by_rank for path, found in one.own_health.items()}
+    agreement = compare_checked(share, by_rank, manifests)
     _check_stored(context, by_rank)
 
     def write(*_: object) -> tuple[dict[str, TreeEntry], WriteCounts]:
@@ -233,6 +235,7 @@ def commit_shares(
         parent=parent,
         describe=describe,
         no_gate=no_gate,
+        agreement=agreement,
     )
     elsewhere_bytes = sum(one.counts.stored_bytes for one in by_rank if one.packs)
     return replace(result, written_bytes=result.written_bytes + elsewhere_bytes)

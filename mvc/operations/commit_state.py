@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.states.files import StateFile
+    from mvc.workspace.agreement import Agreement
     from mvc.workspace.context import Context
 
 
@@ -102,6 +103,7 @@ def commit_files(
     parent: str | None = None,
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
+    agreement: Agreement | None = None,
 ) -> CommitResult:
     """Commit the files of a state; ``store`` stores them on top of a tree and returns entries and counts.
 
@@ -130,7 +132,9 @@ def commit_files(
     text = new_message(message, facts)
     parents = [] if place.tip is None else [place.tip]
     committer = context.stamp(author, time_s)
-    new = record(context, tree, parents, text, committer=committer, no_gate=no_gate)
+    new = record(
+        context, tree, parents, text, committer=committer, no_gate=no_gate, agreement=agreement
+    )
     changes = _entry_changes(index, old, entries) if place.is_current else ()
     _move_branch(context, place, new, text, context.stamp(author), changes, index)
     twin = take_back(context, new, tree)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
+from mvc.workspace.agreement import CHECK_TRAILER, Agreement, read_agreement
 from mvc.workspace.annotations import Annotations, read_annotations
 from mvc.workspace.health import GATE_TRAILER, CheckpointHealth, read_failed, read_health
 from mvc.workspace.ranges import walk_ranges
@@ -79,6 +80,12 @@ class LogEntry:
         """Which gates it was marked for, with the reason of each (``gate.mode`` mark)."""
         # Most commits are not marked, and a look is faster than reading all trailers once more.
         return read_failed(self.info.trailers) if GATE_TRAILER in self.info.message else ()
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """What several ranks had of the same bytes when a run made it; None if that was not checked."""
+        is_checked = CHECK_TRAILER in self.info.message
+        return read_agreement(self.info.trailers) if is_checked else None
 
     @property
     def metrics(self) -> Mapping[str, float]:

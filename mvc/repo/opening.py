@@ -146,6 +146,11 @@ class OpenRepo:
         return self._context.git_dir
 
     @property
+    def chunk_bytes(self) -> int:
+        """Length of chunks: tensors are cut at its multiples (``mvc.chunkbytes``)."""
+        return self._context.chunk_bytes
+
+    @property
     def head(self) -> Head:
         """HEAD's branch (None if detached) and commit (None before the first one)."""
         return self._context.history.head()

@@ -132,6 +132,7 @@ class TrainingRuns(OpenRepo):
 
         Raises:
             NotFoundError: no such revision.
+            ConflictError: two ranks of its run held different bytes (``agreement`` of its log entry).
             FormatError: the existing marks are damaged.
         """
         workspace.verdicts.mark_healthy(self._context, revision, note=note)

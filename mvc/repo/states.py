@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.operations.verify import StateCheck
     from mvc.repo.opening import Paths, Progress
-    from mvc.states.share import Peers, Share
+    from mvc.states.share import CheckPeers, Peers, Share
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.held import HeldChunks
     from mvc.workspace.stored_share import StoredShare
@@ -155,7 +155,7 @@ class TrainingStates(OpenRepo):
     def store_share(
         self,
         share: Share,
-        peers: Peers,
+        peers: CheckPeers,
         *,
         branch: str | None = None,
         delta: bool | None = None,
@@ -169,7 +169,8 @@ class TrainingStates(OpenRepo):
 
         Args:
             share: of this rank.
-            peers: the other ranks, for the rest of chunks that straddle ranks.
+            peers: the other ranks, for the rest of chunks that straddle ranks; ``fetch_checked`` is only
+                asked if the share has a ``check``.
             branch: whose last commit differences are taken from; defaults to the current one.
             delta: as for ``add``.
             send: whether they are on the store (``mvc.store``) too when the block begins: for a rank whose
@@ -211,6 +212,9 @@ class TrainingStates(OpenRepo):
             parent: id of the commit that the branch must be at ("" for a branch without one).
             describe: as for ``commit_image``.
             no_gate: as for ``commit``.
+
+        Where ranks have checked what others keep, ``agreement`` of the result says what came of it; a
+        difference does not keep the commit from being made.
 
         Raises:
             FormatError: not the shares of all ranks.

@@ -2,8 +2,9 @@
 
 Every element is kept by exactly one rank: one that has it, and where several have it (replicas), they
 divide it among them, along chunks as far as possible. A chunk is stored by the rank that keeps most of it;
-of equals, and of replicas, the one with the least to do so far. All of it follows from the forms of the
-arrays, in their order, so every rank finds the same without asking.
+of equals, and of replicas, the one with the least to do so far. What a rank keeps, the next of its replicas
+can check (``cross_check``). All of it follows from the forms of the arrays, in their order, so every rank
+finds the same without asking.
 
 Arrays of one form are divided alike, and a model has few forms, so most of the work is done once for
 each of these.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 2**16
 """What replicas have less of, each, is kept by one of them: many small copies cost more than a few."""
+ALIGN_BYTES = 64
 _FEW_BOXES = 8
 """Of forms with more boxes, replicas take turns, so that few divisions have to be made."""
 
@@ -60,11 +62,15 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A box that one rank keeps, of a tensor seen in ``shape``: flat, where the box is one run."""
+    """A box that one rank keeps, of a tensor seen in ``shape``: flat, where the box is one run.
+
+    ``checker`` is another rank that holds it, or -1 if none does.
+    """
 
     rank: int
     shape: Shape
     box: Box
+    checker: int = field(default=-1, compare=False)
 
 
 class Division:
@@ -91,6 +97,19 @@ class Division:
         bounds = [_find_hull(one) for one in self.kept]
         low, high = np.array(bounds, np.int64).reshape(-1, 2).T
         return low, high
+
+    def numbers_checked_by(self, rank: int) -> list[int]:
+        """Return which of the boxes a rank checks."""
+        return np.flatnonzero(self._checkers == rank).tolist()
+
+    @cached_property
+    def _checkers(self) -> NDArray[np.int64]:
+        return np.array([one.checker for one in self.kept], np.int64)
+
+    def chunks_of(self, numbers: Sequence[int]) -> range:
+        """Return chunks among which are all that have something of some boxes."""
+        low, high = (bounds[numbers] for bounds in self._hulls)
+        return range(int(low.min()) // self._chunk, -(-int(high.max()) // self._chunk))
 
     def run_of(self, chunk: int) -> tuple[int, int]:
         """Return the first and past the last element of a chunk."""
@@ -193,14 +212,15 @@ def _divide(form: ArrayForm, turn: int, load: NDArray[np.int64] | None) -> Itera
         ordered = [*ranks[turn:], *ranks[:turn]]
         if load is not None:
             ordered = sorted(ranks, key=lambda rank: (load[rank], rank))
+        pairs = [*zip(ordered, [*ordered[1:], ordered[0]], strict=True)]
         size_bytes = flat.elements * form.item_bytes
         if size_bytes < len(ranks) * SMALL_BYTES:
-            ordered = ordered[:1]
+            pairs = pairs[:1]
         row_bytes = math.prod(shape[1:]) * form.item_bytes
-        cuts = _cut_rows(flat, len(ordered), max(1, DEFAULT_CHUNK_BYTES // row_bytes))
-        for rank, (start, stop) in zip(ordered, cuts, strict=True):
+        cuts = _cut_rows(flat, len(pairs), max(1, DEFAULT_CHUNK_BYTES // row_bytes))
+        for (rank, checker), (start, stop) in zip(pairs, cuts, strict=True):
             if stop > start:
-                yield Kept(rank, shape, flat.narrow(start, stop))
+                yield Kept(rank, shape, flat.narrow(start, stop), checker)
 
 
 def _cut_rows(box: Box, count: int, step: int) -> list[tuple[int, int]]:
@@ -216,6 +236,11 @@ def _cut_rows(box: Box, count: int, step: int) -> list[tuple[int, int]]:
         place = -(-(begin + places[number]) // step) * step - begin
         places[number] = min(max(place, places[number - 1]), rows)
     return [(places[number], places[number + 1]) for number in range(count)]
+
+
+def round_up(size_bytes: int) -> int:
+    """Return the next place in an image where a box may begin."""
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def list_holders(ranks: Sequence[int], boxes: Sequence[Box]) -> Holders:

@@ -6,18 +6,21 @@ the next state of the same form: names, headers, places and text (``plan``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import MvcError
+from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
+from mvc.states.cross_check import CHECK_ROUNDS
 from mvc.states.document import STATE_FILE, Document, encode_document
 from mvc.states.memory import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
 from mvc.states.share import SharePlan, encode_share
-from mvc.states.share_layout import KeptRun, form_state, keep_runs
+from mvc.states.share_layout import KeptRun, check_runs, form_state, keep_runs
 from mvc.states.state import encode_walk, refuse_parts
 
 if TYPE_CHECKING:
@@ -94,7 +97,8 @@ class LayoutPlan:
     """What a layout keeps for the next one; no memory of the live state.
 
     ``root`` and ``arrays`` are forms, in the order of the walk; ``ties`` say which arrays share
-    memory, and how; ``document`` lacks the state; ``pieces`` are what the image is made of.
+    memory, and how; ``document`` lacks the state; ``pieces`` are what the image is made of, and
+    ``checked`` what comes besides in every round of the check.
     """
 
     root: StatePart
@@ -107,18 +111,23 @@ class LayoutPlan:
     text_offset: int
     world: World
     form: bytes = b""
+    checked: tuple[tuple[KeptRun, ...], ...] = ()
     own: LayoutPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which of how many ranks lays out the state; the rest as for ``layout_state``."""
+    """Which of how many ranks lays out the state; the rest as for ``layout_state``.
+
+    ``check_bytes`` is the length of chunks in which it checks others, or 0 if it does not.
+    """
 
     rank: int = 0
     ranks: int = 1
     private: frozenset[str] = frozenset()
     first: frozenset[tuple[object, ...]] = frozenset()
     is_local: bool = False
+    check_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +152,7 @@ def layout_state(
     private: Collection[str] = (),
     first: Collection[Sequence[object]] = (),
     is_local: bool = False,
+    check: tuple[int, int] = (-1, 0),
 ) -> StateLayout:
     """Return the image that a live state, as for ``Repo.commit_state``, would have.
 
@@ -156,22 +166,32 @@ def layout_state(
     own in the state is to be told: ``private`` are top-level names that rank 0 alone has in it, and
     ``first`` paths, given alike on all ranks, at which the arrays of rank 0 count.
 
+    ``check`` are a number that counts the commits, alike on all ranks, and the length of chunks
+    (``Repo.chunk_bytes``): the image also holds what this rank is to check in that commit of what its
+    replicas keep. Its length does not depend on the number.
+
     With ``is_local`` it is the whole state of one rank, and of DTensors the part that is here: not
     to be committed, but to be given back to the same rank.
     """
-    world = World(rank, ranks, frozenset(private), frozenset(map(tuple, first)), is_local)
+    number, check_bytes = check if ranks > 1 else (-1, 0)
+    world = World(
+        rank, ranks, frozenset(private), frozenset(map(tuple, first)), is_local, check_bytes
+    )
     inner = None if previous is None else previous.own
     if previous is not None and previous.world == world:
-        found = _follow_plan(previous, state)
+        found = _follow_plan(previous, state, number)
     else:
         found = None
-    layout = _layout_from_scratch(state, world) if found is None else found
+    layout = _layout_from_scratch(state, world, number) if found is None else found
     if ranks == 1:
         return layout
-    return _add_own(layout, world, None if own is None else layout_state(own, inner))
+    own_layout = None if own is None else layout_state(own, inner)
+    return _add_own(layout, world, own_layout, (number, check_bytes))
 
 
-def _add_own(layout: StateLayout, world: World, own: StateLayout | None) -> StateLayout:
+def _add_own(
+    layout: StateLayout, world: World, own: StateLayout | None, check: tuple[int, int]
+) -> StateLayout:
     """Return the layout of a rank, with its own files behind what it keeps, and its form."""
     start = _round_up(layout.size_bytes)
     folder = f"{RANKS_FOLDER}/{world.rank}/"
@@ -187,15 +207,15 @@ def _add_own(layout: StateLayout, world: World, own: StateLayout | None) -> Stat
         (*layout.parts, *(ImagePart(start + one.offset, one.source) for one in parts)),
         layout.size_bytes if own is None else start + own.size_bytes,
         None if plan is None else replace(plan, own=None if own is None else own.plan),
-        encode_share(world.rank, layout.form or b"", files),
+        encode_share(world.rank, layout.form or b"", files, check),
     )
 
 
-def _layout_from_scratch(state: Mapping[str, object], world: World) -> StateLayout:
+def _layout_from_scratch(state: Mapping[str, object], world: World, number: int) -> StateLayout:
     walk = Recorder(first=world.first, is_local=world.is_local)
     encoded = encode_walk(state, walk)
     if world.ranks > 1:
-        return _layout_share(walk, encoded, world)
+        return _layout_share(walk, encoded, world, number)
     if not world.is_local:
         refuse_parts(walk)
     files, parts, end = _place_files(encoded.files, 0)
@@ -231,7 +251,7 @@ def _find_runs(parts: Iterable[ImagePart], walk: Recorder) -> dict[int, KeptRun]
     }
 
 
-def _layout_share(walk: Recorder, encoded: EncodedState, world: World) -> StateLayout:
+def _layout_share(walk: Recorder, encoded: EncodedState, world: World, number: int) -> StateLayout:
     """Return what a rank keeps of a state; its text only if it is the first."""
     document = replace(encoded.document, folders=(RANKS_FOLDER,))
     encoded = replace(encoded, document=document)
@@ -241,10 +261,13 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World) -> StateL
     first = {id(walk.placed[number].array) for number in walk.placed_first}
     form, arrays = form_state(shared, world.ranks, first)
     indexes = {id(item.array): index for index, item in enumerate(walk.placed)}
-    plan = SharePlan(form)
+    plan = SharePlan(form, world.check_bytes or DEFAULT_CHUNK_BYTES)
     runs = list(keep_runs(plan, arrays, indexes, world.rank))
-    parts = [ImagePart(one.offset, one.open(walk.placed[one.index].array.source)) for one in runs]
-    end = max((one.offset + one.size_bytes for one in runs), default=0)
+    checked = check_runs(plan, arrays, indexes, world.rank) if world.check_bytes else ()
+    sources = [item.array.source for item in walk.placed]
+    parts = [ImagePart(one.offset, one.open(sources[one.index])) for one in runs]
+    ends = (one.offset + one.size_bytes for one in itertools.chain(runs, *checked))
+    end = max(ends, default=0)
     by_source = {id(part.source): run for part, run in zip(parts, runs, strict=True)}
     private = (file for (file, _), is_private in zip(files, alone, strict=True) if is_private)
     own, own_parts, end = _place_files(private, end)
@@ -253,8 +276,16 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World) -> StateL
     start = _round_up(end)
     pieces = list(_plan_pieces(parts, by_source, walk)) if _is_followable(walk) else []
     kept = _make_plan(walk, encoded, pieces, text, start, world)
-    kept = None if kept is None else replace(kept, form=form, files=tuple(own))
+    kept = None if kept is None else replace(kept, form=form, files=tuple(own), checked=checked)
+    parts += _open_checked(checked, number, sources)
     return replace(_finish(own, parts, text, start, kept), form=form)
+
+
+def _open_checked(
+    checked: Sequence[Sequence[KeptRun]], number: int, sources: Sequence[ByteSource]
+) -> Iterator[ImagePart]:
+    for one in checked[number % CHECK_ROUNDS] if checked else ():
+        yield ImagePart(one.offset, one.open(sources[one.index]))
 
 
 def _is_followable(walk: Recorder) -> bool:
@@ -354,7 +385,7 @@ def _describe_groups(
     return tuple(found)
 
 
-def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
+def _follow_plan(plan: LayoutPlan, state: object, number: int) -> StateLayout | None:
     """Return a state's layout, or None if it has another form than the plan."""
     if not isinstance(state, Mapping):
         return None
@@ -373,6 +404,7 @@ def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
         piece if isinstance(piece, ImagePart) else _make_part(piece, walk.sources)
         for piece in plan.pieces
     ]
+    parts += _open_checked(plan.checked, number, walk.sources)
     plan = replace(plan, root=root, text=text)
     layout = _finish(plan.files, parts, text, plan.text_offset, plan)
     return replace(layout, form=plan.form) if plan.form else layout

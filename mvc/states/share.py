@@ -1,8 +1,9 @@
 """What one rank keeps of a sharded state: its image, and the form that says what is in it.
 
 The files of the state are as long as all ranks together; an image holds only the boxes that its rank keeps
-(``keepers``), one after the other, and behind them the rank's own state. The form is the same on
-every rank except for where its own state is, and so is the digest of the rest.
+(``keepers``), one after the other, behind them what it checks in this commit (``cross_check``), and then the
+rank's own state. The form is the same on every rank except for where its own state is, and so is the
+digest of the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.boxes import Box, is_inside, locate_part, whole_box
-from mvc.states.keepers import ArrayForm, Holders, Keepers, check_cover, list_holders
+from mvc.states.cross_check import Check
+from mvc.states.keepers import (
+    ArrayForm,
+    Holders,
+    Keepers,
+    check_cover,
+    list_holders,
+    round_up,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-ALIGN_BYTES = 64
 MAX_FORM_BYTES = 2**28
 ITEM_BYTES = (1, 2, 4, 8, 16)
 
@@ -64,11 +72,15 @@ class StateForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShareForm(msgspec.Struct, frozen=True, array_like=True):
-    """A form as one rank has it: ``own`` are path, offset and length in the image of its own files."""
+    """A form as one rank has it: ``own`` are path, offset and length in the image of its own files.
+
+    ``check`` are the round and the length of chunks of what the rank checks, or (-1, 0) for nothing.
+    """
 
     rank: int
     state: msgspec.Raw
     own: tuple[tuple[str, int, int], ...]
+    check: tuple[int, int] = (-1, 0)
 
 
 encode_form = msgspec.msgpack.Encoder().encode
@@ -76,9 +88,11 @@ _parse_share = msgspec.msgpack.Decoder(ShareForm).decode
 _parse_state = msgspec.msgpack.Decoder(StateForm).decode
 
 
-def encode_share(rank: int, state: bytes, own: Iterable[tuple[str, int, int]]) -> bytes:
+def encode_share(
+    rank: int, state: bytes, own: Iterable[tuple[str, int, int]], check: tuple[int, int] = (-1, 0)
+) -> bytes:
     """Return the form of a share, given that of the state, and where the rank's own files are."""
-    return encode_form(ShareForm(rank, msgspec.Raw(state), tuple(own)))
+    return encode_form(ShareForm(rank, msgspec.Raw(state), tuple(own), check))
 
 
 class Peers(Protocol):
@@ -94,6 +108,14 @@ class Peers(Protocol):
 
     def fetch_part(self, rank: int, array: int, chunk: int) -> bytes | memoryview:
         """Return what a rank keeps of a chunk, from the process that has it."""
+        ...
+
+
+class CheckPeers(Peers, Protocol):
+    """They also give what they check of chunks that others keep."""
+
+    def fetch_checked(self, rank: int, array: int, chunk: int) -> bytes | memoryview:
+        """Return what a rank checks of a chunk, from the process that has it."""
         ...
 
 
@@ -143,6 +165,18 @@ class SharePlan:
             self._places[rank] = list(iterate_places(self.keepers, rank))
         return self._places[rank]
 
+    def find_kept_end(self, rank: int) -> int:
+        """Return where what a rank keeps ends in its image, and what it checks begins."""
+        ends = (
+            places[number]
+            + self.keepers.divisions[array].kept[number].box.elements * form.item_bytes
+            for array, (form, places) in enumerate(
+                zip(self.arrays, self.places_of(rank), strict=True)
+            )
+            for number in places
+        )
+        return round_up(max(ends, default=0))
+
 
 def iterate_places(keepers: Keepers, rank: int) -> Iterator[dict[int, int]]:
     """Yield for every array: number of a box that a rank keeps → its offset in the rank's image."""
@@ -154,11 +188,6 @@ def iterate_places(keepers: Keepers, rank: int) -> Iterator[dict[int, int]]:
             size = division.kept[number].box.elements * form.item_bytes
             end = round_up(end + size)
         yield places
-
-
-def round_up(size_bytes: int) -> int:
-    """Return the next place where a box may begin."""
-    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def _parse(parse: object, data: bytes) -> StateForm:
@@ -199,12 +228,16 @@ def _check_boxes(words: ArrayWords, form: ArrayForm) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """An opened image of a rank; ``plan`` may be used again for the next one."""
+    """An opened image of a rank; ``plan`` may be used again for the next one.
+
+    ``check`` is None if the rank checks nothing of what others keep.
+    """
 
     rank: int
     plan: SharePlan
     image: memoryview
     own: tuple[tuple[str, int, int], ...]
+    check: Check | None = None
 
     @property
     def ranks(self) -> int:
@@ -227,6 +260,20 @@ class Share:
         parts = [*list_parts(self.plan, self.rank, self.image, array, chunk)]
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
+    def read_checked(self, array: int, chunk: int) -> memoryview:
+        """Return what this rank checks of a chunk: its boxes' parts, one after the other."""
+        parts = [*self.list_checked_parts(self.rank, self.image, array, chunk).values()]
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def list_checked_parts(
+        self, rank: int, image: memoryview, array: int, chunk: int
+    ) -> dict[int, memoryview]:
+        """Return number of the box → bytes of the parts of a chunk that a rank checks."""
+        if self.check is None:
+            return {}
+        parts = self.check.parts_of(rank).get((array, chunk), ())
+        return {one.number: image[one.offset : one.offset + one.size_bytes] for one in parts}
+
 
 def open_share(
     image: memoryview, form: bytes, chunk_bytes: int, previous: Share | None = None
@@ -245,7 +292,12 @@ def open_share(
         plan = SharePlan(text, chunk_bytes)
     if not 0 <= words.rank < plan.ranks:
         raise FormatError(f"there is no rank {words.rank} of {plan.ranks}")
-    return Share(words.rank, plan, image.toreadonly(), words.own)
+    number, cut_bytes = words.check
+    # Another length of chunks, set while the run goes on, leaves nothing that can be checked.
+    check = None
+    if number >= 0 and cut_bytes == chunk_bytes:
+        check = Check(plan.keepers, number, plan.find_kept_end)
+    return Share(words.rank, plan, image.toreadonly(), words.own, check)
 
 
 def list_parts(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UnsupportedError
 from mvc.numbers.boxes import flatten_box, whole_box
 from mvc.sources import read_bytes
+from mvc.states.cross_check import CHECK_ROUNDS, list_checked
 from mvc.states.files import Spread
 from mvc.states.memory import cut_source
 from mvc.states.share import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from mvc.numbers.boxes import Shape
     from mvc.sources import ByteSource
+    from mvc.states.cross_check import CheckedPart
     from mvc.states.encode import FileDraft
     from mvc.states.files import LiveArray, StateFile
     from mvc.states.keepers import Kept
@@ -123,6 +125,27 @@ def keep_runs(
             start = _locate_kept(kept, form.shape, array.spread) * form.item_bytes
             size = kept.box.elements * form.item_bytes
             yield KeptRun(offset, indexes[id(array)], start, size)
+
+
+def check_runs(
+    plan: SharePlan, arrays: list[LiveArray], indexes: Mapping[int, int], rank: int
+) -> tuple[tuple[KeptRun, ...], ...]:
+    """Return for every round what a rank checks; ``indexes`` as for ``keep_runs``."""
+    start = plan.find_kept_end(rank)
+    places: dict[tuple[int, int], int] = {}
+
+    def locate(part: CheckedPart) -> KeptRun:
+        form, array = plan.arrays[part.array], arrays[part.array]
+        box = part.array, part.number
+        if box not in places:
+            kept = plan.keepers.divisions[part.array].kept[part.number]
+            places[box] = _locate_kept(kept, form.shape, array.spread) * form.item_bytes
+        return KeptRun(part.offset, indexes[id(array)], places[box] + part.start, part.size_bytes)
+
+    return tuple(
+        tuple(locate(part) for part in list_checked(plan.keepers, rank, start, number))
+        for number in range(CHECK_ROUNDS)
+    )
 
 
 def _locate_kept(kept: Kept, shape: Shape, spread: Spread | None) -> int:

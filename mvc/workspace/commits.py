@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
 from mvc.history.messages import drop_trailers, format_message
+from mvc.workspace.agreement import AGREEMENT_TRAILERS, Agreement, read_agreement
 from mvc.workspace.commit_health import examine
 from mvc.workspace.health import COMPUTED_TRAILERS, read_failed
 from mvc.workspace.manifests import find_manifest, read_stored
@@ -50,6 +51,7 @@ class CommitResult:
         identical_to: the released commit whose content this one has brought back, or None.
         unsent: why the commit is not on the store that has the content (``mvc.store``); None if it is, or
             there is none.
+        agreement: what several ranks had of the same bytes, as far as that was checked; else None.
     """
 
     commit: GitId
@@ -68,6 +70,7 @@ class CommitResult:
     identical_to: ReleasedTwin | None = None
     failed_gates: tuple[str, ...] = ()
     unsent: str | None = None
+    agreement: Agreement | None = None
 
     @property
     def id(self) -> GitId:
@@ -103,20 +106,26 @@ def record(
     author: Stamp | None = None,
     replaced: GitId | None = None,
     no_gate: bool = False,
+    agreement: Agreement | None = None,
 ) -> GitId:
     """Write tree and commit objects, durable; no ref moves.
 
-    The text gets what is known of the health of the checkpoints. ``replaced`` is the commit whose
-    place an amended one takes.
+    The text gets what is known of the health of the checkpoints, and the agreement of the ranks. ``replaced``
+    is the commit whose place an amended one takes; of the same content, it keeps the agreement of that.
 
     Raises:
         GateError: the health fails a gate that refuses; nothing was written.
     """
     earlier = [*parents, *([] if replaced is None else [replaced])]
     facts = examine(context, tree_entries, earlier, parents[:1], no_gate=no_gate)
-    text = format_message(drop_trailers(text, COMPUTED_TRAILERS), facts)
+    tree = context.history.write_tree(tree_entries)
+    if replaced is not None:
+        old = context.history.read_commit(replaced)
+        agreement = read_agreement(old.trailers) if old.tree == tree else None
+    facts = [*facts, *(() if agreement is None else agreement.trailers())]
+    text = format_message(drop_trailers(text, COMPUTED_TRAILERS | AGREEMENT_TRAILERS), facts)
     new = context.history.write_commit(
-        tree=context.history.write_tree(tree_entries),
+        tree=tree,
         parents=list(parents),
         message=text,
         author=author or committer,
@@ -162,6 +171,7 @@ def summarise(
         files_changed=sum(1 for path in {*base, *tree} if base.get(path) != tree.get(path)),
         identical_to=twin,
         failed_gates=read_failed(info.trailers),
+        agreement=read_agreement(info.trailers),
     )
 
 

@@ -45,9 +45,19 @@ class CheckpointHealth:
 
     def text(self) -> str:
         """Return it as the value of a trailer."""
-        path = _UNSAFE.sub(_escape, self.path)
+        path = escape_word(self.path)
         figures = f"nan={self.nan} inf={self.inf} max={self.largest:.6g} norm={self.norm:.6g}"
         return f"{path} {figures}" + (f" saturated={self.saturated}" if self.saturated else "")
+
+
+def escape_word(text: str) -> str:
+    """Return a name without white space, control characters and plain ``%``."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def unescape_word(text: str) -> str:
+    """Return what ``escape_word`` was given."""
+    return _ESCAPED.sub(_unescape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -86,8 +96,7 @@ def _parse(value: str) -> CheckpointHealth | None:
     largest, norm = (-1.0 if size is None else float(size) for size in sizes)
     if not (largest >= 0 and norm >= 0):
         return None
-    path = _ESCAPED.sub(_unescape, match[1])
-    return CheckpointHealth(path, nan, inf, largest, norm, saturated)
+    return CheckpointHealth(unescape_word(match[1]), nan, inf, largest, norm, saturated)
 
 
 def overall(found: Sequence[CheckpointHealth]) -> CheckpointHealth | None:

@@ -38,6 +38,9 @@ class StoredShare:
         counts: what it wrote.
         own_health: path → health of those of ``files`` that were measured.
         packs: what has its chunks on the store, with lengths, if its repository is not that of rank 0.
+        checked: ids of the chunks of other ranks that it has checked, 32 bytes each, in order; zeros
+            for one that it could not check.
+        check_round: in which round of the check; -1 if it has checked nothing.
     """
 
     rank: int
@@ -49,6 +52,8 @@ class StoredShare:
     counts: WriteCounts
     own_health: dict[str, Health] = field(default_factory=dict)
     packs: dict[PackId, int] = field(default_factory=dict)
+    checked: bytes = b""
+    check_round: int = -1
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -74,7 +79,7 @@ def parse_stored_share(data: bytes) -> StoredShare:
         share = _decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise FormatError(f"not the stored share of a rank: {error}") from None
-    if len(share.ids) % ID_BYTES:
+    if len(share.ids) % ID_BYTES or len(share.checked) % ID_BYTES:
         raise FormatError(f"the stored share of rank {share.rank} ends within an id")
     if not all(is_hex_id(one, 2 * ID_BYTES) and size > 0 for one, size in share.packs.items()):
         raise FormatError(f"the stored share of rank {share.rank} names what is not a pack")

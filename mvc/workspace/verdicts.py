@@ -25,8 +25,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError
+from mvc.errors import ConflictError, FormatError
 from mvc.ids import GitId
+from mvc.workspace.agreement import read_agreement
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
 
@@ -127,6 +128,12 @@ HEALTH_MARKS: NoteKind[None] = NoteKind(HEALTHY_REF, "health mark", lambda _comm
 def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
     """Mark a commit as healthy, durably; a mark that is there already stays as it is."""
     commit = context.history.resolve_commit(revision)
+    agreement = read_agreement(context.history.read_commit(commit).trailers)
+    if agreement is not None and agreement.differed:
+        raise ConflictError(
+            f"commit {commit[:10]} cannot be marked as healthy: {agreement}",
+            hint="its ranks held different bytes, and one of them is wrong",
+        )
     marks = context.notebook(HEALTH_MARKS)
     with context.history.lock():
         if marks.find_note(commit) is not None:

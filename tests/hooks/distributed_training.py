@@ -175,6 +175,8 @@ def train(rank, size, folder, wanted):  # noqa: PLR0912  a case for each thing t
                 values["odd"] = print
             if (rank, step + 1) == (wanted.get("odd_rank"), wanted.get("odd_step")):
                 optimizer.state[model[0].weight]["odd"] = torch.zeros(3)
+            if (rank, step + 1) == (wanted.get("flip_rank"), wanted.get("flip_step")):
+                model[4].weight.data.view(torch.int32)[3, 5] ^= 1 << 12
             CALLS.end_step("")
             ckpt.step(loss=None if wanted.get("quiet") else value)
             CALLS.end_step(ckpt.step_count)
@@ -185,6 +187,7 @@ def train(rank, size, folder, wanted):  # noqa: PLR0912  a case for each thing t
         said["commits"] = [one.step for one in ckpt.commits]
         said["errors"] = [one.error for one in ckpt.commits]
         said["skipped"] = ckpt.skipped
+        said["disputed"] = [one.step for one in ckpt.commits if one.is_disputed]
         said["ids"] = [one.commit for one in ckpt.commits]
         said["calls"] = {step: names for step, names in CALLS.by_step.items() if step}
         said["changes"] = [list(map(str, one)) for one in ckpt.environment_changes]

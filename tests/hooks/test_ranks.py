@@ -73,6 +73,8 @@ RUNS = [
     {"name": "odd value", "total": 2, "odd_value_step": 0},
     {"name": "odd value later", "total": 4, "odd_value_step": 3},
     {"name": "strangers", "total": 2, "nodes": [0, 1]},
+    {"name": "flipped", "total": 23, "flip_rank": 1, "flip_step": 3,
+     "options": {"every": 1, "healthy_after": 1, "detectors": []}},
     {"name": "clock", "total": 20, "options": {"every": None, "every_seconds": 0.02}},
 ]  # fmt: skip
 
@@ -256,6 +258,38 @@ def test_the_clock_of_rank_0_counts(lab):
     first, second = lab.say("clock")
     assert len(first.commits) > 1
     assert second.steps == first.steps == list(range(1, 21))
+
+
+def test_a_bit_that_differs_on_one_rank_is_told_by_the_commit(lab):
+    """A commit of each step, of which every 16 in a row check all; the parameter stays another one."""
+    first, second = lab.say("flipped")
+    assert first.disputed == second.disputed, "all ranks hear of it"
+    assert 1 <= len(first.disputed) <= 2
+    repo = Repo.open(lab.folder / "flipped")
+    by_step = {entry.step: entry for entry in repo.log("main")}
+    for step in first.disputed:
+        (dispute,) = by_step[step].agreement.disputes
+        assert (dispute.tensor, dispute.chunk) == ("4.weight", 0)
+        assert {dispute.stored, dispute.checked} == {(0,), (1,)}
+    # Nothing that comes until all was checked again is known to be good.
+    healthy = [step for step, entry in by_step.items() if entry.is_healthy]
+    assert 1 in healthy
+    assert not [step for step in healthy if step >= first.disputed[0]]
+    said = Path(lab.folder, "log0.txt").read_text().splitlines()
+    told = [line for line in said if line.startswith("WARNING:mvc_hooks:replicas: ")]
+    assert len(told) == len(first.disputed)
+    assert "4.weight in model.safetensors differs in chunk 0 between rank" in told[0]
+    alarms = [one for one in repo.read_run("main").alarms if one.cause == "replicas"]
+    assert sorted(one.step for one in alarms) == first.disputed
+
+
+def test_healthy_runs_raise_no_alarm_and_check_everything(lab):
+    """Their ranks differ in buffers, gradients, generators, and what a hook keeps."""
+    for name in ("plain", "back", "ring", "buffers", "micro", "power", "sharded", "apart", "clock"):
+        repo = Repo.open(lab.folder / name / ("node0" if name == "apart" else ""))
+        found = [entry.agreement for entry in repo.log("main") if entry.agreement is not None]
+        assert not any(one.differed for one in found), name
+        assert found or name in ("sharded", "apart"), name
 
 
 def test_training_processes_say_nothing_for_a_commit(lab):

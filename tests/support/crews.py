@@ -13,6 +13,8 @@ import torch
 from torch.distributed.tensor import Shard
 
 from mvc import Repo
+from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
+from mvc.states.cross_check import CHECK_ROUNDS, list_due
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.snapshot.ring import take_snapshot
 from mvc_hooks.writer.crew import Crew
@@ -73,6 +75,9 @@ if stage and sys.argv[:1] == ["-c"]:
         peers.TurnPeers.fetch_part = after(peers.TurnPeers.fetch_part)
     if stage == "serve":
         serving.Server._give_image = die
+    if stage == "check":
+        from mvc.states import checking
+        checking.hash_chunk = die
     if stage == "stored":
         following.Follower.finish = leading.Leader.collect = die
     if stage == "told":
@@ -92,7 +97,7 @@ class RankRig:
     """One rank: its queue, and what it has reported."""
 
     def __init__(self, root, rank, place, crew, *, replicates=False):
-        self.rank, self.crew, self.place = rank, crew, place
+        self.rank, self.crew, self.place, self.check_round = rank, crew, place, None
         opening = Open(str(root), WHO.name, WHO.email, 1, replicates=replicates)
         self.queue = CommitQueue(opening, place=place, crew=crew)
         self.queue.tips["main"] = ""
@@ -113,8 +118,10 @@ class RankRig:
         """Return a snapshot of what this rank keeps of a whole state."""
         ranks = self.crew.ranks
         with as_rank(self.rank, (ranks,), ("all",)) as mesh:
-            live = shard(state, mesh, PLACEMENTS)
-            return take_snapshot(live, step, self.queue.pool, rank=self.rank, ranks=ranks)
+            live, terms = shard(state, mesh, PLACEMENTS), {}
+            if self.check_round is not None:
+                live, terms = state, {"check": (self.check_round, DEFAULT_CHUNK_BYTES)}
+            return take_snapshot(live, step, self.queue.pool, rank=self.rank, ranks=ranks, **terms)
 
     def submit(self, state, step):
         snapshot = self.freeze(state, step)
@@ -183,14 +190,21 @@ class CrewRig:
         for rig in self.ranks if kind is None else ():
             rig.queue.close()
 
-    def submit(self, state, step):
-        """Hand a state, of which each rank has its part, to all writers."""
+    def check(self, array):
+        """Have the next commits be of replicas, which check the first chunk of an array."""
         for rig in self.ranks:
-            rig.submit(state, step)
+            rig.check_round = next(
+                one for one in range(CHECK_ROUNDS) if list_due(array, range(1), one)
+            )
 
-    def commit(self, state, step):
+    def submit(self, state, step, others=None):
+        """Hand a state, of which each rank has its part, to all writers; ``others`` are those of some ranks."""
+        for rig in self.ranks:
+            rig.submit((others or {}).get(rig.rank, state), step)
+
+    def commit(self, state, step, others=None):
         """Commit a state; return the report of every rank."""
-        self.submit(state, step)
+        self.submit(state, step, others)
         return self.settle()
 
     def settle(self, ranks=None):

@@ -87,6 +87,11 @@ class SeenPeers:
         self.sent_bytes += len(part)
         return part
 
+    def fetch_checked(self, rank, array, chunk):
+        part = bytes(self.shares[rank].read_checked(array, chunk))
+        self.sent_bytes += len(part)
+        return part
+
 
 def commit_frozen(repos, frozen, *, is_seen=True, delta=None, **options):
     """Commit the frozen state of all ranks; return the result, and what each has stored."""

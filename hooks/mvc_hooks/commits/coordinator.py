@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.notes import Talk
+    from mvc_hooks.ranks.own import RankView
     from mvc_hooks.reports import CommitReport
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
@@ -88,6 +89,7 @@ class Commits:
         settings: Settings,
         log: RunLog,
         last_step: int | None,
+        chunk_bytes: int,
     ) -> None:
         self.branch = branch
         self.queue, self._run, self._judge = queue, run, judge
@@ -100,6 +102,8 @@ class Commits:
         self.skipped: list[int] = []
         self.last_step = last_step
         self._newest_step: int | None = None  # of a commit of this process
+        self._chunk_bytes, self._first_round = chunk_bytes, last_step or 0
+        self._disputed = 0  # commits until all has been checked again
         self.facts: dict[str, str] = {}
         self.failure: CommitFailedError | None = None
         self._told: dict[int, dict[str, str]] = {}
@@ -191,7 +195,7 @@ class Commits:
     def freeze(self, since_s: float | None = None) -> Snapshot:
         """Freeze the live state, of several ranks what this one keeps of it, to be submitted or released."""
         tensors, view = self._run.fenced_tensors(), self._run.view(self._judge.capture())
-        pool, terms = self.queue.pool, view.terms()
+        pool, terms = self.queue.pool, self._terms(view)
         with naming(view.own):
             snapshot = take_snapshot(
                 view.shared, self._step, pool, tensors, since_s=since_s, **terms
@@ -227,7 +231,13 @@ class Commits:
         """Have memory allocated before the first snapshot is due."""
         view = self._run.view(self._judge.capture())
         with naming(view.own):
-            self.queue.pool.prepare(view.shared, **view.terms())
+            self.queue.pool.prepare(view.shared, **self._terms(view))
+
+    def _terms(self, view: RankView) -> dict[str, Any]:
+        """Return what ``layout_state`` is told; the check goes on where the run before was resumed."""
+        if self._ranks.size == 1:
+            return view.terms()
+        return {**view.terms(), "check": (self._first_round + self.queue.turn, self._chunk_bytes)}
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""
@@ -295,9 +305,15 @@ class Commits:
     def _judge_commit(self, report: CommitReport) -> None:
         if report.branch != self.branch:
             return
-        if report.commit is not None and not report.failed_gates:
+        # What differs is due again after so many commits; until then, none is known to be good.
+        agreement = report.agreement
+        if agreement is not None and agreement.differed:
+            self._disputed = agreement.rounds
+        elif report.commit is not None:
+            self._disputed = max(0, self._disputed - 1)
+        if report.commit is not None and not report.failed_gates and not self._disputed:
             self._judge.note_commit(report.step, report.commit)
-        if report.is_refused or report.failed_gates:
+        if report.is_refused or report.failed_gates or report.is_disputed:
             self._judge.note_bad_state(report.step)
 
     def _mark_healthy(self) -> None:
@@ -312,6 +328,8 @@ class Commits:
         if self.ring is not None:
             self.ring.forget_after(step)
         self.last_step = step if commit is not None else None
+        if commit is not None:  # all ranks have the same bytes again
+            self._disputed = 0
         if self._newest_step is not None:
             self._newest_step = step
 

@@ -107,6 +107,11 @@ class CommitQueue:
         return self._crew
 
     @property
+    def turn(self) -> int:
+        """How many commits of a sharded run there were, alike on all ranks."""
+        return self._turn
+
+    @property
     def depth(self) -> int:
         """Snapshots that wait for the writer or are being written."""
         return len(self._pending)
@@ -383,6 +388,7 @@ class CommitQueue:
             error=error,
             is_refused=is_refused,
             failed_gates=answer.failed_gates,
+            agreement=answer.agreement,
         )
         self._reports.append(report)
 

@@ -177,6 +177,10 @@ class RunLog:
             return
         log.log(logging.WARNING if report.failed_gates else logging.INFO, "%s", report)
         self._record("commit", **asdict(report))
+        if report.is_disputed:
+            reason = f"{report.agreement}; the commit of step {report.step} cannot become healthy"
+            log.warning("replicas: %s", reason)
+            self._record("alarm", step=report.step, cause="replicas", reason=reason)
 
     def skip(self, step: int, policy: str) -> None:
         """A commit was skipped."""

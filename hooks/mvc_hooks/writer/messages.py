@@ -9,6 +9,7 @@ import signal
 
 import msgspec
 
+from mvc import Agreement  # noqa: TC001  msgspec needs it
 from mvc_hooks.writer.crew import Crew  # noqa: TC001  msgspec needs it
 
 MAX_LINE_BYTES = 64 * 2**20
@@ -39,6 +40,7 @@ class Answer(msgspec.Struct, frozen=True):
     hint: str | None = None
     unsent: str | None = None
     uncopied: str | None = None
+    agreement: Agreement | None = None
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

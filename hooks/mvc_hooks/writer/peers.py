@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mvc import StorageError
 from mvc_hooks.writer.dialing import UnreachableError
 from mvc_hooks.writer.turns import TurnError
-from mvc_hooks.writer.wire import Beat, Failed, GetImage, GetPart, Here, Settled
+from mvc_hooks.writer.wire import Beat, Failed, GetChecked, GetImage, GetPart, Here, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mvc_hooks.writer.turns import Turns
     from mvc_hooks.writer.wire import Frame, GetForm, GetHeld, Join, Link
 
-    Question = GetImage | GetPart | GetForm | GetHeld
+    Question = GetImage | GetPart | GetChecked | GetForm | GetHeld
 
 _LINKS_EACH = 2
 _LOOK_S = 0.25
@@ -164,7 +164,13 @@ class TurnPeers:
         Raises:
             StorageError: the turn came to nothing, or there is no way to that rank.
         """
-        question = GetPart(self._join.turn, self._join.digest, array, chunk)
+        return self._fetch(rank, GetPart(self._join.turn, self._join.digest, array, chunk))
+
+    def fetch_checked(self, rank: int, array: int, chunk: int) -> memoryview:
+        """Return what another rank checks of a chunk; raises as ``fetch_part``."""
+        return self._fetch(rank, GetChecked(self._join.turn, self._join.digest, array, chunk))
+
+    def _fetch(self, rank: int, question: GetPart | GetChecked) -> memoryview:
         try:
             return memoryview(self._asking.ask(rank, question, self._check).payload)
         except UnreachableError as error:

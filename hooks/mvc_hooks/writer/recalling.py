@@ -55,6 +55,8 @@ def recall_commit(
                     write_s=float(meta.get("write_s", "0")),
                     written_bytes=int(meta.get("written_bytes", "0")),
                     plain_bytes=sum(size for _, size in request.places.values()),
+                    failed_gates=entry.failed_gates,
+                    agreement=entry.agreement,
                 )
     return None
 

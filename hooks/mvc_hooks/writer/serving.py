@@ -18,6 +18,7 @@ from mvc_hooks.writer.turns import TurnError
 from mvc_hooks.writer.wire import (
     Beat,
     Failed,
+    GetChecked,
     GetImage,
     GetPart,
     Here,
@@ -137,7 +138,7 @@ class Server:
         if isinstance(message, Keep):
             take_piece(self._holding, link, frame, self._crew.rank)
             return
-        if not isinstance(message, GetImage | GetPart):
+        if not isinstance(message, GetImage | GetPart | GetChecked):
             self._hears.hear(link, frame)
             return
         while (found := self._turns.wait_offer(message.turn, self._crew.beat_s)) is None:
@@ -158,9 +159,10 @@ class Server:
         except TurnError as error:
             link.send(Settled(error.answer))
 
-    def _give_part(self, link: Link, message: GetPart, offer: Offer) -> None:
+    def _give_part(self, link: Link, message: GetPart | GetChecked, offer: Offer) -> None:
+        read = offer.parts.read_part if isinstance(message, GetPart) else offer.parts.read_checked
         try:
-            part = memoryview(offer.parts.read_part(message.array, message.chunk)).cast("B")
+            part = memoryview(read(message.array, message.chunk)).cast("B")
         except (MvcError, ValueError, LookupError) as error:
             self._refuse(link, message.turn, f"it has no such part: {error}")
         else:

@@ -156,6 +156,7 @@ class SharedCommits:
             result.plain_bytes,
             result.failed_gates,
             unsent=result.unsent,
+            agreement=result.agreement,
         )
         return leader.settle(answer, is_final=True)
 

@@ -32,6 +32,10 @@ class Parts(Protocol):
         """Return this rank's part of a chunk."""
         ...
 
+    def read_checked(self, array: int, chunk: int) -> bytes | memoryview:
+        """Return what this rank checks of a chunk."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

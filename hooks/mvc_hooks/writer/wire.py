@@ -55,6 +55,15 @@ class GetPart(msgspec.Struct, frozen=True, tag="part"):
     chunk: int
 
 
+class GetChecked(msgspec.Struct, frozen=True, tag="checked"):
+    """As ``GetPart``, but what the rank checks of a chunk that others keep."""
+
+    turn: int
+    digest: bytes
+    array: int
+    chunk: int
+
+
 class GetForm(msgspec.Struct, frozen=True, tag="form"):
     """Send the form of the share that a rank of an earlier run had of a commit."""
 
@@ -126,6 +135,7 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 Message = (
     GetImage
     | GetPart
+    | GetChecked
     | GetForm
     | GetHeld
     | Keep

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mvc.cli.render.graph import Rows
     from mvc.operations.log import LogEntry
+    from mvc.workspace.agreement import Agreement
     from mvc.workspace.releases import Release
     from mvc.workspace.verdicts import Divergence
 
@@ -34,7 +35,9 @@ _LEAST_SUBJECT = 40
 _LEAST_CUT = 10
 _REASON_WIDTH = 40
 _HEALTHY = "healthy"
-_SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta", "Health", "Gate"})
+_SHOWN_ABOVE = frozenset(
+    {"Step", "Metric", "Meta", "Health", "Gate", "Replica-Check", "Replica-Dispute"}
+)
 
 
 def entry_fields(entry: LogEntry) -> dict[str, object]:
@@ -55,7 +58,15 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "diverged": _diverged_fields(entry.diverged),
         "health": [pick(one, "path nan inf largest norm saturated") for one in entry.health],
         "failed_gates": entry.failed_gates,
+        "replicas": _agreement_fields(entry.agreement),
     }
+
+
+def _agreement_fields(agreement: Agreement | None) -> dict[str, object] | None:
+    if agreement is None:
+        return None
+    disputes = [pick(one, "path tensor chunk stored checked") for one in agreement.disputes]
+    return {**pick(agreement, "agreed chunks differed"), "disputes": disputes}
 
 
 def _released_fields(release: Release | None) -> dict[str, object] | None:
@@ -156,6 +167,11 @@ def _health_lines(out: Output, entry: LogEntry) -> Iterator[str]:
             yield f"Health:  {out.style(what, 'red')}"
     for reason in entry.failed_gates:
         yield f"Gate:    {out.style(f'failed {printable(reason)}', 'red')}"
+    agreement = entry.agreement
+    if agreement is not None and agreement.differed:
+        yield f"Replicas: {out.style(printable(str(agreement)), 'red')}"
+    elif agreement is not None:
+        yield f"Replicas: {agreement}"
 
 
 def _released_text(release: Release) -> str:
@@ -181,6 +197,8 @@ def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
     if entry.failed_gates:
         gates = (reason.partition(":")[0] for reason in entry.failed_gates)
         marks.append((f"[gate: {printable(', '.join(dict.fromkeys(gates)))}]", "red"))
+    if entry.agreement is not None and entry.agreement.differed:
+        marks.append(("[replicas differ]", "red"))
     if entry.released is not None:
         marks.append(("[model only]" if entry.released.keeps_model else "[released]", "dim"))
     if entry.diverged is not None:

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from mvc import Agreement, Dispute, Repo
+from mvc_hooks.reports import CommitReport
 from mvc_hooks.run.log import RunLog
 
 pytestmark = pytest.mark.torch
@@ -54,3 +56,24 @@ def test_a_terminal_where_nobody_set_up_logging(tmp_path):
     said = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
     assert len(said) == len(lines), said
     assert all(one.startswith(start) for one, start in zip(said, lines, strict=True)), said
+
+
+def test_ranks_that_differ_are_one_warning_and_one_alarm(tmp_path, caplog):
+    caplog.set_level("INFO")
+    repo = Repo.init(tmp_path)
+    dispute = Dispute("model.safetensors", "w", 3, (0,), (1,))
+    log = RunLog(repo.open_feed("main"))
+    for step, agreement in enumerate((None, Agreement(4, 9), Agreement(3, 9, 1, (dispute,)))):
+        log.commit(
+            CommitReport(step, "ab" * 20, "main", "x", 0.1, 0.2, 3, 4, 1, agreement=agreement)
+        )
+    log.close()
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    reason = (
+        "w in model.safetensors differs in chunk 3 between rank 0 and rank 1; "
+        "the commit of step 2 cannot become healthy"
+    )
+    assert warnings == [f"replicas: {reason}"]
+    view = repo.read_run("main")
+    assert [(one.step, one.cause, one.reason) for one in view.alarms] == [(2, "replicas", reason)]
+    assert [one.step for one in view.commits] == [2, 1, 0]

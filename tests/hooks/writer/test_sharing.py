@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
-from mvc import Repo, StorageError
+from mvc import Agreement, Dispute, Repo, StorageError
 from mvc_hooks.writer.messages import Bye
 from support.committing import WHO, read_links
 from support.crews import CrewRig, make_whole
@@ -248,3 +249,50 @@ def test_a_gate_refuses_it_for_all(tmp_path):
         reports = rig.commit(make_whole(1), 1)
         assert [report.is_refused for report in reports] == [True, True]
         assert len({report.error for report in reports}) == 1
+
+
+# Replicas check each other.
+
+
+def make_replica(seed):
+    """A state of 1.5 MiB, of which replicas divide each tensor among them."""
+    generator = torch.Generator().manual_seed(seed)
+    return {"model": {f"w{at}": torch.randn(300, 325, generator=generator) for at in range(4)}}
+
+
+def _commit_checked(rig, step, others=None):
+    """Commit the state of replicas; return what came of the check."""
+    (report, *more) = rig.commit(make_replica(step), step, others)
+    assert report.error is None
+    assert {one.agreement for one in more} == {report.agreement}, "all ranks are told"
+    assert rig.repo.show(report.commit).agreement == report.agreement
+    assert report.is_disputed == (report.agreement.differed > 0)
+    return report.agreement
+
+
+@pytest.mark.parametrize("nodes", [None, "abc"])
+def test_replicas_agree_or_the_commit_says_which_do_not(tmp_path, nodes):
+    """On one machine they read each other's memory, on several they send what they check."""
+    with CrewRig(tmp_path / "run", 3, nodes=nodes) as rig:
+        rig.check(array=2)
+        assert _commit_checked(rig, 1) == Agreement(1, 4)
+        state = make_replica(2)
+        state["model"]["w2"].view(torch.int32)[150, 0] ^= 1 << 20
+        found = _commit_checked(rig, 2, {1: state})
+        dispute = Dispute("model.safetensors", "w2", 0, (0, 1, 2), (0, 1, 2))
+        assert found == Agreement(0, 4, 1, (dispute,)), "each keeps a third of it"
+        assert _commit_checked(rig, 3) == Agreement(1, 4)
+        assert rig.repo.fsck(data=True).problems == ()
+
+
+def test_a_writer_that_is_killed_while_it_checks_fails_the_commit_as_any_other(tmp_path):
+    with CrewRig(tmp_path / "run", 2) as rig:
+        for array, victim in ((0, 1), (1, 0)):
+            rig.check(array)
+            rig.start(victim, "check")
+            reports = rig.commit(make_replica(1), 1)
+            why = f"rank {victim}: its writer ended (killed by signal 9)"
+            assert all(report.error.startswith(why) for report in reports)
+            assert [*rig.repo.log()] == []
+        assert _commit_checked(rig, 1).agreed == 1
+        _assert_holds(rig, make_replica(1), "main")

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from mvc import Agreement, Dispute
 from mvc_hooks.writer.messages import Answer
 from mvc_hooks.writer.wire import (
     MAX_MESSAGE_BYTES,
@@ -14,6 +15,7 @@ from mvc_hooks.writer.wire import (
     Beat,
     Counts,
     Failed,
+    GetChecked,
     GetImage,
     GetPart,
     Here,
@@ -41,11 +43,15 @@ def ends():
 MESSAGES = [
     GetImage(3, b"form"),
     GetPart(3, b"form", 2, 2**40),
+    GetChecked(3, b"form", 2, 2**40),
     Here(0),
     Join(1, 7, "täglich", b""),
     Stored(2**60),
     Failed(Answer(4, error="storage", message="rank 1: no space left", hint="more")),
     Settled(Answer(4, commit="ab", failed_gates=("loss",))),
+    Settled(
+        Answer(4, commit="ab", agreement=Agreement(1, 9, 1, (Dispute("f", "w", 0, (0,), (1, 2)),)))
+    ),
     Beat(0),
 ]
 

@@ -1,0 +1,100 @@
+"""The check of a commit of several ranks: do two of them hold the same bytes?
+
+Each rank hashes what it checks (``states.cross_check``) once its own chunks are stored, and tells the ids
+with its share. Rank 0 compares them with those of the manifests. A difference does not keep a commit from
+being made, since the state would be lost; it says so.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.parallel import Crew
+from mvc.errors import FormatError
+from mvc.ids import split_ids
+from mvc.states.checking import UNCHECKED, ChunkChecker
+from mvc.states.cross_check import count_checkable, list_checkers
+from mvc.workspace.agreement import MAX_DISPUTES, Agreement, Dispute
+from mvc.workspace.context import threads_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mvc.formats.manifest import Manifest
+    from mvc.ids import ChunkId
+    from mvc.states.share import CheckPeers, Share
+    from mvc.workspace.context import Context
+    from mvc.workspace.stored_share import StoredShare
+
+
+def add_checked(
+    context: Context, stored: StoredShare, share: Share, peers: CheckPeers
+) -> StoredShare:
+    """Return a stored share with the ids of what its rank has checked of other ranks'."""
+    if share.check is None:
+        return stored
+    checker = ChunkChecker(share, peers)
+    with closing(Crew(threads_of(context), "mvc-check", context.niceness)) as crew:
+        jobs = [crew.submit(checker.hash_chunk, *one) for one in checker.list_chunks()]
+        ids = b"".join([job.result() for job in jobs])
+    return replace(stored, checked=ids, check_round=share.check.round)
+
+
+def compare_checked(
+    share: Share, by_rank: Sequence[StoredShare], manifests: Mapping[str, Manifest]
+) -> Agreement | None:
+    """Compare what ranks have checked with what was stored; None if nothing was checked.
+
+    Raises:
+        FormatError: a rank tells of more or fewer chunks than it has to check, or of another round.
+    """
+    if share.check is None:
+        return None
+    agreed, disputes = 0, list[Dispute]()
+    stored = [
+        (path, one.segment.tensors[0].name, one.chunks)
+        for path, manifest in manifests.items()
+        for one in manifest.segments
+    ]
+    for array, chunk, found in _pair_checked(share, by_rank):
+        path, tensor, ids = stored[array]
+        agreed += found == ids[chunk]
+        if found != ids[chunk]:
+            disputes.append(Dispute(path, tensor, chunk, *_name_sides(share, array, chunk)))
+    if not agreed and not disputes:
+        return None
+    chunks = count_checkable(share.plan.keepers)
+    return Agreement(agreed, chunks, len(disputes), tuple(disputes[:MAX_DISPUTES]))
+
+
+def _pair_checked(
+    share: Share, by_rank: Sequence[StoredShare]
+) -> Iterator[tuple[int, int, ChunkId]]:
+    """Yield (array, chunk, id) of all that was checked, from what the ranks have told."""
+    assert share.check is not None
+    number, told = share.check.round, {}
+    for one in by_rank:
+        if one.check_round == number:
+            told[one.rank] = iter(split_ids(one.checked))
+        elif one.checked or one.check_round >= 0:
+            raise FormatError(
+                f"rank {one.rank} has checked for commit {one.check_round} of the run, not {number}"
+            )
+    for array, chunk, rank in list_checkers(share.plan.keepers, number):
+        found = next(told[rank], None) if rank in told else UNCHECKED
+        if found is None:
+            raise FormatError(f"rank {rank} has checked fewer chunks than it has to")
+        if found != UNCHECKED:
+            yield array, chunk, found
+    for rank, rest in told.items():
+        if next(rest, None) is not None:
+            raise FormatError(f"rank {rank} has checked more chunks than it has to")
+
+
+def _name_sides(share: Share, array: int, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks that keep a chunk, and those that check it."""
+    division = share.plan.keepers.divisions[array]
+    parts = [division.kept[number] for number, _ in division.find_parts(chunk)]
+    return tuple(sorted({one.rank for one in parts})), tuple(sorted({one.checker for one in parts}))
