@@ -69,14 +69,18 @@ def _take_notes(context: Context, kind: NoteKind[Any]) -> None:
     theirs, ours = root.refs.get(kind.ref), history.find_ref(kind.ref)
     if theirs is None or (ours is not None and _is_in(context, theirs, ours)):
         return
-    known = [] if ours is None else [ours]
-    bring_history(context, there, there.roots.read_listing(root).history, [theirs], known)
+    here = [] if ours is None else [ours]
+    bring_history(context, there, there.roots.read_listing(root).history, [theirs], here)
     notes = context.notebook(kind)
     with history.lock():
         mine = {one: notes.find_paragraphs(one) for one in read_notes(history, kind.ref)}
         stamp = context.stamp()
         history.update_ref(kind.ref, theirs, expected=ours, message="catch up", stamp=stamp)
-        more = {one: text for one, text in mine.items() if notes.find_note(one) is None}
+        more: dict[GitId, list[str]] = {}
+        for one, paragraphs in mine.items():
+            known = notes.find_paragraphs(one)
+            if not set(paragraphs) <= set(known):
+                more[one] = [*known, *(text for text in paragraphs if text not in known)]
         if more:
             notes.write(more, message="marks of this machine", stamp=stamp)
 

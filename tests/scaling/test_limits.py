@@ -6,7 +6,14 @@ import math
 import pytest
 
 from mvc import UsageError
-from mvc.scaling.limits import GATES, Measured, ScaleLimits, judge_scale, make_limits, parse_measured
+from mvc.scaling.limits import (
+    GATES,
+    Measured,
+    ScaleLimits,
+    judge_scale,
+    make_limits,
+    parse_measured,
+)
 
 GOOD = Measured(4, 100, 0, 1e-6, 0.05, 0.85, 30.0, 2.0)
 LIMITS = ScaleLimits()
