@@ -44,8 +44,8 @@ def test_the_founding_example(bare):
 
 
 def test_links_that_are_stated(bare):
-    words = "--ranks 16 --bytes 1e6 --latency 1e-5 --bandwidth 1e9".split()
-    more = "--per-node 4 --inside-bandwidth 1e11 --adding 1e10 --dims 8x2".split()
+    words = ["--ranks", "16", "--bytes", "1e6", "--latency", "1e-5", "--bandwidth", "1e9"]
+    more = ["--per-node", "4", "--inside-bandwidth", "1e11", "--adding", "1e10", "--dims", "8x2"]
     out = bare.ok("scale", "allreduce", *words, *more).lines
     assert out[:4] == [
         "16 ranks, 1,000,000 bytes on each", "a link: 10 us per message, 1 GB/s",

@@ -131,5 +131,5 @@ def test_what_is_wrong_is_said_and_notes_nothing(repo):
         repo.scale_status("nowhere")
     assert repo._context.history.find_ref(SCALE_REF) is None
     repo.set_config("scale.plan", "8 1")
-    with pytest.raises(FormatError, match="scale.plan is '8 1'"):
+    with pytest.raises(FormatError, match=r"scale\.plan is '8 1'"):
         repo.scale_status()
