@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from benchmarks.scale.cluster import Cluster, draw_speed, simulate_commit
 from benchmarks.scale.parts import launch, run_child
 from benchmarks.sweep import fresh_folder
-from mvc.scaling.allreduce import Fabric, Link, predict_all
+from mvc.scaling.allreduce import predict_all
+from mvc.scaling.fabric import Fabric, Link
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mvc.scaling.allreduce import Fabric, Link
+from mvc.scaling.fabric import Fabric, Link
 
 
 @dataclass(frozen=True, slots=True)

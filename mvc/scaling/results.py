@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.scaling.allreduce import MAX_RANKS
+from mvc.scaling.fabric import MAX_RANKS
 from mvc.scaling.limits import GATES, GateVerdict
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
 

@@ -142,3 +142,27 @@ def test_wrong_use_has_one_line(planned, words, error):
     assert answer.code in (2, 3)
     assert answer.out == ""
     assert len(answer.err.splitlines()) <= 2
+
+
+def test_shapes_that_are_promised(planned):
+    """The keys of docs/json.md, and no others."""
+    found = planned.json("scale", "gate", *write(planned))
+    assert set(found) == {"commit", "ranks", "passed", "time", "gates"}
+    assert all(set(one) == {"gate", "status", "value", "limit", "text"} for one in found["gates"])
+    found = planned.json("scale", "status")
+    assert set(found) == {"steps", "next_ranks"}
+    assert all(set(one) == {"ranks", "result"} for one in found["steps"])
+    found = planned.json("scale", "allreduce", "--preset", "founding")
+    assert set(found) == {
+        "ranks", "size_bytes", "link", "inside", "per_node", "reduce_bytes_s", "best", "algorithms",
+    }  # fmt: skip
+    figures = {
+        "algorithm",
+        "shape",
+        "time_s",
+        "latency_s",
+        "transfer_s",
+        "reduce_s",
+        "bandwidth_used",
+    }
+    assert all(set(one) == figures for one in found["algorithms"])

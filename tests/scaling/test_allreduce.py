@@ -7,13 +7,8 @@ import math
 import pytest
 
 from mvc import UsageError
-from mvc.scaling.allreduce import (
-    ALGORITHMS,
-    Fabric,
-    Link,
-    find_torus,
-    predict_all,
-)
+from mvc.scaling.allreduce import ALGORITHMS, predict_all
+from mvc.scaling.fabric import Fabric, Link, find_torus
 from mvc.scaling.presets import PRESETS
 
 ALPHA, BETA, GAMMA = 4e-6, 1 / 20e9, 1 / 100e9

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from dataclasses import astuple, replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mvc.cli.errors import NEGATIVE
+from mvc.cli.fabrics import make_fabric
 from mvc.cli.options import CommandUsageError, DryRun, Json
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
@@ -16,17 +16,12 @@ from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mvc.scaling.allreduce import Fabric, Link
+    from mvc.scaling.fabric import Fabric
 
-    _Speed = tuple[float | None, float | None]
-    """Latency and bandwidth, as far as they are stated."""
-
-_Number = TypeVar("_Number", int, float)
 VERBS = "allreduce plan status gate"
 _MAX_BYTES = 2**20
-_SHAPE = re.compile(r"[0-9]{1,8}(x[0-9]{1,8}){1,2}", re.ASCII)
 _OF_VERB = {
     "allreduce": "ranks bytes latency bandwidth adding per-node inside-latency inside-bandwidth dims "
     "algorithm preset",
@@ -144,7 +139,7 @@ def scale(
         raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
     if verb == "allreduce":
         inside = (inside_latency, inside_bandwidth)
-        fabric, size = _make_fabric(
+        fabric, size = make_fabric(
             preset, ranks, size_bytes, (latency, bandwidth), inside, per_node, dims or ()
         )
         fabric = fabric if adding is None else replace(fabric, reduce_bytes_s=adding)
@@ -160,56 +155,6 @@ def scale(
         }  # fmt: skip
         chosen = {name: value for name, value in limits.items() if value is not None}
         _judge(measured, *rest, ranks=ranks, limits=chosen, waive=waive or (), as_json=as_json)
-
-
-def _make_fabric(
-    preset: str | None,
-    ranks: int | None,
-    size_bytes: float | None,
-    link: _Speed,
-    inside: _Speed,
-    per_node: int | None,
-    dims: Sequence[str],
-) -> tuple[Fabric, float]:
-    """Return the fabric and the bytes that are stated; those of a preset where nothing is."""
-    from mvc.scaling.allreduce import Fabric, Link
-    from mvc.scaling.presets import PRESETS
-
-    if preset is not None and preset not in PRESETS:
-        raise CommandUsageError(f"{preset!r} is not a preset; there is {', '.join(PRESETS)}")
-    if preset is None:
-        ranks, size_bytes = _need("ranks", ranks), _need("bytes", size_bytes)
-        outer = Link(_need("latency", link[0]), _need("bandwidth", link[1]))
-        tori: tuple[tuple[int, ...], ...] = ()
-    else:
-        known, base = PRESETS[preset], PRESETS[preset].fabric
-        ranks = base.ranks if ranks is None else ranks
-        size_bytes = known.size_bytes if size_bytes is None else size_bytes
-        outer = Link(*_fill(link, base.link))
-        tori = base.tori if ranks == base.ranks else ()
-    if per_node is None and inside != (None, None):
-        raise CommandUsageError("--inside-latency and --inside-bandwidth need --per-node")
-    node = None if per_node is None else Link(*_fill(inside, outer))
-    tori = tuple(map(_parse_shape, dims)) or tori
-    return Fabric(ranks, outer, per_node=per_node, inside=node, tori=tori), size_bytes
-
-
-def _need(name: str, value: _Number | None) -> _Number:
-    if value is None:
-        raise CommandUsageError(f"allreduce needs --{name}, or a --preset")
-    return value
-
-
-def _fill(stated: _Speed, known: Link) -> Iterator[float]:
-    """Yield latency and bandwidth; those of a known link where nothing is stated."""
-    for one, other in zip(stated, astuple(known), strict=True):
-        yield other if one is None else one
-
-
-def _parse_shape(text: str) -> tuple[int, ...]:
-    if not _SHAPE.fullmatch(text):
-        raise CommandUsageError(f"{text[:80]!r} is not a torus such as 8x8x8 or 16x32")
-    return tuple(map(int, text.split("x")))
 
 
 def _predict(

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.scale import ScaleStatus
-    from mvc.scaling.allreduce import Fabric, Prediction
+    from mvc.scaling.allreduce import Prediction
+    from mvc.scaling.fabric import Fabric
     from mvc.scaling.limits import GateVerdict
     from mvc.scaling.results import ScaleResult
 
