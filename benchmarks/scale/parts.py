@@ -1,12 +1,15 @@
 """What each part of a commit and of a recovery takes on this machine, measured by calling mvc's own code.
 
 Every part is a list of measured values, and the simulation draws from it: a run of thousands of ranks waits
-for its slowest, which no mean shows.
+for its slowest, which no mean shows. What a processor does is measured in its time, so that other work on
+this machine does not count; disks, syncs and messages are measured by the clock.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -90,7 +93,7 @@ def measure_parts(runner: Runner, folder: Path, *, is_quick: bool) -> Parts:
     rounds = 3 if is_quick else 25
     place = fresh_folder(folder)
     chunks = _draw_chunks(1 if is_quick else 8)
-    encoded = [_encode(chunk) for chunk in 2 * chunks]
+    encoded = [_time_coding(chunk) for chunk in 2 * chunks]
     disk = [_time_disk(place / "pack", (4 if is_quick else 64) << 20) for _ in range(rounds)]
     Repo.init(place / "repo")
     repo = Repo.open(place / "repo", identity=_ME)
@@ -100,7 +103,7 @@ def measure_parts(runner: Runner, folder: Path, *, is_quick: bool) -> Parts:
     waits = zip(saved["stall"], saved["durable"], strict=True)
     return Parts(
         copy=_time_copies(rounds, (8 if is_quick else 256) << 20),
-        hash=[_time(partial(hash_chunk, chunk)) / CHUNK_BYTES for chunk in 2 * chunks],
+        hash=[_work(partial(hash_chunk, chunk)) / CHUNK_BYTES for chunk in 2 * chunks],
         encode=[one[0] / CHUNK_BYTES for one in encoded],
         decode=[one[1] / CHUNK_BYTES for one in encoded],
         stored=[one[2] / CHUNK_BYTES for one in encoded],
@@ -124,6 +127,13 @@ def _time(action: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
+def _work(action: Callable[[], object]) -> float:
+    """Return the processor time of this thread: what else the machine does is not in it."""
+    began_s = time.thread_time()
+    action()
+    return time.thread_time() - began_s
+
+
 def _draw_chunks(count: int) -> list[memoryview]:
     """Return chunks as weights and AdamW's moments in fp32 are: normal, and squares of it."""
     draw = np.random.default_rng(0)
@@ -136,35 +146,37 @@ def _draw_chunks(count: int) -> list[memoryview]:
     return chunks
 
 
-def _encode(chunk: memoryview) -> tuple[float, float, int]:
+def _time_coding(chunk: memoryview) -> tuple[float, float, int]:
     """Return seconds to encode and decode a chunk, and its bytes as it is stored."""
     scratch, back = EncodeScratch(), DecodeScratch()
     encode_chunk(chunk, get_dtype("F32"), scratch)  # the memory is fresh
-    began_s = time.perf_counter()
+    encode_s = _work(lambda: encode_chunk(chunk, get_dtype("F32"), scratch))
     found = encode_chunk(chunk, get_dtype("F32"), scratch)
-    encode_s = time.perf_counter() - began_s
     body, plain = memoryview(b"".join(found.parts)), memoryview(bytearray(CHUNK_BYTES))
     decode_chunk(found.encoding, body, plain, back)
-    decode_s = _time(lambda: decode_chunk(found.encoding, body, plain, back))
+    decode_s = _work(lambda: decode_chunk(found.encoding, body, plain, back))
     assert plain == chunk
     return encode_s, decode_s, len(body)
 
 
 def _time_copies(rounds: int, size_bytes: int) -> list[float]:
-    source, target = np.ones(size_bytes, np.uint8), np.zeros(size_bytes, np.uint8)
-    return [_time(lambda: np.copyto(target, source)) / size_bytes for _ in range(rounds)]
+    source, target = np.ones(size_bytes, np.uint8), np.ones(size_bytes, np.uint8)
+    return [_work(lambda: np.copyto(target, source)) / size_bytes for _ in range(rounds)]
 
 
 def _time_disk(path: Path, size_bytes: int) -> tuple[float, float]:
-    data = np.random.default_rng(1).bytes(size_bytes)
+    """Return seconds per byte to write and sync a pack, and to read it from the disk again."""
+    data, back = np.random.default_rng(1).bytes(size_bytes), bytearray(size_bytes)
     write_s = _time(lambda: write_durable(path, [data]))
-    return write_s / size_bytes, _time(path.read_bytes) / size_bytes
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return write_s / size_bytes, _time(lambda: file.readinto(back)) / size_bytes
 
 
 def _time_shares(rounds: int) -> list[float]:
     ids = np.random.default_rng(2).bytes(32 * 28)  # the chunks of a rank of 10,240
     share = StoredShare(1, bytes(32), CHUNK_BYTES, ids, (), {}, WriteCounts()).encode()
-    return [_time(lambda: parse_stored_share(share)) for _ in range(rounds * 10)]
+    return [_work(lambda: parse_stored_share(share)) for _ in range(rounds * 10)]
 
 
 def _time_merge(chunks: int) -> float:
@@ -185,7 +197,7 @@ def _time_merge(chunks: int) -> float:
             Manifest("safetensors", len(segments) * size, CHUNK_BYTES, (), tuple(segments))
         )
 
-    return _time(merge) / chunks
+    return _work(merge) / chunks
 
 
 def run_child(
@@ -207,8 +219,12 @@ def launch(runner: Runner, size: int, module: str, *words: str) -> dict[str, Any
 
 
 def _time_start() -> float:
+    """Return the processor time of a new process until it has imported what a training needs."""
     code = "import torch, mvc_hooks; mvc_hooks.Checkpointer"
-    return _time(lambda: subprocess.run([sys.executable, "-c", code], check=True))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _time_rendezvous(requests: int) -> list[float]:

@@ -50,7 +50,8 @@ def compare_commits(
 ) -> dict[str, dict[str, float]]:
     """Return stall, time until durable and time of a load, each as predicted and as measured.
 
-    All processes share the cores and the disk of this machine, which is the store.
+    All processes share the cores and the disk of this machine, which is the store. Of what is
+    measured the fastest round counts: other work on the machine only adds.
     """
     place = fresh_folder(folder)
     child = partial(run_child, runner, size, folder=place, state_mb=state_mb, rounds=rounds)
@@ -80,4 +81,4 @@ def predict_load_s(cluster: Cluster, parts: Parts, draw: Random) -> float:
 
 
 def _pair(predicted_s: float, measured: list[float]) -> dict[str, float]:
-    return {"predicted_s": predicted_s, "measured_s": median(measured)}
+    return {"predicted_s": predicted_s, "measured_s": min(measured)}

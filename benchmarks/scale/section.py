@@ -62,7 +62,7 @@ def measure_scale(
     for size in (2,) if is_quick else (2, 4, 8):
         say(f"scale, {size} processes, predicted and real")
         results["gloo"][size] = compare_gloo(runner, size, 3 if is_quick else 25)
-        state_mb, rounds = (4, 1) if is_quick else (512, 3)
+        state_mb, rounds = (4, 1) if is_quick else (256, 3)
         results["real"][size] = compare_commits(
             runner, folder / "scale", parts, _draw(), size, state_mb, rounds
         )
@@ -91,7 +91,7 @@ def simulate_size(parts: Parts, ranks: int, *, is_quick: bool) -> dict[str, Any]
     }
     for name, rate in RATES.items():
         job = Job(rate(ranks), blocked, durable, totals["memory"], totals[LOST_NODE])
-        best_s, shares = find_best(job, _draw, 5 if is_quick else 150)
+        best_s, shares = find_best(job, _draw, 5 if is_quick else 100)
         found["rates"][name] = {
             "mttf_s": job.mttf_s,
             "young_s": young_s(median(blocked), job.mttf_s),

@@ -48,7 +48,7 @@ def make_fabric(
     if per_node is None and inside != (None, None):
         raise CommandUsageError("--inside-latency and --inside-bandwidth need --per-node")
     node = None if per_node is None else Link(*_fill(inside, outer))
-    tori = tuple(map(_parse_shape, dims)) or tori
+    tori = tuple(_parse_shape(text, ranks) for text in dims) or tori
     return Fabric(ranks, outer, per_node=per_node, inside=node, tori=tori), size_bytes
 
 
@@ -64,7 +64,15 @@ def _fill(stated: Speed, known: Link) -> Iterator[float]:
         yield other if one is None else one
 
 
-def _parse_shape(text: str) -> tuple[int, ...]:
+def _parse_shape(text: str, ranks: int) -> tuple[int, ...]:
+    """Return a shape that is stated; of a number of dimensions, the one nearest to a cube."""
+    from mvc.scaling.fabric import find_torus
+
+    if text in ("2", "3"):
+        shape = find_torus(ranks, int(text))
+        if shape is None:
+            raise CommandUsageError(f"{ranks:,} ranks are no torus of {text} dimensions")
+        return shape
     if not _SHAPE.fullmatch(text):
         raise CommandUsageError(f"{text[:80]!r} is not a torus such as 8x8x8 or 16x32")
     return tuple(map(int, text.split("x")))

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.scaling.fabric import check_fabric, find_torus
+from mvc.scaling.fabric import check_fabric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ def predict_all(
     found = {name: predict(fabric, size_bytes) for name, predict in ALGORITHMS.items()}
     lacking = [name for name in algorithms if found[name] is None]
     if lacking:
-        raise UsageError(f"{lacking[0]} does not fit {fabric.ranks:,} ranks", hint=_LACKING)
+        raise UsageError(f"{lacking[0]} needs links that are not stated", hint=_LACKING)
     return tuple(
         one for name, one in found.items() if one is not None and name in (algorithms or found)
     )
@@ -173,8 +173,7 @@ def _halving_doubling(fabric: Fabric, size_bytes: float) -> Prediction:
 
 
 def _torus(fabric: Fabric, size_bytes: float, dimensions: int) -> Prediction | None:
-    given = next((one for one in fabric.tori if len(one) == dimensions), None)
-    shape = given or find_torus(fabric.ranks, dimensions)
+    shape = next((one for one in fabric.tori if len(one) == dimensions), None)
     if shape is None:
         return None
     sent = size_bytes / dimensions * sum(_slowest_parts(shape))

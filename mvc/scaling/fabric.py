@@ -39,7 +39,7 @@ class Fabric:
         reduce_bytes_s: bytes that a rank adds per second; infinite if that costs nothing.
         per_node: ranks of a node, or None if there is no such level.
         inside: a link within a node.
-        tori: the shapes of the ranks as a torus.
+        tori: the shapes of the ranks as a torus, one of 2 or 3 dimensions each.
     """
 
     ranks: int

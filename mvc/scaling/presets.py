@@ -20,7 +20,7 @@ class Preset:
 # cube, the times of the ring and the torus leave one choice: α = 2.7 µs and n/bandwidth = 4.6 ms.
 PRESETS = {
     "founding": Preset(
-        Fabric(512, Link(2.7e-6, 50e9), tori=((8, 8, 8),)),
+        Fabric(512, Link(2.7e-6, 50e9), tori=((32, 16), (8, 8, 8))),
         232_000_000,
         "512 devices as a torus of 8x8x8, links of 50 GB/s in each direction, 58 million gradients in "
         "fp32; the ring uses one link of a device at a time, the 3-D torus three",

@@ -54,8 +54,9 @@ def test_links_that_are_stated(bare):
     assert any(line.startswith("torus-2d          8x2") for line in out)
     only = bare.ok("scale", "allreduce", *words, "--algorithm", "ring").lines
     assert [line.split()[0] for line in only[4:]] == ["ring"]
-    fewer = bare.json("scale", "allreduce", "--preset", "founding", "--ranks", "64")
-    assert fewer["algorithms"][-1]["shape"] == [4, 4, 4]
+    fewer = ("scale", "allreduce", "--preset", "founding", "--ranks", "64")
+    assert {len(one["shape"]) for one in bare.json(*fewer)["algorithms"]} == {0}
+    assert bare.json(*fewer, "--dims", "3")["algorithms"][-1]["shape"] == [4, 4, 4]
 
 
 def test_a_run_grows(planned):
@@ -130,6 +131,8 @@ def test_a_plan_is_shown_only(empty):
         ("allreduce --preset founding --algorithm rings", "'rings' is not an algorithm"),
         ("allreduce --preset founding --dims 8x8", "a torus of 8x8 has 64 ranks, not 512"),
         ("allreduce --preset founding --dims 8by8", "'8by8' is not a torus such as 8x8x8 or 16x32"),
+        ("allreduce --preset founding --ranks 7 --dims 2", "7 ranks are no torus of 2 dimensions"),
+        ("allreduce --preset founding --ranks 64 --algorithm torus-3d", "torus-3d needs links that are not stated"),
         ("allreduce --preset founding --inside-latency 1", "--inside-latency and --inside-bandwidth need --per-node"),
         ("allreduce --preset founding --per-node 7", "512 ranks are not whole nodes of 7"),
     ],

@@ -94,7 +94,7 @@ def scale(
     ] = None,
     dims: Annotated[
         list[str] | None,
-        Option("--dims", metavar="AxBxC", help="allreduce: the torus, of 2 or 3 dimensions."),
+        Option("--dims", metavar="AxBxC", help="allreduce: a torus, or its dimensions: 2, 3."),
     ] = None,
     algorithm: Annotated[
         list[str] | None,
