@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GATES = ("bits", "deviation", "sync", "bandwidth", "recovery", "loss")
 _COUNTS = ("mismatches", "checks", "ranks")
 _BETWEEN_RANKS = GATES[:4]
+_TOO_LARGE = 2**63
 _MAX_SHARE = 2.0
 """A measured share of a link's stated bandwidth may be above 1, as links are stated roundly."""
 
@@ -127,7 +128,9 @@ def _check_measured(name: str, value: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < _TOO_LARGE
+    return isinstance(value, float)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def test_a_gate_that_is_waived_exists():
         ([], 2, "what was measured must be an object of names and numbers"),
         ({"sync_p99": 1}, 2, "'sync_p99' is nothing that is measured"),
         ({"loss": "2"}, 2, "loss is '2', not a number"),
+        ({"loss": 10**20}, 2, "loss is '100000000000000000000', not a number"),
         ({"loss": True}, 2, "loss is 'True', not a number"),
         ({"checks": 1.5}, 2, "checks is '1.5', not a whole number"),
         ({"recovery_s": -1}, 2, "recovery_s is -1, and cannot be negative"),
