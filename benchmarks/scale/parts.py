@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 << 20
 _ROOT = Path(__file__).parent.parent.parent
 _ME = Identity("Bench", "bench@localhost")
+_BATCH = 50
 _RENDEZVOUS_S = timedelta(seconds=30)
 
 
@@ -58,9 +59,9 @@ class Parts:
         share: seconds until what a rank has stored is understood by rank 0.
         merge: seconds per chunk until its id is in an encoded manifest.
         ref: seconds of the move of a ref.
-        capture, settle: seconds of a commit of 1 MB by a run of one process: what training waits, and
-            from then until it is durable.
-        open: seconds until a run of one process is back at such a commit, its writer included.
+        capture, settle: seconds of a commit of 1 MB by a run of two processes: what training waits,
+            and from then until it is durable.
+        open: seconds until such a run is back at its commit, its writers included.
         start: seconds until a new process has imported torch and the hooks.
         rendezvous: seconds of one request to torch's store, at which all ranks meet.
         cores: of this machine.
@@ -98,7 +99,7 @@ def measure_parts(runner: Runner, folder: Path, *, is_quick: bool) -> Parts:
     Repo.init(place / "repo")
     repo = Repo.open(place / "repo", identity=_ME)
     repo.commit("a start", allow_empty=True)
-    child = partial(run_child, runner, 1, folder=place / "run", state_mb=1, rounds=min(rounds, 9))
+    child = partial(run_child, runner, 2, folder=place / "run", state_mb=1, rounds=min(rounds, 7))
     saved, loaded = child("save"), child("load")
     waits = zip(saved["stall"], saved["durable"], strict=True)
     return Parts(
@@ -116,7 +117,7 @@ def measure_parts(runner: Runner, folder: Path, *, is_quick: bool) -> Parts:
         settle=[durable_s - stall_s for stall_s, durable_s in waits],
         open=loaded["load"],
         start=[_time_start() for _ in range(1 if is_quick else 3)],
-        rendezvous=_time_rendezvous(20 if is_quick else 500),
+        rendezvous=_time_rendezvous(rounds),
         cores=count_cores(),
     )
 
@@ -227,6 +228,13 @@ def _time_start() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _time_rendezvous(requests: int) -> list[float]:
+def _time_rendezvous(batches: int) -> list[float]:
+    """Return the processor time of a request, of both sides, which are threads of this process."""
     store = distributed.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=_RENDEZVOUS_S)
-    return [_time(partial(store.add, f"rank-{one}", 1)) for one in range(requests)]
+    found = []
+    for _ in range(batches):
+        began_s = time.process_time()
+        for one in range(_BATCH):
+            store.add(f"rank-{one}", 1)
+        found.append((time.process_time() - began_s) / _BATCH)
+    return found

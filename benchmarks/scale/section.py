@@ -91,7 +91,7 @@ def simulate_size(parts: Parts, ranks: int, *, is_quick: bool) -> dict[str, Any]
     }
     for name, rate in RATES.items():
         job = Job(rate(ranks), blocked, durable, totals["memory"], totals[LOST_NODE])
-        best_s, shares = find_best(job, _draw, 5 if is_quick else 100)
+        best_s, shares = find_best(job, _draw, 5 if is_quick else 60)
         found["rates"][name] = {
             "mttf_s": job.mttf_s,
             "young_s": young_s(median(blocked), job.mttf_s),
