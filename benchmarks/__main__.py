@@ -35,6 +35,7 @@ from benchmarks.machine import describe_commit, describe_machine, describe_packa
 from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
 from benchmarks.remotes import measure_remotes
+from benchmarks.scale.section import measure_scale
 from benchmarks.sharded.section import measure_sharded
 from benchmarks.small_files import measure_small_files
 from benchmarks.stopwatch import middle_seconds
@@ -64,6 +65,7 @@ SECTIONS = (
     "remotes",
     "hooks",
     "sharded",
+    "scale",
 )
 
 
@@ -318,6 +320,12 @@ class Bench:
             self.runner, self.folder, is_quick=self.options.quick, say=self.say
         )
 
+    def scale(self) -> None:
+        """Up to 10,240 ranks, simulated with parts measured here; 2 to 8 beside real runs."""
+        self.results["scale"] = measure_scale(
+            self.runner, self.folder, is_quick=self.options.quick, say=self.say
+        )
+
     def clean(self) -> None:
         """Remove the models; donor and training states, which took minutes to train, stay."""
         for path in self.folder.glob("model-*.safetensors"):
@@ -339,6 +347,7 @@ class Bench:
             "commits",
             "remotes",
             "hooks",
+            "scale",
         ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()

@@ -103,6 +103,7 @@ also_diverged=(), pushed=False, now_s=None)
 plan_repack(self, *, everything=False, grace_s=None)
 plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
 at_step=None)
+plan_scale(self, first, last, *, keep=True)
 preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, \
 tokenizer=None, progress=None)
 probe_sharing(self, *, wait_s=3.0)
@@ -116,6 +117,7 @@ set_upstream=False, dry_run=False, limit_bytes_s=None, progress=None)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)
 reading_nearby(self, *nearby)
+record_scale(self, measured, revision='HEAD', *, ranks=None, limits=None, waive=())
 reflog(self, ref='HEAD')
 remotes(self)
 remove(self, paths, *, cached=False, force=False, recursive=False)
@@ -130,6 +132,7 @@ restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
 revert(self, *revisions, strategy=None, rules=(), arithmetic=False, mainline=None, commit=True, \
 no_gate=False, progress=None)
 rollback(self, plan, *, reason='', force=False, progress=None)
+scale_status(self, revision='HEAD')
 set_config(self, key, value)
 set_remote_url(self, name, url, content_url=None)
 set_upstream(self, branch, remote, target=None)
@@ -199,6 +202,9 @@ RESULTS = {
     "waiting_objects waiting_bytes",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
     "removed_leftovers kept_packs removed_statistics",
+    "operations.scale.ScaleStatus": "steps results next_ranks",
+    "scaling.results.ScaleResult": "commit ranks verdicts time_s number",
+    "scaling.limits.GateVerdict": "gate status value limit text",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",
     "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
     "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "

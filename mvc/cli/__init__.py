@@ -63,6 +63,7 @@ COMMANDS = {
         "verify": "Check that two models are the same: bits, modules, predictions",
         "fsck": "Check that the repository is sound",
         "doctor": "Show versions, file system and what is slow here",
+        "scale": "Grow a run step by step; predict what an AllReduce takes",
     },
 }
 """What commands are for: their names, each with one line about it."""

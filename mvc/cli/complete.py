@@ -23,6 +23,7 @@ FILES = (":", "")
 _GLOBAL = {"-C": "Run as if started in PATH", "--no-pager": "", "--version": "", "--help": ""}
 _SETTINGS = (*OWN, "user.name", "user.email", "core.editor", "core.pager")
 _KIND = re.compile(r"[A-Z]+")
+_WITH_VERBS = {"remote": "REMOTE", "scale": "REV"}
 _REVISIONS = {"REV", "REF", "START"}
 _FILES = {"PATH", "FILE", "DIR", "SOURCE"}
 
@@ -72,9 +73,9 @@ def _of_command(words: Sequence[str], word: str) -> Candidates:
     if word.startswith("-"):
         return _options(line, word)
     arguments = list(line.places)[: places + 1][-1:]  # the last one takes all that are left
-    if name == "remote":
+    if name in _WITH_VERBS:
         verbs = [(one, "") for one in load_command(name).__globals__["VERBS"].split()]
-        return verbs if not places else _values(Argument(metavar="REMOTE"), word)
+        return verbs if not places else _values(Argument(metavar=_WITH_VERBS[name]), word)
     if not places and name == "bisect":
         from mvc.workspace.bisection import SUBCOMMANDS
 

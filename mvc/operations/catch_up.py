@@ -18,18 +18,22 @@ from mvc.operations.fetch import fetch
 from mvc.operations.send_share import bring_commit, follow_store, open_common
 from mvc.remotes.history import bring_history
 from mvc.remotes.root import Root
+from mvc.scaling.results import RESULTS
 from mvc.workspace.checkout_plan import execute, plan_checkout
 from mvc.workspace.context import STORE, holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import find_state_files
 from mvc.workspace.transition import plan_head_move
-from mvc.workspace.verdicts import HEALTH_MARKS, HEALTHY_REF
+from mvc.workspace.verdicts import HEALTH_MARKS
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from mvc.history.values import Head
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.notebook import NoteKind
 
 
 @holds_sweep_lock
@@ -41,7 +45,8 @@ def catch_up(context: Context, branch: str) -> GitId | None:
         return None
     recover(context)
     new, place = follow_store(context, branch), find_place(context, branch)
-    _take_marks(context)
+    for kind in (HEALTH_MARKS, RESULTS):
+        _take_notes(context, kind)
     old = place.tip
     if new is None or new == old or (old is not None and history.is_ancestor(new, old)):
         return None
@@ -57,23 +62,27 @@ def catch_up(context: Context, branch: str) -> GitId | None:
     return new
 
 
-def _take_marks(context: Context) -> None:
-    """Take over the health marks that are on the store, under those that are only here."""
+def _take_notes(context: Context, kind: NoteKind[Any]) -> None:
+    """Take over the notes of a kind that are on the store, under those that are only here."""
     there, history = open_common(context), context.history
     root = there.roots.read() or Root()
-    theirs, ours = root.refs.get(HEALTHY_REF), history.find_ref(HEALTHY_REF)
+    theirs, ours = root.refs.get(kind.ref), history.find_ref(kind.ref)
     if theirs is None or (ours is not None and _is_in(context, theirs, ours)):
         return
-    known = [] if ours is None else [ours]
-    bring_history(context, there, there.roots.read_listing(root).history, [theirs], known)
-    marks = context.notebook(HEALTH_MARKS)
+    here = [] if ours is None else [ours]
+    bring_history(context, there, there.roots.read_listing(root).history, [theirs], here)
+    notes = context.notebook(kind)
     with history.lock():
-        mine = {one: marks.find_paragraphs(one) for one in read_notes(history, HEALTHY_REF)}
+        mine = {one: notes.find_paragraphs(one) for one in read_notes(history, kind.ref)}
         stamp = context.stamp()
-        history.update_ref(HEALTHY_REF, theirs, expected=ours, message="catch up", stamp=stamp)
-        more = {one: text for one, text in mine.items() if marks.find_note(one) is None}
+        history.update_ref(kind.ref, theirs, expected=ours, message="catch up", stamp=stamp)
+        more: dict[GitId, list[str]] = {}
+        for one, paragraphs in mine.items():
+            known = notes.find_paragraphs(one)
+            if not set(paragraphs) <= set(known):
+                more[one] = [*known, *(text for text in paragraphs if text not in known)]
         if more:
-            marks.write(more, message="marks of this machine", stamp=stamp)
+            notes.write(more, message="marks of this machine", stamp=stamp)
 
 
 def _is_in(context: Context, old: GitId, new: GitId) -> bool:

@@ -22,6 +22,7 @@ from mvc.remotes.pushed import look_up
 from mvc.remotes.remote import open_remote
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, parse_urls, write_remote
 from mvc.remotes.tracking import find_upstream, set_upstream
+from mvc.scaling.results import SCALE_REF
 from mvc.storage.urls import StoreUrl
 from mvc.upkeep.retention import DIVERGED
 from mvc.upkeep.sweep import upkeep_lock
@@ -112,7 +113,7 @@ def send_commit(context: Context, branch: str | None) -> str | None:
             specs,
             lease=lease,
             set_upstream=find_upstream(context, branch) is None,
-            notes=[HEALTHY_REF],
+            notes=[HEALTHY_REF, SCALE_REF],
         )
     except MvcError as error:
         return error.message if error.hint is None else f"{error.message} ({error.hint})"

@@ -63,7 +63,7 @@ else:  # their names here, their modules on first use: a command loads only what
     )
     TrainingRuns = _room(
         "mvc.repo.runs.TrainingRuns",
-        "open_feed read_run follow_run plan_rollback rollback mark_healthy healthy",
+        "open_feed read_run follow_run plan_rollback rollback mark_healthy healthy plan_scale scale_status record_scale",
     )
     Upkeep = _room(
         "mvc.repo.upkeep.Upkeep",

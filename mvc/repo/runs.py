@@ -8,12 +8,16 @@ from mvc import operations, runs, workspace
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from mvc.ids import GitId
     from mvc.operations.rollback import RollbackPlan, RollbackResult
+    from mvc.operations.scale import ScaleStatus
     from mvc.operations.watch import RunFollower
     from mvc.repo.opening import Progress
     from mvc.runs.feed import RunFeed
     from mvc.runs.records import RunView
+    from mvc.scaling.results import ScaleResult
 
 
 class TrainingRuns(OpenRepo):
@@ -148,3 +152,55 @@ class TrainingRuns(OpenRepo):
             FormatError: the history or its marks are damaged.
         """
         return workspace.verdicts.healthy_commits(self._context, branch)
+
+    def plan_scale(self, first: int, last: int, *, keep: bool = True) -> tuple[int, ...]:
+        """Return the sizes of a run that grows, each at most twice the one before.
+
+        Args:
+            first: ranks at the start.
+            last: ranks at the end.
+            keep: make it the plan of this repository, in place of another; results stay.
+
+        Raises:
+            UsageError: it does not go from at least 1 rank to as many or more.
+        """
+        return operations.scale.plan_scale(self._context, first, last, keep=keep)
+
+    def scale_status(self, revision: str = "HEAD") -> ScaleStatus:
+        """Return which sizes of the plan have passed their gates in the history of a commit.
+
+        Raises:
+            NotFoundError: there is no plan, or no such revision.
+        """
+        return operations.scale.scale_status(self._context, revision)
+
+    def record_scale(
+        self,
+        measured: Mapping[str, float | None],
+        revision: str = "HEAD",
+        *,
+        ranks: int | None = None,
+        limits: Mapping[str, float] | None = None,
+        waive: Collection[str] = (),
+    ) -> ScaleResult:
+        """Judge what a run measured at a size, and note the result on a commit.
+
+        Args:
+            measured: ``sync_p99_s``, ``bandwidth_used``, ``deviation_max``, ``mismatches``, ``checks``,
+                ``recovery_s``, ``loss`` and ``ranks``; None or left out is what was not measured, and
+                fails its gate.
+            revision: a commit of the run at this size.
+            ranks: of the run, unless ``measured`` says so.
+            limits: other limits than 1e-5 for ``deviation_max``, 0.05 for ``sync_p99_s``, 0.85 for
+                ``bandwidth_used``, 30 for ``recovery_s`` and 0.05 for ``loss_rise``.
+            waive: gates whose failure is not to count: ``bits``, ``deviation``, ``sync``, ``bandwidth``,
+                ``recovery``, ``loss``.
+
+        Raises:
+            UsageError: a name or number makes no sense, or this size is not in the plan.
+            ConflictError: a smaller size has not passed its gates; nothing was noted.
+            NotFoundError: there is no plan, or no such revision.
+        """
+        return operations.scale.record_scale(
+            self._context, measured, revision, ranks=ranks, limits=limits or {}, waive=waive
+        )

@@ -68,6 +68,8 @@ def test_remotes_and_what_is_known_of_them(shell):
     assert told(shell, "fetch", "-p", "o") == ["origin"]
     assert told(shell, "remote", "sho") == ["show"]
     assert told(shell, "remote", "show", "") == ["origin"]
+    assert told(shell, "scale", "sta") == ["status"]
+    assert told(shell, "scale", "gate", "ma") == ["main"]
     assert told(shell, "show", "origin/") == [FILES, "origin/main", "origin/side"]
     assert told(shell, "fsck", "--remote", "") == ["origin"]
 

@@ -122,3 +122,23 @@ def test_marks_of_others_do_not_keep_a_commit_from_the_store(nodes):
     nodes[0].mark_healthy("main")
     second = commit_nodes(nodes, 3)[0]
     assert (second.unsent, nodes[1].catch_up("main")) == (None, second.commit)
+
+
+def test_results_of_gates_go_along(nodes):
+    """Both machines have judged the same commit meanwhile; each ends with both results."""
+    measured = dict.fromkeys(("recovery_s", "loss"), 1.0)
+    first = commit_nodes(nodes, 1)[0].commit
+    nodes[1].catch_up("main")
+    for repo, ranks in zip(nodes, (1, 2), strict=True):
+        repo.plan_scale(ranks, 4)
+        repo.record_scale(measured, first, ranks=ranks)
+    commit_nodes(nodes, 2)
+    nodes[1].catch_up("main")
+    commit_nodes(nodes[::-1], 3)
+    nodes[0].catch_up("main")
+    for repo in nodes:
+        repo.plan_scale(1, 4)
+        assert {one: result.ok for one, result in repo.scale_status().results.items()} == {
+            1: True,
+            2: False,
+        }

@@ -152,7 +152,7 @@ class Numbers:
             "step_s": self.steps.quantile(0.5),
             "ranks": self.ranks,
         }
-        return {name: float(value) for name, value in known.items() if value is not None}
+        return {name: value for name, value in known.items() if value is not None}
 
 
 def read_scale(reading: Reading, scaler: Any) -> float | None:

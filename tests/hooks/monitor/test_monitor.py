@@ -131,6 +131,9 @@ def test_what_another_part_knows_of_the_ranks(tmp_path, caplog):
     known = monitor.measure()
     assert [known[name] for name in ("checks", "mismatches", "deviation_max")] == [12, 1, 3e-4]
     assert any("ranks differ by 0.0003" in line for line in caplog.messages)
+    ckpt.repo.plan_scale(1, 2)
+    judged = ckpt.repo.record_scale(known)
+    assert [one.gate for one in judged.failed] == ["recovery"], "alone, and it never had to"
 
 
 def test_a_taken_port_is_said_before_anything_is_made(tmp_path):

@@ -1,0 +1,235 @@
+"""Grow a run step by step; predict what an AllReduce takes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.fabrics import make_fabric
+from mvc.cli.options import CommandUsageError, DryRun, Json
+from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.session import open_repo
+from mvc.errors import NotFoundError, UsageError, translate_os_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc.scaling.fabric import Fabric
+
+VERBS = "allreduce plan status gate"
+_MAX_BYTES = 2**20
+_OF_VERB = {
+    "allreduce": "ranks bytes latency bandwidth adding per-node inside-latency inside-bandwidth dims "
+    "algorithm preset",
+    "plan": "from to dry-run",
+    "status": "ranks",
+    "gate": "ranks measured deviation sync-p99 bandwidth-used recovery loss-rise waive",
+}
+_REVISIONS = {"status": 1, "gate": 1}
+
+
+def scale(
+    words: Annotated[list[str] | None, Argument(metavar="[WORD... [REV]]")] = None,
+    first: Annotated[
+        int | None, Option("--from", metavar="N", help="plan: ranks at the start.")
+    ] = None,
+    last: Annotated[int | None, Option("--to", metavar="N", help="plan: ranks at the end.")] = None,
+    dry_run: DryRun = False,
+    ranks: Annotated[
+        int | None, Option("--ranks", metavar="N", help="Of the run; allreduce: that take part.")
+    ] = None,
+    measured: Annotated[
+        str | None,
+        Option("--measured", metavar="FILE", help="gate: what was measured, as JSON; - reads it."),
+    ] = None,
+    deviation: Annotated[
+        float | None, Option("--deviation", metavar="X", help="gate: at most this (1e-5).")
+    ] = None,
+    sync_p99: Annotated[
+        float | None, Option("--sync-p99", metavar="SECONDS", help="gate: at most this (0.05).")
+    ] = None,
+    bandwidth_used: Annotated[
+        float | None,
+        Option("--bandwidth-used", metavar="SHARE", help="gate: at least this (0.85)."),
+    ] = None,
+    recovery: Annotated[
+        float | None, Option("--recovery", metavar="SECONDS", help="gate: at most this (30).")
+    ] = None,
+    loss_rise: Annotated[
+        float | None,
+        Option("--loss-rise", metavar="SHARE", help="gate: over the size before (0.05)."),
+    ] = None,
+    waive: Annotated[
+        list[str] | None,
+        Option("--waive", metavar="NAME", help="gate: its failure does not count; is noted."),
+    ] = None,
+    size_bytes: Annotated[
+        float | None, Option("--bytes", metavar="N", help="allreduce: bytes on each rank.")
+    ] = None,
+    latency: Annotated[
+        float | None, Option("--latency", metavar="SECONDS", help="allreduce: of a message.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        Option("--bandwidth", metavar="N", help="allreduce: bytes a second of a link, one way."),
+    ] = None,
+    adding: Annotated[
+        float | None,
+        Option("--adding", metavar="N", help="allreduce: bytes a rank adds a second (no limit)."),
+    ] = None,
+    per_node: Annotated[
+        int | None, Option("--per-node", metavar="N", help="allreduce: ranks of a node.")
+    ] = None,
+    inside_latency: Annotated[
+        float | None,
+        Option("--inside-latency", metavar="SECONDS", help="allreduce: within a node."),
+    ] = None,
+    inside_bandwidth: Annotated[
+        float | None,
+        Option("--inside-bandwidth", metavar="N", help="allreduce: within a node."),
+    ] = None,
+    dims: Annotated[
+        list[str] | None,
+        Option("--dims", metavar="AxBxC", help="allreduce: a torus, or its dimensions: 2, 3."),
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        Option("--algorithm", metavar="NAME", help="allreduce: only this; may be repeated."),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        Option("--preset", metavar="NAME", help="allreduce: a fabric with a name: founding."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Grow a run step by step; predict what an AllReduce takes.
+
+    plan --from A --to B makes a plan of sizes, each at most twice the one before. gate [REV]
+    --measured FILE judges what a run measured at a size and notes the answer on a commit; it exits
+    with 1 if a gate fails, and the next size is refused until all pass. status [REV] shows the
+    sizes; with --ranks N it fails unless that size may be taken.
+
+    The gates are bits, deviation, sync, bandwidth, recovery and loss. FILE has "ranks", "checks",
+    "mismatches", "deviation_max", "sync_p99_s", "bandwidth_used", "recovery_s" and "loss". What is
+    null or missing fails its gate, unless that is waived.
+
+    allreduce shows what each algorithm takes on stated links, by the alpha-beta model
+    (docs/scaling.md). All times are in seconds, all sizes in bytes.
+    """
+    verb, *rest = words or [""]
+    if verb not in _OF_VERB:
+        raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
+    given = {
+        "from": first, "to": last, "dry-run": dry_run or None, "ranks": ranks, "measured": measured,
+        "deviation": deviation, "sync-p99": sync_p99, "bandwidth-used": bandwidth_used,
+        "recovery": recovery, "loss-rise": loss_rise, "waive": waive or None, "bytes": size_bytes,
+        "latency": latency, "bandwidth": bandwidth, "adding": adding, "per-node": per_node,
+        "inside-latency": inside_latency, "inside-bandwidth": inside_bandwidth, "dims": dims or None,
+        "algorithm": algorithm or None, "preset": preset,
+    }  # fmt: skip
+    strange = [name for name, value in given.items() if value is not None]
+    strange = [name for name in strange if name not in _OF_VERB[verb].split()]
+    if strange:
+        raise CommandUsageError(f"--{strange[0]} does not go with {verb}")
+    if len(rest) > _REVISIONS.get(verb, 0):
+        raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
+    if verb == "allreduce":
+        inside = (inside_latency, inside_bandwidth)
+        fabric, size = make_fabric(
+            preset, ranks, size_bytes, (latency, bandwidth), inside, per_node, dims or ()
+        )
+        fabric = fabric if adding is None else replace(fabric, reduce_bytes_s=adding)
+        _predict(fabric, size, algorithm or (), as_json=as_json)
+    elif verb == "plan":
+        _plan(first, last, keep=not dry_run, as_json=as_json)
+    elif verb == "status":
+        _show(ranks, *rest, as_json=as_json)
+    else:
+        limits = {
+            "deviation_max": deviation, "sync_p99_s": sync_p99, "bandwidth_used": bandwidth_used,
+            "recovery_s": recovery, "loss_rise": loss_rise,
+        }  # fmt: skip
+        chosen = {name: value for name, value in limits.items() if value is not None}
+        _judge(measured, *rest, ranks=ranks, limits=chosen, waive=waive or (), as_json=as_json)
+
+
+def _predict(
+    fabric: Fabric, size_bytes: float, algorithms: Sequence[str], *, as_json: bool
+) -> None:
+    from mvc.cli.render.scale import prediction_fields, write_predictions
+    from mvc.scaling.allreduce import predict_all
+
+    found = predict_all(fabric, size_bytes, algorithms)
+    if as_json:
+        write_json(prediction_fields(fabric, size_bytes, found))
+    else:
+        write_predictions(stdout(), fabric, size_bytes, found)
+
+
+def _plan(first: int | None, last: int | None, *, keep: bool, as_json: bool) -> None:
+    if first is None or last is None:
+        raise CommandUsageError("a plan needs --from and --to")
+    steps = open_repo().plan_scale(first, last, keep=keep)
+    if as_json:
+        write_json({"steps": list(steps), "kept": keep})
+    else:
+        stdout().line(" -> ".join(f"{ranks:,}" for ranks in steps))
+
+
+def _show(ranks: int | None, revision: str = "HEAD", *, as_json: bool) -> None:
+    from mvc.cli.render.scale import status_fields, write_status
+
+    status = open_repo().scale_status(revision)
+    if ranks is not None:
+        status.check(ranks)
+    if as_json:
+        write_json(status_fields(status))
+    else:
+        write_status(stdout(), status)
+
+
+def _judge(
+    measured: str | None,
+    revision: str = "HEAD",
+    *,
+    ranks: int | None,
+    limits: Mapping[str, float],
+    waive: Sequence[str],
+    as_json: bool,
+) -> None:
+    from mvc.cli.render.scale import result_fields, write_result
+
+    if measured is None:
+        raise CommandUsageError("name what was measured: --measured FILE, or - for standard input")
+    values = _read_measured(measured)
+    result = open_repo().record_scale(values, revision, ranks=ranks, limits=limits, waive=waive)
+    if as_json:
+        write_json(result_fields(result))
+    else:
+        write_result(stdout(), result)
+    if not result.ok:
+        raise Exit(NEGATIVE)
+
+
+def _read_measured(name: str) -> Any:
+    """Return the JSON in a file, or on standard input for ``-``."""
+    try:
+        with translate_os_errors(f"read {name}"):
+            data = sys.stdin.buffer.read(_MAX_BYTES) if name == "-" else _read_file(name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"file {name!r} does not exist") from None
+    except IsADirectoryError:
+        raise UsageError(f"{name!r} is a folder, not a file of what was measured") from None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{name!r} is not JSON, as what was measured has to be") from None
+
+
+def _read_file(name: str) -> bytes:
+    with open(name, "rb") as file:
+        return file.read(_MAX_BYTES)

@@ -1,0 +1,142 @@
+"""scale: the sizes that a run is to grow through, and whether it may take the next one."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
+from mvc.scaling.limits import judge_scale, make_limits, parse_measured
+from mvc.scaling.results import RESULTS, ScaleResult, encode_result, plan_steps
+from mvc.workspace.context import holds_sweep_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+_PLAN = "scale.plan"
+_ENDS = re.compile(r"([1-9][0-9]{0,8}) ([1-9][0-9]{0,8})", re.ASCII)
+_NO_PLAN = '"mvc scale plan --from A --to B" makes one'
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleStatus:
+    """How far a run has grown.
+
+    Attributes:
+        steps: the sizes of the plan.
+        results: the latest result of each size that has one.
+        next_ranks: the first size that has not passed, or None if all have.
+    """
+
+    steps: tuple[int, ...]
+    results: Mapping[int, ScaleResult]
+    next_ranks: int | None
+
+    def check(self, ranks: int) -> None:
+        """Check that a run may take this size.
+
+        Raises:
+            UsageError: it is not in the plan.
+            ConflictError: a size before it has not passed all gates.
+        """
+        if ranks not in self.steps:
+            sizes = ", ".join(f"{one:,}" for one in self.steps)
+            raise UsageError(f"{ranks:,} ranks are not in the plan", hint=f"it has {sizes}")
+        if self.next_ranks is None or ranks <= self.next_ranks:
+            return
+        result = self.results.get(self.next_ranks)
+        if result is None:
+            raise ConflictError(
+                f"{ranks:,} ranks have to wait: nothing was judged on {self.next_ranks:,} yet",
+                hint=f'"mvc scale gate --ranks {self.next_ranks} --measured FILE" judges them',
+            )
+        failed = "; ".join(f"at {one.gate}: {one.text}" for one in result.failed)
+        raise ConflictError(
+            f"{ranks:,} ranks have to wait: {self.next_ranks:,} failed {failed}",
+            hint="mend it and measure again, or name the gate in `waive`",
+        )
+
+
+def plan_scale(context: Context, first: int, last: int, *, keep: bool) -> tuple[int, ...]:
+    """Return the sizes from the first to the last; see ``Repo.plan_scale``."""
+    steps = plan_steps(first, last)
+    if keep:
+        context.history.set_config(_PLAN, f"{first} {last}")
+    return steps
+
+
+def _read_plan(context: Context) -> tuple[int, ...]:
+    text = context.history.get_config(_PLAN)
+    if text is None:
+        raise NotFoundError("no plan to grow is kept here", hint=_NO_PLAN)
+    ends = _ENDS.fullmatch(text)
+    if ends is None or int(ends[1]) > int(ends[2]):
+        raise FormatError(
+            f"{_PLAN} is {text[:80]!r}, not the smallest and largest number of ranks", hint=_NO_PLAN
+        )
+    return plan_steps(int(ends[1]), int(ends[2]))
+
+
+def scale_status(context: Context, revision: str) -> ScaleStatus:
+    """Return how far the history of a revision has grown; see ``Repo.scale_status``."""
+    steps, commit = _read_plan(context), context.history.find_commit(revision)
+    if commit is None and revision != "HEAD":
+        context.history.resolve_commit(revision)  # says what is wrong with it
+    return _find_status(steps, () if commit is None else _list_results(context, commit))
+
+
+def _find_status(steps: tuple[int, ...], results: Sequence[ScaleResult]) -> ScaleStatus:
+    latest = {one.ranks: one for one in results}
+    open_steps = (one for one in steps if one not in latest or not latest[one].ok)
+    found = {ranks: latest[ranks] for ranks in steps if ranks in latest}
+    return ScaleStatus(steps, found, next(open_steps, None))
+
+
+def _list_results(context: Context, commit: GitId) -> list[ScaleResult]:
+    """Return the results in the history of a commit, oldest first; a rollback leaves some behind."""
+    history = context.history
+    found = [
+        one
+        for noted, results in context.notebook(RESULTS).read().items()
+        if history.has_object(noted) and history.is_ancestor(noted, commit)
+        for one in results
+    ]
+    return sorted(found, key=lambda one: (one.time_s, one.number))
+
+
+@holds_sweep_lock
+def record_scale(
+    context: Context,
+    measured: Mapping[str, float | None],
+    revision: str,
+    *,
+    ranks: int | None,
+    limits: Mapping[str, float],
+    waive: Collection[str],
+) -> ScaleResult:
+    """Judge what was measured and note it on a commit, durably; see ``Repo.record_scale``."""
+    values, allowed = parse_measured(measured, ranks), make_limits(limits)
+    steps, commit = _read_plan(context), context.history.resolve_commit(revision)
+    notes = context.notebook(RESULTS)
+    with context.history.lock():
+        status = _find_status(steps, _list_results(context, commit))
+        status.check(values.ranks)
+        before = [status.results[one] for one in steps if one < values.ranks]
+        loss_before = before[-1].loss if before else None
+        number = max((one.number for some in notes.read().values() for one in some), default=0) + 1
+        result = ScaleResult(
+            commit,
+            values.ranks,
+            judge_scale(values, allowed, loss_before, waive),
+            int(time.time()),
+            number,
+        )
+        paragraphs = [*notes.find_paragraphs(commit), encode_result(result)]
+        text = f"gates of {values.ranks} ranks {'passed' if result.ok else 'failed'}"
+        notes.write({commit: paragraphs}, message=text, stamp=context.stamp())
+    return result
