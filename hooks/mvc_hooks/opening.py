@@ -17,11 +17,12 @@ from mvc import UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.consistency.checking import Host, agree
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.ranks.repositories import catch_up, open_repository
-from mvc_hooks.recovery import Recovery
+from mvc_hooks.recovery import Recovery, go_back_before
 from mvc_hooks.resuming import Resuming
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc import Repo
+    from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.resuming import Resumed
@@ -58,10 +60,13 @@ class OpenRun:
     recovery: Recovery
     resumed: Resumed | None
     lock: BranchLock | None
+    consistency: Consistency | None
 
     def close(self) -> None:
         """Take all hooks off, and let go of writer, branch and log."""
         self.signals.stop()
+        if self.consistency is not None:
+            self.consistency.remove()
         self.run.remove()
         try:
             self.commits.close()
@@ -84,6 +89,7 @@ def open_run(
         MvcError: as ``Checkpointer`` says; nothing is left open.
     """
     ranks, talk, signals = Ranks(), Talk(), SignalWatch()
+    agree(ranks, settings.consistency)
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
@@ -115,13 +121,36 @@ def open_run(
         recovery = Recovery(
             repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, sends
         )
+        if settings.consistency is not None:
+            host = _make_host(repo, branch, ranks, log, queue, judge, recovery)
+            settings.consistency.attach(run.parts, host, run.counters.step)
+            undo.callback(settings.consistency.remove)
         commits.commit_first()
         if settings.signals:
             signals.start(queue.crew)
         undo.pop_all()
     return OpenRun(
-        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock
-    )
+        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock,
+        settings.consistency,
+    )  # fmt: skip
+
+
+def _make_host(
+    repo: Repo,
+    branch: str,
+    ranks: Ranks,
+    log: RunLog,
+    queue: CommitQueue,
+    judge: Judge,
+    recovery: Recovery,
+) -> Host:
+    """Return what the run lends to a check of its ranks."""
+
+    def find_commit() -> tuple[Repo, str] | None:
+        tip = ranks.share(queue.tips.get(branch))
+        return (repo, tip) if tip else None
+
+    return Host(ranks, log, find_commit, partial(go_back_before, recovery), judge.note_bad_state)
 
 
 def _current_branch(repo: Repo) -> str:

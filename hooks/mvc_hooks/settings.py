@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mvc import Identity, UsageError
+from mvc_hooks.consistency.checking import Consistency
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.ring import Ring
 
@@ -24,6 +25,7 @@ _OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
     ("identity", Identity, "an Identity", 'identity=mvc.Identity("Ada", "ada@example.org")'),
     ("warm_up", Callable, "a function", None),
     ("ring", Ring, "a Ring", "ring=Ring(every=100)"),
+    ("consistency", Consistency, "a Consistency", "consistency=Consistency(every=100)"),
 )
 
 
@@ -48,6 +50,7 @@ class Settings:
     branch: str | None
     identity: Identity | None
     warm_up: Callable[[], object] | None
+    consistency: Consistency | None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
