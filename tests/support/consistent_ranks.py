@@ -51,9 +51,11 @@ def run_cases(root, rank, size, cases):
     try:
         for number, case in enumerate(cases):
             heard.lines.clear()
-            case = {**case}
-            verb = VERBS[case.pop("verb", "alone")]
-            found.append({**verb(root / f"case-{number}", rank, size, **case), "lines": list(heard.lines)})
+            options = {**case}
+            verb = VERBS[options.pop("verb", "alone")]
+            found.append(
+                {**verb(root / f"case-{number}", rank, size, **options), "lines": list(heard.lines)}
+            )
     finally:
         distributed.destroy_process_group()
     return found
@@ -63,7 +65,7 @@ def run_cases(root, rank, size, cases):
 
 
 def build(kind, size):
-    torch.manual_seed(0)
+    torch.manual_seed(distributed.get_rank() if kind == "plain" else 0)
     layers = [nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2, bias=False)]
     if kind == "norm":
         layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2, bias=False)]
@@ -96,7 +98,9 @@ class Coupled(torch.optim.SGD):
     """Steps by a rate that depends on all gradients, and draws a number."""
 
     def step(self, closure=None):
-        norms = [to_local(one.grad).norm() for group in self.param_groups for one in group["params"]]
+        norms = [
+            to_local(one.grad).norm() for group in self.param_groups for one in group["params"]
+        ]
         for group in self.param_groups:
             group["lr"] = 0.01 / (1 + float(sum(norms)))
         return super().step(closure)
@@ -143,7 +147,9 @@ def digest(model, optimizer):
     for path, leaf in walk_leaves(state):
         if isinstance(leaf, torch.Tensor):
             hasher.update(repr(path).encode())
-            hasher.update(to_local(leaf.detach()).contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            hasher.update(
+                to_local(leaf.detach()).contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
     return hasher.hexdigest()
 
 
@@ -168,7 +174,9 @@ class Faults:
     def strike(self, when, step, model, optimizer):
         one = self._fault
         if one.get("when") == when and one["step"] == step and one["rank"] in (self._rank, "all"):
-            flip_in(model, optimizer, one["what"], one["name"], one.get("element", 0), one.get("bit", 0))
+            flip_in(
+                model, optimizer, one["what"], one["name"], one.get("element", 0), one.get("bit", 0)
+            )
             if not one.get("again"):
                 self._fault = {}
 
@@ -176,11 +184,17 @@ class Faults:
         """Have one rank get other sums than the rest, at the step of the fault."""
 
         def sum_up(state, bucket):
-            work = distributed.all_reduce(bucket.buffer().div_(distributed.get_world_size()), async_op=True)
+            work = distributed.all_reduce(
+                bucket.buffer().div_(distributed.get_world_size()), async_op=True
+            )
 
             def finish(future):
                 (result,) = future.value()
-                if self._fault.get("when") == "sum" and self._fault["rank"] == rank and self.step == self._fault["step"]:
+                if (
+                    self._fault.get("when") == "sum"
+                    and self._fault["rank"] == rank
+                    and self.step == self._fault["step"]
+                ):
                     flip(result, 0, 30)
                 return result
 
@@ -201,7 +215,7 @@ def train_step(model, optimizer, batch, faults, step, sums=True):
 
 
 def alone(
-    folder, rank, size, kind="ddp", optimizer="adamw", fault=None, total=TOTAL, by_hook=False, every=1,
+    folder, rank, size, *, kind="ddp", optimizer="adamw", fault=None, total=TOTAL, by_hook=False, every=1,
     share_bytes=1 << 24, extra=None, **options,
 ):  # fmt: skip
     """Train without a checkpointer."""
@@ -233,7 +247,7 @@ def alone(
 
 
 def kept(
-    folder, rank, size, kind="ddp", optimizer="adamw", fault=None, total=TOTAL, by_hook=False,
+    folder, rank, size, *, kind="ddp", optimizer="adamw", fault=None, total=TOTAL, by_hook=False,
     damage=False, every=1, **options,
 ):  # fmt: skip
     """Train with a checkpointer."""
@@ -247,7 +261,13 @@ def kept(
     error, back = None, []
     try:
         with Checkpointer(
-            folder, model=model, optimizer=stepper, every=2, consistency=check, signals=False, identity=ME
+            folder,
+            model=model,
+            optimizer=stepper,
+            every=2,
+            consistency=check,
+            signals=False,
+            identity=ME,
         ) as ckpt:
             for index in ckpt.steps(total):
                 batch = make_batch(kind, rank, size, ckpt.batch_index + 1)
@@ -268,12 +288,13 @@ def kept(
 
 
 def damage_packs(folder, rank):
-    """Flip a bit in the middle of every pack."""
+    """Flip bits all over every pack."""
     distributed.barrier()
     for path in sorted(folder.rglob("*.pack")) if not rank else ():
         if "objects" not in path.parts:
             data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 1
+            for at in range(64, len(data) - 64, 16):
+                data[at] ^= 1
             path.chmod(0o600)
             path.write_bytes(data)
     distributed.barrier()

@@ -116,11 +116,11 @@ def digest_words(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as_words(data: torch.Tensor) -> torch.Tensor:
-    """Return bytes as 64-bit words; the last one is filled up, and says how many bytes of it count."""
+    """Return bytes as 64-bit words: the last one is filled up, and their number comes after it."""
     size = len(data) // _WORD_BYTES * _WORD_BYTES
-    tail = torch.zeros(_WORD_BYTES, dtype=torch.uint8, device=data.device)
+    tail = torch.zeros(2 * _WORD_BYTES, dtype=torch.uint8, device=data.device)
     tail[: len(data) - size] = data[size:]
-    tail[-1] = len(data) - size
+    tail[_WORD_BYTES:].view(torch.int64).fill_(len(data))
     if data.data_ptr() % _WORD_BYTES or data.storage_offset() % _WORD_BYTES:
         data = data.clone()
     return torch.cat([data[:size].view(torch.int64), tail.view(torch.int64)])

@@ -62,7 +62,7 @@ class Inquiry:
             changed,
             frozenset(self.learned.shared),
             _join(one.list_before() for one in sights),
-            {key: one for sight in sights for key, (one, _) in sight.list_gradients().items()},
+            _join(one.list_gradients() for one in sights),
             _join(one.list_after() for one in sights),
             _join(step_again(one) for one in sights),
         )
@@ -80,7 +80,12 @@ class Inquiry:
         rows = {name: tuple(self.rows[group]) for name, group in groups.items()}
         keys = dict.fromkeys(key for one in testimonies for key in one.grads)
         gradients = [
-            Suspect(key[0], {rank: testimonies[rank].grads.get(key, b"") for rank in row}, key)
+            Suspect(
+                key[0],
+                {rank: testimonies[rank].grads.get(key, b"") for rank in row},
+                key,
+                is_gradient=True,
+            )
             for key in keys
             for row in rows[key[0]]
         ]
@@ -116,7 +121,7 @@ class Inquiry:
 
     def locate(self, trial: Trial, sights: Sequence[Sight]) -> tuple[Deviation, ...]:
         """Compare the first suspects element by element; every rank must call it."""
-        some = (*trial.state[:MOST], *trial.gradients[:MOST])
+        some = trial.list_origins()[:MOST]
         return tuple(self._locate(trial, one, sights) for one in some)
 
     def _locate(self, trial: Trial, suspect: Suspect, sights: Sequence[Sight]) -> Deviation:
@@ -126,7 +131,7 @@ class Inquiry:
         if suspect.key is None:
             here, offset = held.local(), 0
         else:
-            here, offset = _find_gradient(sights, suspect)
+            here, offset = _find_kept(sights, suspect)
         mine = here.cpu() if here is not None and self.ranks.rank in suspect.row else None
         found = self._compare_with(mine, source)
         told = self.ranks.exchange(None if found is None else _place(held, found, offset))
@@ -135,7 +140,7 @@ class Inquiry:
         differences = [one for _, one in others]
         odd = [rank for rank in suspect.row if suspect.digests[rank] != suspect.digests[source]]
         return Deviation(
-            suspect.name if suspect.key is None else f"gradient of {suspect.name}",
+            f"gradient of {suspect.name}" if suspect.is_gradient else suspect.name,
             tuple(odd) if right else suspect.row,
             source if right else None,
             index,
@@ -189,15 +194,16 @@ def _join(tables: Iterator[dict[Any, Any]]) -> dict[Any, Any]:
     return {key: value for table in tables for key, value in table.items()}
 
 
-def _find_gradient(sights: Sequence[Sight], suspect: Suspect) -> tuple[torch.Tensor | None, int]:
-    """Return what was kept of a gradient, and at which element it begins."""
-    assert suspect.key is not None
+def _find_kept(sights: Sequence[Sight], suspect: Suspect) -> tuple[torch.Tensor | None, int]:
+    """Return what was kept of a tensor or its gradient, and at which element of what is here it begins."""
     for sight in sights:
-        _, kept = sight.list_gradients().get(suspect.key, (b"", None))
         for held, piece in sight.pieces:
             here = held.local() if (held.name, piece.part) == suspect.key else None
-            if kept is not None and here is not None:
-                return kept, piece.range(here.numel())[0] if piece.parts > 1 else 0
+            for before in sight.before if here is not None else ():
+                kept = before.find(held, piece, of_gradient=suspect.is_gradient)
+                if kept is not None and here is not None:
+                    is_cut = piece.parts > 1 and kept.numel() != here.numel()
+                    return kept, piece.range(here.numel())[0] if is_cut else 0
     return None, 0
 
 

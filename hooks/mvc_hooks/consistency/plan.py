@@ -91,5 +91,5 @@ def _cut_group(units: Sequence[Unit], every: int, share_bytes: int) -> Iterable[
 def find_due(step: int, count: int, every: int) -> list[int]:
     """Return which of so many shares have their turn at a step; the last one at multiples of ``every``."""
     at = (step - 1) % every + 1  # 1 to every
-    first, last = (math.ceil(end * count / every) for end in (at - 1, at))
+    first, last = (end * count // every for end in (at - 1, at))
     return list(range(first, last))

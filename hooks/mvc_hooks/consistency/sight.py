@@ -58,11 +58,13 @@ class Before:
     slots: tuple[KeptSlot, ...]
     grads: Digests
 
-    def find(self, held: Held, piece: Slice) -> torch.Tensor | None:
-        """Return what a tensor was before the step, the slice that the share has of it."""
+    def find(self, held: Held, piece: Slice, *, of_gradient: bool = False) -> torch.Tensor | None:
+        """Return what a tensor or its gradient was before the step, the slice that the share has of it."""
         kept = next((one for one in self.slots if one.piece == piece), None)
         if kept is None or held.kind == "buffer":
             return None
+        if of_gradient:
+            return kept.grad
         found = kept.param if held.kind == "parameter" else kept.state.get(held.path[-1])
         if not isinstance(found, torch.Tensor):
             return None
@@ -148,11 +150,11 @@ class Sight:
             zip((key for key, _ in found), Digests(one for _, one in found).read(), strict=True)
         )
 
-    def list_gradients(self) -> dict[Key, tuple[bytes, torch.Tensor | None]]:
-        """Return digest and copy of the gradient of each parameter."""
+    def list_gradients(self) -> dict[Key, bytes]:
+        """Return the digest of the gradient of each parameter."""
         names = {piece: held for held, piece in self.pieces if held.kind == "parameter"}
         return {
-            (names[kept.piece].name, kept.piece.part): (digest, kept.grad)
+            (names[kept.piece].name, kept.piece.part): digest
             for one in self.before
             for kept, digest in zip(one.slots, one.grads.read(), strict=True)
             if kept.piece in names

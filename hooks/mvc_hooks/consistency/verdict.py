@@ -50,11 +50,15 @@ class Testimony:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A tensor, or with ``key`` a piece of a gradient, and its digest on each rank of a row."""
+    """A tensor, and its digest on each rank of a row.
+
+    With ``key`` it is a piece of it as it was before the step, or of its gradient.
+    """
 
     name: str
     digests: Mapping[int, bytes]
     key: Key | None = None
+    is_gradient: bool = False
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -102,6 +106,23 @@ class Trial:
     def has_moved(self) -> bool:
         """Whether something may have differed before the step that was checked."""
         return bool(self._list_moved())
+
+    def list_origins(self) -> list[Suspect]:
+        """Return what differs, that first from which the rest may have come."""
+        if not self.has_moved:
+            return [*self.gradients, *self.state]
+        early = [
+            Suspect(
+                key[0], {rank: self.testimonies[rank].before.get(key, b"") for rank in row}, key
+            )
+            for key in sorted(self._list_differing("before"))
+            for row in self.rows[key[0]]
+        ]
+        early = [one for one in early if len(set(one.digests.values())) > 1]
+        names = {one.name for one in early}
+        moved = self._list_moved()
+        rest = [one for one in self.state if one.name not in names]
+        return [*early, *sorted(rest, key=lambda one: one.name not in moved), *self.gradients]
 
     def _explain_memory(self, name: str) -> str:
         faulty = sorted(self.find_faulty())
