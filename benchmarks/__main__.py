@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
+from benchmarks.consistency.section import measure_consistency
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
@@ -64,6 +65,7 @@ SECTIONS = (
     "remotes",
     "hooks",
     "sharded",
+    "consistency",
 )
 
 
@@ -316,6 +318,12 @@ class Bench:
         """Commits of several processes beside torch's own checkpoints."""
         self.results["sharded"] = measure_sharded(
             self.runner, self.folder, is_quick=self.options.quick, say=self.say
+        )
+
+    def consistency(self) -> None:
+        """What it costs to compare the ranks of a run."""
+        self.results["consistency"] = measure_consistency(
+            self.runner, is_quick=self.options.quick, say=self.say
         )
 
     def clean(self) -> None:

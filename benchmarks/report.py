@@ -14,6 +14,7 @@ from benchmarks import (
     values,
 )
 from benchmarks.children import QUIET_SHARE
+from benchmarks.consistency import section as consistency
 from benchmarks.tables import MIB, Table, Target
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     yield from remotes.list_targets(results)
     yield from report_hooks.list_targets(results)
     yield from report_sharded.list_targets(results)
+    yield from consistency.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -141,6 +143,7 @@ def list_tables(results: Results) -> list[Table]:
         "remotes": remotes.remote_tables,
         "hooks": report_hooks.hook_tables,
         "sharded": report_sharded.sharded_tables,
+        "consistency": consistency.consistency_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

@@ -17,7 +17,8 @@ from mvc import UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.consistency.checking import Host, agree
+from mvc_hooks.consistency.checking import agree
+from mvc_hooks.consistency.watching import Host
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk

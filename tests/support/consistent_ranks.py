@@ -190,12 +190,10 @@ class Faults:
 
             def finish(future):
                 (result,) = future.value()
-                if (
-                    self._fault.get("when") == "sum"
-                    and self._fault["rank"] == rank
-                    and self.step == self._fault["step"]
-                ):
-                    flip(result, 0, 30)
+                one = self._fault
+                if (one.get("when"), one.get("rank"), one.get("step")) == ("sum", rank, self.step):
+                    flip(result, 0, one["bit"])
+                    self._fault = {}
                 return result
 
             return work.get_future().then(finish)
@@ -238,11 +236,12 @@ def alone(
             check.step()
     except MvcError as caught:
         error = f"{type(caught).__name__}: {caught.message}"
+    watching = check._watching
     check.remove()
     return {
         "reports": [tell(one) for one in check.reports], "end": digest(model, stepper), "error": error,
         "checks": check.checks, "mismatches": check.mismatches, "bytes": check.digested_bytes,
-        "own": sorted(check._learned.own), "shares": len(check._shares),
+        "own": sorted(watching._learned.own), "shares": len(watching._shares),
     }  # fmt: skip
 
 
@@ -287,6 +286,38 @@ def kept(
     }  # fmt: skip
 
 
+def twice(folder, rank, size, *, fault=None):
+    """Do a step twice, in which one rank computes something else the second time."""
+    model = build("norm", size)
+    stepper = make_optimizer(model, "adamw")
+    torch.manual_seed(rank)
+    check = Consistency().watch(model=model, optimizer=stepper)
+    calls = []
+
+    def step():
+        calls.append(1)
+        inputs, targets = make_batch("norm", rank, size, 1)
+        if fault and fault["rank"] == rank and len(calls) == 4:
+            flip(inputs, 3, 28)
+        functional.mse_loss(model(inputs), targets).backward()
+        stepper.step()
+        stepper.zero_grad()
+
+    step()
+    check.step()
+    step()
+    check.step()
+    check.redo(step)
+    check.remove()
+    return {
+        "reports": [tell(one) for one in check.reports], "error": None, "end": digest_parameters(model)
+    }  # fmt: skip
+
+
+def digest_parameters(model):
+    return [one.detach().sum().item() for one in model.parameters()]
+
+
 def damage_packs(folder, rank):
     """Flip bits all over every pack."""
     distributed.barrier()
@@ -300,4 +331,4 @@ def damage_packs(folder, rank):
     distributed.barrier()
 
 
-VERBS = {"alone": alone, "kept": kept}
+VERBS = {"alone": alone, "kept": kept, "twice": twice}

@@ -36,7 +36,8 @@ class Deviation:
 
     def __str__(self) -> str:
         who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
-        where = f"differs on {who}" if self.right is not None else f"differs between {who}"
+        is_odd = self.right is not None or len(self.ranks) == 1
+        where = f"differs {'on' if is_odd else 'between'} {who}"
         elements = f"{self.elements:,} element{'s' * (self.elements != 1)}"
         return (
             f"{self.tensor} {where} at {list(self.index)}: {elements}, "
@@ -108,9 +109,15 @@ class InconsistentError(MvcError):
     """The ranks do not hold the same, and the run was told to stop, or cannot be mended.
 
     Attributes:
-        report: what was found.
+        report: what was found, or None.
     """
 
     kind: ClassVar[str] = "inconsistent"
     exit_code: ClassVar[int] = 11
-    report: ConsistencyReport | None = None
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, report: ConsistencyReport | None = None
+    ) -> None:
+        """Say what was found."""
+        super().__init__(message, hint=hint)
+        self.report = report

@@ -107,6 +107,11 @@ class Trial:
         """Whether something may have differed before the step that was checked."""
         return bool(self._list_moved())
 
+    def list_names(self) -> tuple[str, ...]:
+        """Return the names of all that differs."""
+        gradients = (f"gradient of {one.name}" for one in self.gradients)
+        return tuple(dict.fromkeys([*(one.name for one in self.state), *gradients]))
+
     def list_origins(self) -> list[Suspect]:
         """Return what differs, that first from which the rest may have come."""
         if not self.has_moved:
