@@ -38,17 +38,27 @@ def measure(layers: int, width: int, tokens: int, steps: int) -> dict[str, objec
     model = DistributedDataParallel(_Decoder(layers, width))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     torch.manual_seed(distributed.get_rank())
+    clock: list[float] = []
+    optimizer.register_step_pre_hook(lambda *_: clock.append(-time.thread_time()))
     check = Consistency().watch(model=model, optimizer=optimizer)
+    optimizer.register_step_pre_hook(lambda *_: clock.append(time.thread_time()))
     took: list[float] = []
     checked: list[float] = []
+    cpu_took: list[float] = []
+    cpu_checked: list[float] = []
     for _ in range(steps + 2):
         words = torch.randint(0, _WORDS, (max(tokens // _LENGTH, 1), _LENGTH + 1))
-        began_s, before_s = time.perf_counter(), check.seconds
+        began_s, before_s, cpu_s = time.perf_counter(), check.seconds, time.thread_time()
+        clock.clear()
         found = model(words[:, :-1])
         nn.functional.cross_entropy(found.flatten(0, 1), words[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
+        clock.append(-time.thread_time())
         check.step()
+        clock.append(time.thread_time())
+        cpu_took.append(time.thread_time() - cpu_s)
+        cpu_checked.append(sum(clock))
         took.append(time.perf_counter() - began_s)
         checked.append(check.seconds - before_s)
     return {
@@ -56,6 +66,8 @@ def measure(layers: int, width: int, tokens: int, steps: int) -> dict[str, objec
         "start_s": checked[:2],
         "step_s": took[2:],
         "check_s": checked[2:],
+        "step_cpu_s": cpu_took[2:],
+        "check_cpu_s": cpu_checked[2:],
         "checks": check.checks,
         "mismatches": check.mismatches,
         "digested_bytes": check.digested_bytes,

@@ -34,9 +34,9 @@ def measure_consistency(
     return found
 
 
-def find_share(found: dict[str, Any]) -> float:
-    """Return the share of the steps' time that was spent on checks."""
-    return float(sum(found["check_s"]) / sum(found["step_s"]))
+def find_share(found: dict[str, Any], clock: str = "") -> float:
+    """Return the share of the steps' time, or with ``cpu_`` processor time, that went into checks."""
+    return float(sum(found[f"check_{clock}s"]) / sum(found[f"step_{clock}s"]))
 
 
 def list_targets(results: dict[str, Any]) -> Iterator[Target]:
@@ -50,11 +50,19 @@ def consistency_tables(results: dict[str, Any]) -> Iterator[Table]:
     """Yield the table."""
     found = results["consistency"]
     title = f"consistency, {found['parameters'] / 1e6:,.0f} M parameters on 2 processes, every=100"
-    head = ["step s", "check s", "share of all steps", "digested MB", "first two steps s"]
+    head = [
+        "step s",
+        "check s",
+        "share of all steps",
+        "of processor time",
+        "digested MB",
+        "first two steps s",
+    ]
     row = [
         f"{median(found['step_s']):.3f}",
         f"{median(found['check_s']):.4f}",
         f"{100 * find_share(found):.2f} %",
+        f"{100 * find_share(found, 'cpu_'):.2f} %",
         f"{found['digested_bytes'] / 1e6:,.0f}",
         f"{sum(found['start_s']):.2f}",
     ]

@@ -176,7 +176,8 @@ def two(run):
         "memory": fault("before"),
         "gradient": fault("before", "gradient"),
         "report": {"answers": ["report"], **fault("before")},
-        "trace": fault("before", "gradient", bit=0, element=0),
+        "trace": {"optimizer": "sgd", **fault("before", "gradient", bit=0, element=0)},
+        "sgd": {"optimizer": "sgd"},
         "coupled": {"optimizer": "coupled", **fault("after")},
         "often": {"stop_after": 1, **fault("after", again=True, rank=0)},
         "twice": {"stop_after": 0, **fault("after", rank=0)},
@@ -226,7 +227,7 @@ class TestTwoRanks:
         report = only_report(two["trace"])
         assert (report["cause"], report["answer"]) == ("transport", "report")
         assert report["tensors"] == ["gradient of model.0.weight"]
-        assert_same_end(two["trace"], two["healthy"])
+        assert_same_end(two["trace"], two["sgd"])
 
     def test_an_optimizer_that_couples_parameters(self, two):
         report = only_report(two["coupled"])
