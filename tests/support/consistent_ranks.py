@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mvc import Identity, MvcError, Repo
 from mvc_hooks import Checkpointer, Consistency
+from mvc_hooks.consistency.sight import Sight
 from mvc_hooks.parts.tree import to_local, walk_leaves
 
 ME = Identity("A Tester", "tester@example.org")
@@ -225,6 +226,8 @@ def alone(
     torch.manual_seed(rank)
     check = Consistency(every, share_bytes=share_bytes, **options)
     error = None
+    real, late = Sight.is_late, extra == "late"
+    Sight.is_late = property(lambda _: True) if late else real  # as on a device
     try:
         check.watch(model=model, optimizer=stepper)
         for step in range(1, total + 1):
@@ -236,6 +239,7 @@ def alone(
             check.step()
     except MvcError as caught:
         error = f"{type(caught).__name__}: {caught.message}"
+    Sight.is_late = real
     watching = check._watching
     check.remove()
     return {

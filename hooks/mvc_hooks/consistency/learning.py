@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 LOOKS = 2
 
@@ -30,12 +30,6 @@ class Learned:
     own: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
     _last: dict[str, bytes] = field(default_factory=dict)
-
-    def note_first(self, name: str, digests: Mapping[int, bytes], mine: bytes) -> None:
-        """Take a look at a tensor while learning; ``digests`` are those of the ranks that hold it."""
-        if len(set(digests.values())) > 1:
-            self.own.add(name)
-        self.note_same(name, mine)
 
     def note_same(self, name: str, mine: bytes) -> None:
         """Note that a tensor is the same on all ranks that hold it."""

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc import UnsupportedError
-from mvc_hooks.consistency.digest import fold
+from mvc_hooks.consistency.digest import Digests, fold
 from mvc_hooks.consistency.held import Holdings, list_held, list_optimizers
 from mvc_hooks.consistency.inquiry import Inquiry
 from mvc_hooks.consistency.learning import LOOKS, Learned
 from mvc_hooks.consistency.plan import Share, cut_shares, find_due
 from mvc_hooks.consistency.reports import ConsistencyReport, InconsistentError
 from mvc_hooks.consistency.sight import Before, Sight, keep_before, see
+from mvc_hooks.consistency.verdict import spell_ranks
 from mvc_hooks.divergence.history import Verdict
 
 if TYPE_CHECKING:
@@ -123,14 +124,22 @@ class Watching:
         """Keep what an optimizer is about to change of the shares that are due."""
         started_s = time.perf_counter()
         for number in self._find_due(self.next_step):
+            share = self._shares[number]
+            # Of a share of counters alone, as beside DTensors, there is no step to be done again.
+            units = {
+                one.unit
+                for one in self._holdings.tensors
+                if one.kind == "parameter" and one.group == share.group
+            }
             pieces = [
                 (slot, piece)
-                for piece in self._shares[number].slices
+                for piece in share.slices
                 for slot in [self._holdings.slots.get(piece.unit)]
-                if slot is not None and slot.optimizer is optimizer
+                if slot is not None and slot.optimizer is optimizer and piece.unit in units
             ]
             if pieces:
-                has_closure = len(args) > 1 or bool(kwargs)
+                given = (*args[1:], *kwargs.values())  # the optimizer itself comes first
+                has_closure = any(one is not None for one in given)
                 kept = keep_before(optimizer, pieces, has_closure=has_closure)
                 self._before.setdefault(number, {})[id(optimizer)] = kept
         self._findings.seconds += time.perf_counter() - started_s
@@ -206,27 +215,41 @@ class Watching:
         """Look at everything; what differs and is no parameter is a rank's own."""
         self._looks += 1
         self._agree_on(self._list_held())
-        ranks = self.host.ranks
-        testimonies = self._inquire().testify(())
-        self._findings.digested_bytes += sum(
-            size for _, size in testimonies[ranks.rank].live.values()
-        )
-        for held in self._holdings.tensors:
-            for row in self._rows[held.group]:
-                found = {rank: testimonies[rank].live[held.name][0] for rank in row}
-                if held.kind == "parameter" and len(set(found.values())) > 1:
-                    raise UnsupportedError(
-                        f"{held.name} differs between ranks {', '.join(map(str, row))} before anything was "
-                        "compared",
-                        hint=_MODELS,
-                    )
-                if held.kind != "parameter" and ranks.rank in row:
-                    self._learned.note_first(held.name, found, found[ranks.rank])
+        ranks, tensors = self.host.ranks, self._holdings.tensors
+        seen = Digests(one.local() for one in tensors)
+        self._findings.digested_bytes += seen.digested_bytes
+        mine = dict(zip((one.name for one in tensors), seen.read(), strict=True))
+        members: dict[tuple[str, str], list[Held]] = {}
+        for one in tensors:
+            members.setdefault((one.kind, one.group), []).append(one)
+        for (kind, group), some in members.items():
+            told = ranks.exchange_bytes(fold(mine[one.name] for one in some))
+            rows = self._rows[group]
+            if all(len({told[rank] for rank in row}) == 1 for row in rows):
+                for one in some if kind != "parameter" else ():
+                    self._learned.note_same(one.name, mine[one.name])
+                continue
+            tables = ranks.exchange([mine[one.name] for one in some])
+            for at, one in enumerate(some):
+                for row in rows:
+                    self._learn_row(one, {rank: tables[rank][at] for rank in row})
         self._learned.own = set().union(*ranks.exchange(self._learned.own))
         self._learned.shared -= self._learned.own
         self._agree_on(self._list_held())
         if self._looks == LOOKS:
             self._tell_start()
+
+    def _learn_row(self, held: Held, digests: Mapping[int, bytes]) -> None:
+        is_same = len(set(digests.values())) == 1
+        if held.kind == "parameter" and not is_same:
+            raise UnsupportedError(
+                f"{held.name} differs between {spell_ranks(sorted(digests))} before anything was compared",
+                hint=_MODELS,
+            )
+        if not is_same:
+            self._learned.own.add(held.name)
+        elif self.host.ranks.rank in digests:
+            self._learned.note_same(held.name, digests[self.host.ranks.rank])
 
     def _tell_start(self) -> None:
         held = self._holdings.tensors
@@ -240,9 +263,7 @@ class Watching:
     def _agree_on(self, holdings: Holdings) -> None:
         """Compare these from now on, as far as all ranks have them; every rank must call it."""
         ranks = self.host.ranks
-        told = ranks.exchange(holdings.describe())
-        common = set(told[0]).intersection(*told[1:])
-        missing = {name for one in told for name, *rest in one if (name, *rest) not in common}
+        missing = self._find_missing(holdings)
         if missing:
             self._left_out |= missing
             some = ", ".join(sorted(missing)[:_MOST])
@@ -260,6 +281,15 @@ class Watching:
                 rows.setdefault(group, set()).add(row)
         self._rows = {group: sorted(found) for group, found in rows.items()}
         self._good.clear()
+
+    def _find_missing(self, holdings: Holdings) -> set[str]:
+        """Return the names of what not all ranks have in one form."""
+        ranks = self.host.ranks
+        if len(set(ranks.exchange_bytes(_digest_form(holdings)))) == 1:
+            return set()
+        told = ranks.exchange(holdings.describe())
+        common = set(told[0]).intersection(*told[1:])
+        return {name for one in told for name, *rest in one if (name, *rest) not in common}
 
     def _inquire(self) -> Inquiry:
         return Inquiry(self.host.ranks, self._holdings, self._rows, self._learned)

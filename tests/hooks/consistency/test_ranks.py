@@ -176,8 +176,10 @@ def two(run):
         "memory": fault("before"),
         "gradient": fault("before", "gradient"),
         "report": {"answers": ["report"], **fault("before")},
-        "trace": {"optimizer": "sgd", **fault("before", "gradient", bit=0, element=0)},
+        "trace": {"optimizer": "sgd", **fault("before", "gradient", bit=0)},
         "sgd": {"optimizer": "sgd"},
+        "late": {"extra": "late", **fault("after")},
+        "late gradient": {"extra": "late", **fault("before", "gradient")},
         "coupled": {"optimizer": "coupled", **fault("after")},
         "often": {"stop_after": 1, **fault("after", again=True, rank=0)},
         "twice": {"stop_after": 0, **fault("after", rank=0)},
@@ -228,6 +230,14 @@ class TestTwoRanks:
         assert (report["cause"], report["answer"]) == ("transport", "report")
         assert report["tensors"] == ["gradient of model.0.weight"]
         assert_same_end(two["trace"], two["sgd"])
+
+    def test_on_a_device_it_is_found_one_step_later(self, two):
+        report = only_report(two["late"])
+        assert (report["step"], report["ranks"], report["answer"]) == (5, [1], "resync")
+        assert (report["cause"], report["index"]) == ("compute", [0, 3])
+        assert len({one["end"] for one in two["late"]}) == 1
+        report = only_report(two["late gradient"])
+        assert (report["cause"], report["bits"], report["answer"]) == ("transport", 1, "stop")
 
     def test_an_optimizer_that_couples_parameters(self, two):
         report = only_report(two["coupled"])
