@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
+from benchmarks.consistency.section import measure_consistency
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
@@ -66,6 +67,7 @@ SECTIONS = (
     "hooks",
     "sharded",
     "scale",
+    "consistency",
 )
 
 
@@ -324,6 +326,12 @@ class Bench:
         """Up to 10,240 ranks, simulated with parts measured here; 2 to 8 beside real runs."""
         self.results["scale"] = measure_scale(
             self.runner, self.folder, is_quick=self.options.quick, say=self.say
+        )
+
+    def consistency(self) -> None:
+        """What it costs to compare the ranks of a run."""
+        self.results["consistency"] = measure_consistency(
+            self.runner, is_quick=self.options.quick, say=self.say
         )
 
     def clean(self) -> None:

@@ -15,6 +15,7 @@ from benchmarks import (
     values,
 )
 from benchmarks.children import QUIET_SHARE
+from benchmarks.consistency import section as consistency
 from benchmarks.tables import MIB, Table, Target
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     yield from report_hooks.list_targets(results)
     yield from report_sharded.list_targets(results)
     yield from report_scale.list_targets(results)
+    yield from consistency.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -144,6 +146,7 @@ def list_tables(results: Results) -> list[Table]:
         "hooks": report_hooks.hook_tables,
         "sharded": report_sharded.sharded_tables,
         "scale": report_scale.scale_tables,
+        "consistency": consistency.consistency_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

@@ -300,8 +300,9 @@ def test_every_promised_name_is_seen_by_type_checkers():
 @pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
-        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
-        "InexactRestoreError", "ModuleDifference", "ModuleReport", "Monitor", "NotFinite", "OutputReport",
+        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport",
+        "Deviation", "DivergedError", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
+        "ModuleReport", "Monitor", "NotFinite", "OutputReport",
         "Reading", "ReplayReport", "Ring", "RollbackReport",
         "Spike", "StepRun", "Thresholds", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "compare_modules", "compare_outputs", "default_detectors", "load_weights", "lr_scale", "read_environment", "replay_steps", "restore",

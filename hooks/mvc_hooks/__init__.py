@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mvc_hooks.behaviour.modules import ModuleDifference, ModuleReport
     from mvc_hooks.behaviour.outputs import OutputReport
     from mvc_hooks.checkpointer import Checkpointer
+    from mvc_hooks.consistency.checking import Consistency
+    from mvc_hooks.consistency.reports import ConsistencyReport, Deviation, InconsistentError
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
@@ -45,8 +47,12 @@ __all__ = [
     "Checkpointer",
     "CommitFailedError",
     "CommitReport",
+    "Consistency",
+    "ConsistencyReport",
+    "Deviation",
     "DivergedError",
     "History",
+    "InconsistentError",
     "InexactRestoreError",
     "ModuleDifference",
     "ModuleReport",
@@ -88,6 +94,8 @@ _find_name = lazy_names(
         "mvc_hooks.behaviour.modules": "ModuleDifference ModuleReport",
         "mvc_hooks.behaviour.outputs": "OutputReport",
         "mvc_hooks.checkpointer": "Checkpointer",
+        "mvc_hooks.consistency.checking": "Consistency",
+        "mvc_hooks.consistency.reports": "ConsistencyReport Deviation InconsistentError",
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mvc import Identity
+    from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.monitor.monitor import Monitor
@@ -63,6 +64,7 @@ class Checkpointer(StepRun):
         repo: the repository.
         branch: the branch that this run writes.
         rollbacks: a report for every rollback, oldest first.
+        consistency: compares the ranks, if it was passed.
         environment_changes: what changed in the environment since the commit that the run
             resumed from: (item, then, now).
         resumed_from: id of that commit, or None.
@@ -89,6 +91,7 @@ class Checkpointer(StepRun):
         ring: Ring | None = None,
         keep_diverged: bool = True,
         signals: bool = True,
+        consistency: Consistency | None = None,
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
         monitor: Monitor | None = None,
@@ -123,6 +126,7 @@ class Checkpointer(StepRun):
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.
+            consistency: compares what several ranks hold alike while they train, or None.
             identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
                 batch. It is called before a resume, twice, and the resume restores everything that
@@ -163,6 +167,7 @@ class Checkpointer(StepRun):
             identity=identity,
             warm_up=warm_up,
             monitor=monitor,
+            consistency=consistency,
         )
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)
@@ -173,6 +178,7 @@ class Checkpointer(StepRun):
         self._run, self._judge, self._log = opened.run, opened.judge, opened.log
         self._ranks, self._talk, self._signals = opened.ranks, opened.talk, opened.signals
         self._commits, self._recovery = opened.commits, opened.recovery
+        self.consistency = consistency
         resumed = opened.resumed
         self.rollbacks: list[RollbackReport] = []
         self.resumed_from = None if resumed is None else resumed.commit
@@ -270,6 +276,7 @@ class Checkpointer(StepRun):
         Raises:
             CommitFailedError: an earlier commit failed, and ``on_failure`` is "raise".
             DivergedError: the ladder says to stop, or there is nothing to go back to.
+            InconsistentError: ranks do not hold the same, and ``consistency`` answers with a stop.
         """
         self._check_open()
         started_s = time.perf_counter()
@@ -287,6 +294,9 @@ class Checkpointer(StepRun):
         self._commits.pump()
         self._has_diverged = action is not None  # until there is an answer
         report = None if action is None else self._recovery.answer(action, started_s)
+        if report is None and self.consistency is not None:
+            self._has_diverged = True  # until the ranks are known to be the same
+            report = self.consistency.look(self.step_count)
         self._has_diverged = False
         if report is None:
             self._record_step(metrics)

@@ -17,13 +17,15 @@ from mvc import UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.consistency.checking import agree
+from mvc_hooks.consistency.watching import Host
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.ranks.repositories import catch_up, open_repository
-from mvc_hooks.recovery import Recovery
+from mvc_hooks.recovery import Recovery, go_back_before
 from mvc_hooks.resuming import Resuming
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc import Repo
+    from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.monitor.monitor import Monitor
@@ -61,11 +64,14 @@ class OpenRun:
     recovery: Recovery
     resumed: Resumed | None
     lock: BranchLock | None
+    consistency: Consistency | None
     monitor: Monitor | None
 
     def close(self) -> None:
         """Take all hooks off, and let go of writer, branch, log and monitor."""
         self.signals.stop()
+        if self.consistency is not None:
+            self.consistency.remove()
         self.run.remove()
         try:
             self.commits.close()
@@ -90,6 +96,7 @@ def open_run(
         MvcError: as ``Checkpointer`` says; nothing is left open.
     """
     ranks, talk, signals, monitor = Ranks(), Talk(), SignalWatch(), settings.monitor
+    agree(ranks, settings.consistency)
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
@@ -126,7 +133,12 @@ def open_run(
         recovery = Recovery(
             repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, sends
         )
+        if settings.consistency is not None:
+            host = _make_host(repo, branch, ranks, log, queue, judge, recovery)
+            settings.consistency.attach(run.parts, host, run.counters.step)
+            undo.callback(settings.consistency.remove)
         if monitor is not None:
+            monitor.consistency = settings.consistency or monitor.consistency
             ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
             monitor.attach(ranks, ddps, [leaf for _, leaf in walk_leaves(objects)])
         commits.commit_first()
@@ -134,8 +146,27 @@ def open_run(
             signals.start(queue.crew)
         undo.pop_all()
     return OpenRun(
-        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock, monitor
+        repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock,
+        settings.consistency, monitor,
     )  # fmt: skip
+
+
+def _make_host(
+    repo: Repo,
+    branch: str,
+    ranks: Ranks,
+    log: RunLog,
+    queue: CommitQueue,
+    judge: Judge,
+    recovery: Recovery,
+) -> Host:
+    """Return what the run lends to a check of its ranks."""
+
+    def find_commit() -> tuple[Repo, str] | None:
+        tip = ranks.share(queue.tips.get(branch))
+        return (repo, tip) if tip else None
+
+    return Host(ranks, log, find_commit, partial(go_back_before, recovery), judge.note_bad_state)
 
 
 def _current_branch(repo: Repo) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mvc import MvcError, NotFoundError, ReleasedError, StorageError
 from mvc_hooks.attempts import LOST, restore_first
 from mvc_hooks.divergence.history import SPIKE, TREND
+from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.parts.restoring import MisfitError
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.attempts import Failure
     from mvc_hooks.commits.coordinator import Commits
-    from mvc_hooks.divergence.ladder import Action, Rollback
+    from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.notes import Talk
@@ -306,6 +307,12 @@ class Recovery:
         )  # fmt: skip
         self.repo.create_branch(name, tip)
         return name
+
+
+def go_back_before(recovery: Recovery, step: int, reason: str) -> RollbackReport:
+    """Go back to the newest state of a step or before; no batches are skipped."""
+    request = RollbackRequest(Rollback("last", 0, (0, 0)), 0, step, reason)
+    return recovery.roll_back(request, time.perf_counter())
 
 
 def _find_limit(request: RollbackRequest) -> int:

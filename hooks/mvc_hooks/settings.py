@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mvc import Identity, UsageError
+from mvc_hooks.consistency.checking import Consistency
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.monitor.monitor import Monitor
 from mvc_hooks.snapshot.ring import Ring
@@ -26,6 +27,7 @@ _OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
     ("warm_up", Callable, "a function", None),
     ("ring", Ring, "a Ring", "ring=Ring(every=100)"),
     ("monitor", Monitor, "a Monitor", "monitor=Monitor(port=9400)"),
+    ("consistency", Consistency, "a Consistency", "consistency=Consistency(every=100)"),
 )
 
 
@@ -51,6 +53,7 @@ class Settings:
     identity: Identity | None
     warm_up: Callable[[], object] | None
     monitor: Monitor | None
+    consistency: Consistency | None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):

@@ -1,0 +1,123 @@
+"""What a check reports, and the error that ends a run whose ranks cannot be made the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from mvc import MvcError
+
+Cause = Literal["storage", "transport", "compute", "unknown"]
+Answer = Literal["report", "resync", "rollback", "stop"]
+_MOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One tensor that is not the same on ranks that hold the same part of it.
+
+    Attributes:
+        tensor: its name in the state of the run; ``gradient of ...`` is what the optimizer was given.
+        ranks: the ranks that deviate; all that hold it if it is not known which of them are right.
+        right: a rank that has the right bits, or None if that is not known.
+        index: the first element that differs, in the whole tensor.
+        max_delta: the largest difference of two elements; infinite if one of them is not finite.
+        bits: how many bits differ.
+        elements: how many elements differ.
+    """
+
+    tensor: str
+    ranks: tuple[int, ...]
+    right: int | None
+    index: tuple[int, ...]
+    max_delta: float
+    bits: int
+    elements: int
+
+    def __str__(self) -> str:
+        who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        is_odd = self.right is not None or len(self.ranks) == 1
+        where = f"differs {'on' if is_odd else 'between'} {who}"
+        elements = f"{self.elements:,} element{'s' * (self.elements != 1)}"
+        return (
+            f"{self.tensor} {where} at {list(self.index)}: {elements}, "
+            f"{self.bits:,} bit{'s' * (self.bits != 1)}, max |Δ| {self.max_delta:.3g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyReport:
+    """A check that found ranks to differ; its text is one line.
+
+    Attributes:
+        step: training step that was checked.
+        cause: ``storage``, ``transport`` or ``compute``; ``unknown`` if nothing speaks for one of them.
+        reason: what speaks for that.
+        answer: what was done: ``report``, ``resync``, ``rollback`` or ``stop``.
+        deviations: the tensors, the first ones in full; never empty.
+        tensors: names of all tensors that differ.
+        tolerance: up to which difference a deviation counts as small.
+    """
+
+    step: int
+    cause: Cause
+    reason: str
+    answer: Answer
+    deviations: tuple[Deviation, ...]
+    tensors: tuple[str, ...]
+    tolerance: float
+
+    @property
+    def tensor(self) -> str:
+        """The first tensor that differs."""
+        return self.deviations[0].tensor
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that deviate, in any tensor."""
+        return tuple(sorted({rank for one in self.deviations for rank in one.ranks}))
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Where the first tensor differs first."""
+        return self.deviations[0].index
+
+    @property
+    def bits(self) -> int:
+        """How many bits of the first tensor differ."""
+        return self.deviations[0].bits
+
+    @property
+    def max_delta(self) -> float:
+        """The largest difference of two elements."""
+        return max(one.max_delta for one in self.deviations)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether no element differs by more than the tolerance."""
+        return self.max_delta <= self.tolerance
+
+    def __str__(self) -> str:
+        shown = "; ".join(map(str, self.deviations[:_MOST]))
+        rest = len(self.tensors) - min(len(self.deviations), _MOST)
+        more = f"; and {rest} more" if rest > 0 else ""
+        size = "within" if self.is_small else "above"
+        return f"{shown}{more} ({size} {self.tolerance:g}); {self.cause}: {self.reason}"
+
+
+class InconsistentError(MvcError):
+    """The ranks do not hold the same, and the run was told to stop, or cannot be mended.
+
+    Attributes:
+        report: what was found, or None.
+    """
+
+    kind: ClassVar[str] = "inconsistent"
+    exit_code: ClassVar[int] = 11
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, report: ConsistencyReport | None = None
+    ) -> None:
+        """Say what was found."""
+        super().__init__(message, hint=hint)
+        self.report = report
