@@ -87,7 +87,10 @@ def open_run(
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
-        judge = Judge(detectors, ladder, settings.healthy_after, has_scaler=run.has_scaler)
+        judge = Judge(
+            detectors, ladder, settings.healthy_after,
+            has_scaler=any(ranks.exchange(run.has_scaler)), scale=run.first_scale,
+        )  # fmt: skip
         repo, sends = open_repository(path, ranks)
         repo.identity = settings.identity
         ranks.on_first(repo.check_identity)
