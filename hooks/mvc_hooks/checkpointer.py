@@ -218,6 +218,7 @@ class Checkpointer(StepRun):
         self._check_open()
         if type(total) is not int or total < 0:
             raise UsageError(f"{total!r} is not a number of steps")
+        total = self._run.compression.extend(total)
         while self.step_count < total:
             calls = self._calls
             yield self.step_count

@@ -17,6 +17,7 @@ from mvc import UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.compression.run import check_settings
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
@@ -87,9 +88,12 @@ def open_run(
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
+        scalers, compressions = zip(
+            *ranks.exchange((run.has_scaler, run.compression.settings)), strict=True
+        )
+        check_settings(compressions)
         judge = Judge(
-            detectors, ladder, settings.healthy_after,
-            has_scaler=any(ranks.exchange(run.has_scaler)), scale=run.first_scale,
+            detectors, ladder, settings.healthy_after, has_scaler=any(scalers), scale=run.first_scale
         )  # fmt: skip
         repo, sends = open_repository(path, ranks)
         repo.identity = settings.identity
@@ -102,7 +106,9 @@ def open_run(
         undo.callback(log.close)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
         ranks.on_first(lambda: catch_up(repo, branch))
+        told = run.take_longer()  # before a resume: its schedules were stretched, too
         resumed = Resuming(repo, branch, run, judge, ranks, log, settings, sends).resume()
+        log.doubt(dict.fromkeys([*told, *run.take_longer()]))
         # A writer that is left behind would hold the branch.
         queue = undo.enter_context(
             contextlib.closing(_make_queue(repo, settings, ranks, lock, log, sends=sends))

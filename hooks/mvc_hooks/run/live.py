@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
+from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
@@ -154,6 +155,7 @@ class LiveRun:
         self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
+        self.compression = CompressedRun(entries)
         loaders = [
             (entry.path, entry.part) for entry in entries if isinstance(entry.part, DataPart)
         ]
@@ -338,6 +340,10 @@ class LiveRun:
                         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                             found[to_local(tensor).untyped_storage().data_ptr()] = tensor
         return found
+
+    def take_longer(self) -> list[str]:
+        """Take 10 % more steps, if compression is to be made up for; return in words what is done."""
+        return list(self.compression.take_longer(self._schedulers))
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates, and the values that schedulers compute them from."""
