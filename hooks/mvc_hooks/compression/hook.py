@@ -23,7 +23,7 @@ from mvc_hooks.compression.memory import Memory, Piece
 from mvc_hooks.compression.stretch import stretch
 from mvc_hooks.parts.module import name_parameters
 from mvc_hooks.parts.part import Part
-from mvc_hooks.parts.tree import Difference, compare_arrays, find_at
+from mvc_hooks.parts.tree import Difference, compare_arrays, find_at, outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -231,11 +231,11 @@ class Compression(Part):
 def compare_memory(wanted: Mapping[str, Any], stored: Any, path: Steps) -> Iterator[Difference]:
     """Yield what is stored of parameters that are not there, or have another form."""
     found = stored if isinstance(stored, dict) else {}
-    for name, outline in found.items():
+    for name in found:
         if name not in wanted:
             yield Difference((*path, name), None, "an error")
         else:
-            yield from compare_arrays(wanted[name], outline, (*path, name))
+            yield from compare_arrays(outline(wanted[name]), found[name], (*path, name))
 
 
 def _ask(ddp: Any) -> Any:

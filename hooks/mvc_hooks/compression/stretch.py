@@ -43,8 +43,12 @@ def _stretch_one(scheduler: Any, horizon: str) -> None:
     before = _rates(scheduler)
     old = getattr(scheduler, horizon)
     setattr(scheduler, horizon, extend(old))
-    for phase in getattr(scheduler, "_schedule_phases", ()):
-        phase["end_step"] = (phase["end_step"] + 1) * extend(old) / old - 1
+    phases = getattr(scheduler, "_schedule_phases", ())
+    for number, phase in enumerate(
+        phases
+    ):  # they end 1 step before a share of all, the middle one 2
+        early = 2 if 0 < number < len(phases) - 1 else 1
+        phase["end_step"] = (phase["end_step"] + early) * extend(old) / old - early
     for group, was, rate in zip(
         scheduler.optimizer.param_groups, before, _rates(scheduler), strict=False
     ):
