@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("compressed_training.py")
 SMALL, LARGE, TOTAL = 0.004, 25, 12
 KILLED = [
@@ -37,7 +38,7 @@ def _launch(folder, runs, size):
     return [(one.communicate(timeout=300)[1].decode(), one.returncode) for one in ranks]
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[2, 4])
 def lab(request, tmp_path_factory):
     folder, size = tmp_path_factory.mktemp("compressed"), request.param
     for text, code in _launch(folder, KILLED, size):

@@ -247,3 +247,42 @@ def test_a_killed_run_goes_on_with_scale_counts_and_history(tmp_path):
     assert [scale for _, scale in whole[0].scales] == [512, 1024, 512, 256, 128][
         : len(whole[0].scales)
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_real_scalers_never_alarm(seed):
+    """PyTorch's own scaler, with gradients that are fp16: searches, growth, and outliers that overflow."""
+    generator = torch.Generator().manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    first, interval = 2.0 ** rng.choice([4, 16, 30]), int(rng.choice([20, 100, 500]))
+    level, tail = 2.0 ** rng.uniform(-8, 12), rng.uniform(0.5, 2.5)
+    param = torch.nn.Parameter(torch.zeros(8))
+    optimizer = torch.optim.SGD([param], lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=float(first), growth_interval=interval)
+    scales = []
+    for _ in range(1500):
+        optimizer.zero_grad()
+        size = level * torch.exp2(tail * torch.randn(8, generator=generator)).clamp(max=2.0**3)
+        scaler.scale((param * size).sum()).backward()
+        param.grad = param.grad.half().float()  # as a backward pass in fp16 leaves it
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert np.any(np.diff(scales) < 0) or first == 2.0**4
+    assert _first_alarm(scales, first) is None
+
+
+def test_a_real_scaler_that_collapses_alarms():
+    param = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([param], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=10)
+    scales = []
+    for step in range(80):
+        optimizer.zero_grad()
+        scaler.scale(param.sum() * (math.nan if step >= 40 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    verdict = _first_alarm(scales)
+    assert (verdict.onset_step, scales[verdict.step - 1]) == (42, 0.5)
