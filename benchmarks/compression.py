@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.compression import Compression
 
-RANKS, STEPS, BATCH, CONTEXT, WIDTH, LAYERS = 2, 200, 8, 32, 64, 1
+RANKS, STEPS, BATCH, CONTEXT, WIDTH, LAYERS = 2, 100, 8, 32, 64, 1
 _STRONG = ("PowerSgd(1)", "SignSgd")  # of these also with 10 % more steps
 _EVALUATED, _TEXT_BYTES, _RATE = 24, 4 << 20, 3e-3
 

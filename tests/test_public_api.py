@@ -294,7 +294,7 @@ def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
         "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
         "InexactRestoreError", "ModuleDifference", "ModuleReport", "NotFinite", "OutputReport",
-        "Reading", "ReplayReport", "Ring", "RollbackReport",
+        "Reading", "ReplayReport", "Ring", "RollbackReport", "ScaleCollapse",
         "Spike", "StepRun", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "compare_modules", "compare_outputs", "default_detectors", "load_weights", "lr_scale", "read_environment", "replay_steps", "restore",
         "rollback", "skip_step", "stop",

@@ -23,7 +23,7 @@ from mvc_hooks.compression.memory import Memory, Piece
 from mvc_hooks.compression.stretch import stretch
 from mvc_hooks.parts.module import name_parameters
 from mvc_hooks.parts.part import Part
-from mvc_hooks.parts.tree import Difference, compare_arrays, find_at, outline
+from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +202,7 @@ class Compression(Part):
             "errors": self._errors.by_name(),
         }
 
-    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:  # noqa: ARG002  it may lack memory
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare settings, and the names and shapes of what is stored with the model's."""
         theirs = find_at(stored, ("settings",))
         if not isinstance(theirs, dict):
@@ -211,6 +211,8 @@ class Compression(Part):
         for name, value in self.settings.items():
             if theirs.get(name) != value:
                 yield Difference((*path, name), str(value), str(theirs.get(name)))
+        if theirs == self.settings:
+            yield from compare_keys(live, stored, path)
         yield from self._compare_memory(stored, path)
 
     def _compare_memory(self, stored: Any, path: Steps) -> Iterator[Difference]:

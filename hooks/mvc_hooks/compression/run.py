@@ -31,7 +31,9 @@ class CompressedRun:
                     hint=f"call {path[-1]}.attach(ddp) before the checkpointer",
                 )
         self._hooks = list(hooks.values())
-        self.settings = {str(path[-1]): one.settings for path, one in hooks.items()}
+        self.settings = {
+            str(path[-1]): one.settings | {"extend": one.extend} for path, one in hooks.items()
+        }
 
     def take_longer(self, schedulers: Sequence[object]) -> Iterator[str]:
         """As for ``Compression``."""
