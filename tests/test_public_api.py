@@ -215,7 +215,7 @@ RESULTS = {
     "runs.records.RunRollback": "step to_step time_s to_commit diverged_branch skipped_batches "
     "seconds reason",
     "runs.records.RunView": "branch alive stopped pid host started_s updated_s step total every "
-    "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
+    "steps_per_s loss grad_norm lr scale overflows losses scales queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
     "operations.merge_recipe.RecipeResult": "path method tensors merged size_bytes seed notes",
     "operations.preview_merge.MergePreview": "sides base outcomes conflicts tensors notes kind files",
