@@ -223,7 +223,7 @@ RESULTS = {
     "runs.records.RunRollback": "step to_step time_s to_commit diverged_branch skipped_batches "
     "seconds reason",
     "runs.records.RunView": "branch alive stopped pid host started_s updated_s step total every "
-    "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
+    "steps_per_s loss grad_norm lr scale overflows losses scales queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
     "operations.merge_recipe.RecipeResult": "path method tensors merged size_bytes seed notes",
     "operations.preview_merge.MergePreview": "sides base outcomes conflicts tensors notes kind files",
@@ -303,7 +303,7 @@ def test_names_of_mvc_hooks():
         "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport",
         "Deviation", "DivergedError", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
         "ModuleReport", "Monitor", "NotFinite", "OutputReport",
-        "Reading", "ReplayReport", "Ring", "RollbackReport",
+        "Reading", "ReplayReport", "Ring", "RollbackReport", "ScaleCollapse",
         "Spike", "StepRun", "Thresholds", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "compare_modules", "compare_outputs", "default_detectors", "load_weights", "lr_scale", "read_environment", "replay_steps", "restore",
         "rollback", "skip_step", "stop",

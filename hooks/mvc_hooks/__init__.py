@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
+    from mvc_hooks.divergence.scale import ScaleCollapse
     from mvc_hooks.divergence.spike import Spike
     from mvc_hooks.divergence.trend import Trend
     from mvc_hooks.divergence.watch import as_detector, default_detectors
@@ -63,6 +64,7 @@ __all__ = [
     "ReplayReport",
     "Ring",
     "RollbackReport",
+    "ScaleCollapse",
     "Spike",
     "StepRun",
     "Thresholds",
@@ -99,6 +101,7 @@ _find_name = lazy_names(
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
+        "mvc_hooks.divergence.scale": "ScaleCollapse",
         "mvc_hooks.divergence.spike": "Spike",
         "mvc_hooks.divergence.trend": "Trend",
         "mvc_hooks.divergence.watch": "as_detector default_detectors",

@@ -229,6 +229,7 @@ class Checkpointer(StepRun):
         self._check_open()
         if type(total) is not int or total < 0:
             raise UsageError(f"{total!r} is not a number of steps")
+        total = self._run.compression.extend(total)
         while self.step_count < total:
             calls = self._calls
             yield self.step_count
@@ -287,9 +288,11 @@ class Checkpointer(StepRun):
         self._run.complete_step(as_count("tokens", tokens), as_count("samples", samples))
         if self._calls == _FIRST_STEPS:
             self._run.check_replicas()
+        run = self._run
         action = self._judge.judge(
-            self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
-        )
+            self.step_count, loss, grad_norm, self._log,
+            lr=run.lr, scale=run.scale, note=self._write_note(),
+        )  # fmt: skip
         self._read_notes()
         self._commits.pump()
         self._has_diverged = action is not None  # until there is an answer
@@ -315,7 +318,7 @@ class Checkpointer(StepRun):
     def _record_step(self, metrics: dict[str, float]) -> None:
         """Log a step that is kept, commit its state if that is due, and put it into the ring."""
         if self._judge.latest is not None:
-            self._log.step(self._judge.latest, self._run.lr)
+            self._log.step(self._judge.latest, self._run.lr, self._judge.read_scaler())
         # The clock is rank 0's; the other ranks hear of it in a note.
         now_s = time.monotonic() if self._ranks.size == 1 else None
         if self._commits.schedule.is_due(self.step_count, now_s) or self._talk.take_due():

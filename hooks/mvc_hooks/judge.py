@@ -19,6 +19,8 @@ from mvc_hooks.run.ranges import ranged
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import torch
+
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
@@ -35,12 +37,15 @@ class Judge:
         healthy_after: int,
         *,
         has_scaler: bool = False,
+        scale: float | None = None,
     ) -> None:
+        """Take detectors and ladder; ``scale`` is that of a scaler before the first step."""
         if detectors is None:
             detectors = default_detectors(has_scaler=has_scaler)
         self._watch = Watch(detectors)
         self.ladder = Ladder(ladder)
-        self._readings = ReadingQueue()
+        self._watch.history.begin(scale)
+        self._readings = ReadingQueue(reads_scale=has_scaler)
         self._healthy_after = healthy_after
         self._unripe: list[tuple[int, str]] = []
         self._bad_states: list[int] = []
@@ -62,11 +67,12 @@ class Judge:
         log: RunLog,
         *,
         lr: float | None = None,
+        scale: float | torch.Tensor | None = None,
         note: float = 0.0,
     ) -> Action | None:
         """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
         self._was_checked = True
-        self._readings.put(step, loss, grad_norm, lr=lr, note=note)
+        self._readings.put(step, loss, grad_norm, lr=lr, scale=scale, note=note)
         self._early = self._take(self._readings.drain(), log)
         return self._early
 
@@ -79,11 +85,12 @@ class Judge:
         log: RunLog,
         *,
         lr: float | None = None,
+        scale: float | torch.Tensor | None = None,
         note: float = 0.0,
     ) -> Action | None:
         """Judge a complete step, and answer an alarm that ``check`` left open."""
         if not self._was_checked:
-            self._readings.put(step, loss, grad_norm, lr=lr, note=note)
+            self._readings.put(step, loss, grad_norm, lr=lr, scale=scale, note=note)
         early, self._early, self._was_checked = self._early, None, False
         if early is not None and not early.skip:
             return early
@@ -99,7 +106,7 @@ class Judge:
             verdict = self._watch.take(reading)
             if verdict is None:
                 continue
-            log.step(reading, None)
+            log.step(reading, None, self.read_scaler())
             log.alarm(verdict)
             if action is None or action.rollback is None:
                 action = self._answer(verdict, log)
@@ -120,12 +127,19 @@ class Judge:
         return self._readings.take_notes()
 
     def read_metrics(self, step: int) -> dict[str, float]:
-        """Return loss and gradient norm of a step, as far as they were read."""
+        """Return loss, gradient norm and what is known of a scaler at a step, as far as they were read."""
         latest = self.latest
         if latest is None or latest.step != step:
             return {}
-        read = {"loss": latest.loss, "grad_norm": latest.grad_norm}
+        read = {"loss": latest.loss, "grad_norm": latest.grad_norm, **self.read_scaler()}
         return {name: value for name, value in read.items() if value is not None}
+
+    def read_scaler(self) -> dict[str, float]:
+        """Return loss scale and overflows so far, if there is a scaler."""
+        latest, history = self.latest, self._watch.history
+        if latest is None or latest.scale is None:
+            return {}
+        return {"scale": latest.scale, "overflows": int(history.overflows[-1])}
 
     def note_commit(self, step: int, commit: str) -> None:
         """Record that a commit was made; it may become healthy."""

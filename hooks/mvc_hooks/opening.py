@@ -17,7 +17,8 @@ from mvc import UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.consistency.checking import agree
+from mvc_hooks.compression.run import check_compressions
+from mvc_hooks.consistency.checking import check_consistencies, spell_settings
 from mvc_hooks.consistency.watching import Host
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.tree import walk_leaves
@@ -96,11 +97,10 @@ def open_run(
         MvcError: as ``Checkpointer`` says; nothing is left open.
     """
     ranks, talk, signals, monitor = Ranks(), Talk(), SignalWatch(), settings.monitor
-    agree(ranks, settings.consistency)
     with contextlib.ExitStack() as undo:
         run = LiveRun(objects, ranks)
         undo.callback(run.remove)
-        judge = Judge(detectors, ladder, settings.healthy_after, has_scaler=run.has_scaler)
+        judge = _make_judge(run, ranks, settings, detectors, ladder)
         if monitor is not None:
             monitor.open(ranks)
             undo.callback(monitor.close)
@@ -117,7 +117,7 @@ def open_run(
             monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
         ranks.on_first(lambda: catch_up(repo, branch))
-        resumed = Resuming(repo, branch, run, judge, ranks, log, settings, sends).resume()
+        resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, sends))
         # A writer that is left behind would hold the branch.
         queue = undo.enter_context(
             contextlib.closing(_make_queue(repo, settings, ranks, lock, log, sends=sends))
@@ -138,9 +138,7 @@ def open_run(
             settings.consistency.attach(run.parts, host, run.counters.step)
             undo.callback(settings.consistency.remove)
         if monitor is not None:
-            monitor.consistency = settings.consistency or monitor.consistency
-            ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
-            monitor.attach(ranks, ddps, [leaf for _, leaf in walk_leaves(objects)])
+            _attach_monitor(monitor, run, ranks, settings.consistency, objects)
         commits.commit_first()
         if settings.signals:
             signals.start(queue.crew)
@@ -149,6 +147,41 @@ def open_run(
         repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock,
         settings.consistency, monitor,
     )  # fmt: skip
+
+
+def _make_judge(
+    run: LiveRun, ranks: Ranks, settings: Settings, detectors: Judges | None, ladder: Steps | None
+) -> Judge:
+    """Return what judges the run, once it is known that all ranks are set alike."""
+    told = ranks.exchange(
+        (run.has_scaler, run.compression.settings, spell_settings(settings.consistency))
+    )
+    scalers, compressions, checks = zip(*told, strict=True)
+    check_compressions(compressions)
+    check_consistencies(checks)
+    return Judge(
+        detectors, ladder, settings.healthy_after, has_scaler=any(scalers), scale=run.first_scale
+    )  # fmt: skip
+
+
+def _resume(resuming: Resuming) -> Resumed | None:
+    """Go on from the tip of the branch, with schedules as long as the run."""
+    told = resuming.run.take_longer()  # before a resume: its schedules were stretched, too
+    resumed = resuming.resume()
+    resuming.log.doubt(dict.fromkeys([*told, *resuming.run.take_longer()]))
+    return resumed
+
+
+def _attach_monitor(
+    monitor: Monitor,
+    run: LiveRun,
+    ranks: Ranks,
+    consistency: Consistency | None,
+    objects: Mapping[str, object],
+) -> None:
+    monitor.consistency = consistency or monitor.consistency
+    ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
+    monitor.attach(ranks, ddps, [leaf for _, leaf in walk_leaves(objects)])
 
 
 def _make_host(

@@ -84,9 +84,9 @@ class StepRun:
             Whether the step will be taken.
         """
         self._check_open()
-        step, lr = self.step_count + 1, self._run.lr
+        step, lr, scale = self.step_count + 1, self._run.lr, self._run.scale
         note = self._write_note()
-        action = self._judge.check(step, loss, grad_norm, self._log, lr=lr, note=note)
+        action = self._judge.check(step, loss, grad_norm, self._log, lr=lr, scale=scale, note=note)
         if action is None or not action.skip:
             return True
         self._run.drop_next_step()

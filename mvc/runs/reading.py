@@ -98,6 +98,7 @@ class RunTotals:
         self._facts: dict[str, Any] = {}
         self._kept = {kind.kept_in: deque[Any]([], events) for kind in KINDS.values()}
         self._losses = deque[tuple[int, float]]([], losses)
+        self._scales = deque[tuple[int, float]]([], losses)
         self._paces = deque[tuple[float, int]]([], _SPEED_STEPS)
         self._healthy = deque[str]([], _REMEMBERED_COMMITS)
         self._seen: dict[bytes, None] = {}
@@ -117,6 +118,7 @@ class RunTotals:
             alive=False if facts.get("stopped") is not None else alive,
             steps_per_s=self._speed(),
             losses=tuple(self._losses),
+            scales=tuple(self._scales),
             damaged_lines=self._damaged,
             **lists,
             **facts,
@@ -145,6 +147,8 @@ class RunTotals:
         if name == "step":
             facts["stopped"] = None
             self._add_step(record["step"], facts["loss"], time_s)
+            if facts["scale"] not in (None, self._scales[-1][1] if self._scales else None):
+                self._scales.append((record["step"], facts["scale"]))
         elif name == "start":
             facts |= {"started_s": time_s, "stopped": None}
             self._began = find(record, "began")

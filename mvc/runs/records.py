@@ -126,9 +126,9 @@ def _whole(value: object) -> int | None:
 
 _READERS = {
     **dict.fromkeys(("time_s", "loss", "grad_norm", "lr"), _number),
-    **dict.fromkeys(("stall_s", "write_s", "seconds"), _amount),
+    **dict.fromkeys(("stall_s", "write_s", "seconds", "scale"), _amount),
     **dict.fromkeys(("step", "to_step", "every", "total", "pid", "queue_depth"), _whole),
-    **dict.fromkeys(("written_bytes", "plain_bytes", "skipped_batches"), _whole),
+    **dict.fromkeys(("written_bytes", "plain_bytes", "skipped_batches", "overflows"), _whole),
 }
 """Field → what it has to be, in whatever record it is; all others are texts."""
 
@@ -260,7 +260,10 @@ class RunView:
         loss: of the last step.
         grad_norm: of the last step.
         lr: learning rate of the last step.
+        scale: loss scale of the last step, of a run with a ``GradScaler``.
+        overflows: steps so far that overflowed, so that the scaler skipped them.
         losses: (step, loss) of the last steps, oldest first; steps repeat after a rollback.
+        scales: (step, loss scale) of the last steps that changed it, in the same order.
         queue_depth: states that wait to be written.
         stall_s: how long the training stood still for the last snapshot or commit.
         commits: the last ones, newest first, as in all that follow.
@@ -285,7 +288,10 @@ class RunView:
     loss: float | None = None
     grad_norm: float | None = None
     lr: float | None = None
+    scale: float | None = None
+    overflows: int | None = None
     losses: tuple[tuple[int, float], ...] = ()
+    scales: tuple[tuple[int, float], ...] = ()
     queue_depth: int | None = None
     stall_s: float | None = None
     commits: tuple[RunCommit, ...] = ()
@@ -309,7 +315,7 @@ class Kind(NamedTuple):
 KINDS = {
     "start": Kind((), ("pid", "host", "every", "total"), "events", repeated=1),
     "resume": Kind(kept_in="events", repeated=1),
-    "step": Kind(("step",), ("step", "loss", "grad_norm", "lr")),
+    "step": Kind(("step",), ("step", "loss", "grad_norm", "lr", "scale", "overflows")),
     "snapshot": Kind(("step",), ("stall_s",)),
     "commit": Kind(("step",), ("queue_depth",), "commits", RunCommit, repeated=12),
     "healthy": Kind(("commit",), repeated=12),

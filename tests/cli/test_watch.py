@@ -145,3 +145,15 @@ def test_an_error_is_seen(empty):
 
 
 # Frames and curves, whatever is in them.
+
+
+def test_the_scale_of_a_scaler(empty):
+    feed = Repo.open(empty.folder).open_feed("main")
+    feed.append("start", step=0)
+    for step, (scale, overflows) in enumerate([(65536.0, 0), (32768.0, 1), (32768.0, 1)], start=1):
+        feed.append("step", step=step, loss=2.0, scale=scale, overflows=overflows)
+    feed.close()
+    assert "loss 2   scale 32768   1 overflow" in empty.ok("watch").lines
+    fields = empty.json("watch")
+    assert (fields["scale"], fields["overflows"]) == (32768, 1)
+    assert fields["scales"] == {"steps": [1, 2], "values": [65536, 32768]}

@@ -191,3 +191,17 @@ def test_speed_is_that_of_the_last_steps():
     assert speed((1, 1), (501, 2)) == pytest.approx(1 / 500)
     assert speed((1, 500), (2, 510), (3, 100), (4, 105)) == pytest.approx(5)  # it went back
     assert speed((5, 1), (5, 2)) < 1000
+
+
+def test_scales_are_kept_where_they_change():
+    totals = RunTotals(losses=3, events=5)
+    for step, scale in enumerate([8, 8, 4, 4, 2, 2, 4], start=1):
+        totals.take(
+            json.dumps(
+                {"kind": "step", "time": 1, "step": step, "scale": scale, "overflows": 2}
+            ).encode()
+        )
+    totals.take(b'{"kind":"step","time":1,"step":8,"scale":"nan","overflows":-1}')
+    view = totals.view("main")
+    assert view.scales == ((3, 4.0), (5, 2.0), (7, 4.0))
+    assert (view.scale, view.overflows) == (None, None)

@@ -118,7 +118,8 @@ class Commits:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
         since_s = time.perf_counter()
         is_behind = self._is_behind
-        numbers = self._judge.read_metrics(self._step) | as_numbers(metrics)
+        numbers = self._judge.read_metrics(self._step) | self._run.compression.read_metrics()
+        numbers |= as_numbers(metrics)
         if self._make_room(is_asked=is_asked):
             self._freeze_and_submit(message, numbers, since_s)
             if is_behind and self._settings.when_behind == "sync":

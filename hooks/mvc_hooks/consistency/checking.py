@@ -194,7 +194,7 @@ class Consistency:
         kinds = (ModulePart, OptimizerPart)
         if not any(isinstance(entry.part, kinds) for entry in flatten_parts(parts)):
             raise UsageError("no model and no optimizer to compare", hint="pass model=...")
-        agree(host.ranks, self)
+        check_consistencies(host.ranks.exchange(spell_settings(self)))
         if host.ranks.is_alone:
             host.log.doubt(["consistency: one process has nothing to be compared with"])
         self._watching = Watching(self._settings, self._findings, parts, host, step)
@@ -211,15 +211,17 @@ class Consistency:
         return self._get_watching().look(step)
 
 
-def agree(ranks: Ranks, check: Consistency | None) -> None:
-    """Check that all ranks compare alike, or none does; every rank must call it.
+def spell_settings(check: Consistency | None) -> str | None:
+    """Return the settings of a check in words, or None if there is none."""
+    return None if check is None else check._spelled  # noqa: SLF001  the same module
+
+
+def check_consistencies(told: Sequence[str | None]) -> None:
+    """Check that all ranks compare alike, or none does.
 
     Raises:
         UsageError: they do not.
     """
-    if ranks.is_alone:
-        return
-    told = ranks.exchange(None if check is None else check._spelled)  # noqa: SLF001  the same module
     for rank, one in enumerate(told):
         if one != told[0]:
             raise UsageError(

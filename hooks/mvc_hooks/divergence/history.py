@@ -23,12 +23,14 @@ DEFAULT_CAPACITY = 4096
 NOT_FINITE = "not finite"
 SPIKE = "spike"
 TREND = "trend"
+SCALE = "scale"
 
 _HAS_LOSS, _HAS_GRAD_NORM, _ALARM = 1, 2, 4
 _COLUMNS = {
     "steps": "int64", "losses": "float64", "grad_norms": "float64", "lrs": "float64",
-    "flags": "uint8",
+    "flags": "uint8", "scales": "float64", "overflows": "int64",
 }  # fmt: skip
+_OF_SCALER = ("scales", "overflows")
 _MAX_READINGS = 1 << 22
 
 
@@ -41,16 +43,18 @@ class Reading:
         loss: its loss, or None if it was not measured. NaN and infinity are values.
         grad_norm: its gradient norm, or None.
         lr: the learning rate after it, or None if it is unknown.
+        scale: the loss scale of a ``GradScaler`` after it, or None.
     """
 
     step: int
     loss: float | None = None
     grad_norm: float | None = None
     lr: float | None = None
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         check_count("step", self.step, 0)
-        for name in ("loss", "grad_norm", "lr"):
+        for name in ("loss", "grad_norm", "lr", "scale"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -67,7 +71,7 @@ class Verdict:
     """An alarm.
 
     Attributes:
-        cause: ``not finite``, ``spike``, ``trend``, or the name of the user's detector.
+        cause: ``not finite``, ``spike``, ``trend``, ``scale``, or the name of the user's detector.
         reason: one line with the numbers.
         onset_step: where it began, as far as can be told; a rollback goes back to before it.
         step: the step whose reading raised the alarm.
@@ -99,6 +103,7 @@ class History:
         self._capacity = check_count("capacity of a history", capacity, 1)
         self._first = self._end = 0
         self._columns = self._allocate()
+        self._before: tuple[float, int] = (math.nan, 0)
 
     def __len__(self) -> int:
         return self._end - self._first
@@ -129,6 +134,16 @@ class History:
         return self._view("lrs")
 
     @property
+    def scales(self) -> NDArray[np.float64]:
+        """Loss scales, each the last that was known; NaN before."""
+        return self._view("scales")
+
+    @property
+    def overflows(self) -> NDArray[np.int64]:
+        """Steps of the run so far that overflowed, so that the scaler skipped the optimizer."""
+        return self._view("overflows")
+
+    @property
     def alarms(self) -> NDArray[np.bool_]:
         """True for a reading that raised an alarm."""
         flags: NDArray[np.bool_] = (self._view("flags") & _ALARM) != 0
@@ -156,8 +171,13 @@ class History:
         flags = self._columns["flags"][at]
         loss = float(self._columns["losses"][at]) if flags & _HAS_LOSS else None
         norm = float(self._columns["grad_norms"][at]) if flags & _HAS_GRAD_NORM else None
-        lr = float(self._columns["lrs"][at])
-        return Reading(int(self._columns["steps"][at]), loss, norm, None if math.isnan(lr) else lr)
+        rest = (float(self._columns[name][at]) for name in ("lrs", "scales"))
+        known = (None if math.isnan(one) else one for one in rest)
+        return Reading(int(self._columns["steps"][at]), loss, norm, *known)
+
+    def begin(self, scale: float | None) -> None:
+        """Take the loss scale before the first reading: a lower one is an overflow."""
+        self._before = (math.nan if scale is None else scale, 0)
 
     def append(self, reading: Reading) -> None:
         """Take the newest reading; its step must be larger than the last one."""
@@ -176,8 +196,19 @@ class History:
         self._columns["grad_norms"][at] = reading.grad_norm if has_norm else np.nan
         self._columns["lrs"][at] = np.nan if reading.lr is None else reading.lr
         self._columns["flags"][at] = has_loss * _HAS_LOSS | has_norm * _HAS_GRAD_NORM
+        scale, overflows = self._scale_at(at - 1)
+        self._columns["scales"][at] = scale if reading.scale is None else reading.scale
+        # At zero the scale cannot fall any more, and nothing but zeros and NaN comes of it.
+        fell = reading.scale is not None and (reading.scale < scale or not reading.scale)
+        self._columns["overflows"][at] = overflows + fell
         self._end += 1
         self._first = max(self._first, self._end - self._capacity)
+
+    def _scale_at(self, at: int) -> tuple[float, int]:
+        """Return scale and count of overflows in a row; before all rows, those of what was forgotten."""
+        if at < 0:
+            return self._before
+        return float(self._columns["scales"][at]), int(self._columns["overflows"][at])
 
     def mark_alarm(self) -> None:
         """Mark the newest reading as an alarm."""
@@ -196,9 +227,13 @@ class History:
         """Return copies of the readings as plain arrays.
 
         They are as long as the capacity, so that the layout stays the same from commit to commit.
+        A run without a scaler has no columns of it.
         """
         columns: dict[str, Any] = {"count": len(self)}
+        has_scaler = not math.isnan(self._scale_at(self._end - 1)[0])
         for name, dtype in _COLUMNS.items():
+            if name in _OF_SCALER and not has_scaler:
+                continue
             columns[name] = np.zeros(self._capacity, dtype)
             columns[name][: len(self)] = self._view(name)
         return columns
@@ -206,13 +241,17 @@ class History:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore readings, the newest if not all fit; a state that is refused changes nothing."""
         if isinstance(state, dict) and isinstance(losses := state.get("losses"), np.ndarray):
-            state = {"lrs": np.full(len(losses), np.nan)} | state  # version 0.1.0 had none
+            unknown = np.full(len(losses), np.nan)
+            none = {"scales": unknown, "overflows": np.zeros(len(losses), np.int64)}
+            state = {"lrs": unknown} | none | state  # version 0.1.0 had no rates
         count = _check_state(state)
         kept = min(count, self._capacity)
         self._columns = self._allocate()
         self._first, self._end = 0, kept
         for name in _COLUMNS:
             self._columns[name][:kept] = state[name][count - kept : count]
+        if kept:
+            self._before = self._scale_at(0)
 
     def _allocate(self) -> dict[str, NDArray[Any]]:
         # Twice the capacity: readings are moved to the front once per ``capacity`` steps, not at
@@ -225,7 +264,7 @@ class History:
         return view
 
     def _move(self, *, keep: int) -> None:
-        fresh = self._allocate()
+        fresh, self._before = self._allocate(), self._scale_at(self._end - keep - 1)
         for name, column in self._columns.items():
             fresh[name][:keep] = column[self._end - keep : self._end]
         self._columns, self._first, self._end = fresh, 0, keep

@@ -38,7 +38,7 @@ CUDA_LAG_STEPS = 2
 
 @dataclass(slots=True)
 class _Slot:
-    """Pinned memory for seven doubles, and the event after the copy into it."""
+    """Pinned memory for nine doubles, and the event after the copy into it."""
 
     vector: torch.Tensor
     event: torch.cuda.Event
@@ -48,8 +48,8 @@ class _Slot:
 class _PendingReading:
     """A reading under way.
 
-    ``vector`` is on the CPU: sum of losses, their number, the same of norms and of learning rates,
-    and among several ranks the sum of their notes. It is the sum over all ranks if ``is_summed``, or will be
+    ``vector`` is on the CPU: sum of losses, their number, the same of norms, of learning rates and
+    of loss scales if they are read, and among several ranks the sum of their notes. It is the sum over all ranks if ``is_summed``, or will be
     after ``work``.
     """
 
@@ -64,9 +64,12 @@ class _PendingReading:
 class ReadingQueue:
     """Readings on their way from the device, oldest first."""
 
-    def __init__(self, lag_steps: int | None = None) -> None:
+    def __init__(self, lag_steps: int | None = None, *, reads_scale: bool = False) -> None:
+        """Make an empty queue; every rank has to read scales, or none."""
         self._lag_steps = None if lag_steps is None else check_count("lag_steps", lag_steps, 0)
         self._queue: deque[_PendingReading] = deque()
+        self._reads_scale = reads_scale
+        self._scales: deque[_Slot] = deque()
         self._newest_step = -1
         self._notes: list[tuple[int, float]] = []
         self._slots: list[_Slot] = []
@@ -82,6 +85,7 @@ class ReadingQueue:
         grad_norm: object = None,
         *,
         lr: float | None = None,
+        scale: float | torch.Tensor | None = None,
         note: float = 0.0,
     ) -> None:
         """Start the reading of a step; their numbers rise.
@@ -94,7 +98,9 @@ class ReadingQueue:
                 f"a reading of step {step} came after one of step {self._newest_step}",
                 hint="call clear() when the run goes back",
             )
-        values = _read_host("loss", step, loss), _read_host("gradient norm", step, grad_norm), lr
+        values = [_read_host("loss", step, loss), _read_host("gradient norm", step, grad_norm), lr]
+        if self._reads_scale:
+            values.append(_read_host("loss scale", step, scale))
         self._queue.append(self._start(step, values, note))
         self._newest_step = step
 
@@ -121,13 +127,13 @@ class ReadingQueue:
     def clear(self) -> None:
         """Discard what is under way, as a rollback does; the next step may be any."""
         self.drain()
+        self._slots += self._scales
+        self._scales.clear()
         self._newest_step = -1
         self._notes.clear()
 
-    def _start(
-        self, step: int, values: tuple[_Value, _Value, float | None], note: float
-    ) -> _PendingReading:
-        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+    def _start(self, step: int, values: list[_Value], note: float) -> _PendingReading:
+        device = next((v.device for v in values[:3] if isinstance(v, torch.Tensor)), None)
         backends = find_backends()
         has_nccl = backends.get("cuda") == "nccl" and torch.cuda.is_available()
         reduces_on_cuda = has_nccl or (bool(backends) and "cpu" not in backends)
@@ -135,6 +141,8 @@ class ReadingQueue:
         # another has them on the device.
         if device is None and reduces_on_cuda:
             device = torch.device("cuda", torch.cuda.current_device())
+        if device is None:
+            values = [self._read_late(v) if isinstance(v, torch.Tensor) else v for v in values]
         default = HOST_LAG_STEPS if device is None else CUDA_LAG_STEPS
         lag = default if self._lag_steps is None else self._lag_steps
         wanted = _with_counts(values) + ([note] if backends else [])
@@ -146,6 +154,20 @@ class ReadingQueue:
         vector = torch.tensor(wanted, dtype=torch.float64)
         work = distributed.all_reduce(vector, async_op=True) if backends else None
         return _PendingReading(step, lag, vector, work=work)
+
+    def _read_late(self, scale: torch.Tensor) -> float | None:
+        """Return the scale of two steps ago: a loss that is on the host does not wait for the device."""
+        with torch.cuda.device(scale.device), torch.no_grad():
+            slot = self._slots.pop() if self._slots else _allocate_slot()
+            slot.vector[0].copy_(scale, non_blocking=True)
+            slot.event.record(torch.cuda.current_stream(scale.device))
+        self._scales.append(slot)
+        if len(self._scales) <= CUDA_LAG_STEPS:
+            return None
+        slot = self._scales.popleft()
+        slot.event.synchronize()
+        self._slots.append(slot)
+        return slot.vector[0].item()
 
     def _copy_from_cuda(
         self, values: list[float | torch.Tensor], device: torch.device, *, reduces: bool
@@ -191,11 +213,12 @@ class ReadingQueue:
                 f"not all ranks took part in step {pending.step}",
                 hint="one has ended, hangs, or does not call step(); what it said itself tells why",
             ) from error
-        loss, losses, norm, norms, rate, rates, *notes = pending.vector.tolist()
+        numbers = pending.vector.tolist()
+        sums = 2 * (3 + self._reads_scale)
+        pairs, notes = zip(numbers[:sums:2], numbers[1:sums:2], strict=True), numbers[sums:]
         self._notes += [(pending.step, note) for note in notes]
         if pending.slot is not None:
             self._slots.append(pending.slot)
-        pairs = ((loss, losses), (norm, norms), (rate, rates))
         return Reading(pending.step, *(total / count if count else None for total, count in pairs))
 
 
@@ -246,4 +269,4 @@ def _to_device(value: float | torch.Tensor, device: torch.device) -> torch.Tenso
 
 def _allocate_slot() -> _Slot:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # so in torch
-    return _Slot(torch.zeros(7, dtype=torch.float64, pin_memory=True), event)
+    return _Slot(torch.zeros(9, dtype=torch.float64, pin_memory=True), event)

@@ -16,6 +16,7 @@ import numpy as np
 from mvc import FormatError, UsageError
 from mvc_hooks.divergence.finite import NotFinite
 from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
+from mvc_hooks.divergence.scale import ScaleCollapse
 from mvc_hooks.divergence.spike import Spike
 from mvc_hooks.divergence.trend import Trend
 
@@ -113,7 +114,9 @@ def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
 
     A ``GradScaler`` searches for its scale by up to 16 overflowing gradient norms in a row.
     """
-    return NotFinite(overflows=16 if has_scaler else 0), Spike(), Trend()
+    if not has_scaler:
+        return NotFinite(), Spike(), Trend()
+    return NotFinite(overflows=16), Spike(), Trend(), ScaleCollapse()
 
 
 class Watch:

@@ -158,7 +158,9 @@ class _ReplayRun(StepRun):
     def __init__(self, training: Training, run: LiveRun, stored: StoredRun) -> None:
         self._run, self._step = run, training.train_step
         run.counters = stored.counters
-        self._judge = Judge(training.detectors, training.ladder, 1, has_scaler=run.has_scaler)
+        self._judge = Judge(
+            training.detectors, training.ladder, 1, has_scaler=run.has_scaler, scale=run.first_scale
+        )
         self._judge.restore(stored.watch, stored.ladder)
         self._log = RunLog(None)
 
@@ -177,7 +179,9 @@ class _ReplayRun(StepRun):
                 )
             self._run.complete_step(returned.get("tokens", 0), returned.get("samples", 0))
             loss, grad_norm = returned.get("loss"), returned.get("grad_norm")
-            action = self._judge.judge(self.step_count, loss, grad_norm, self._log, lr=self._run.lr)
+            action = self._judge.judge(
+                self.step_count, loss, grad_norm, self._log, lr=self._run.lr, scale=self._run.scale
+            )
             # A rollback or stop is not repeated: the run did neither, or its commits would end here.
             if action is not None and action.rollback is None and not action.stop:
                 self._run.scale_lr(action.lr_factor)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
+from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.divergence.guard import StepGuard
+from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
@@ -144,13 +146,16 @@ class LiveRun:
         places = {one: path for path, leaf in leaves for one in find_optimizers(leaf)}
         self._optimizers = list(places)
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
-        self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
+        self._scalers = [one for one in found if is_scaling(one)]
+        self.has_scaler = bool(self._scalers)
+        self.first_scale = read_first_scale(self._scalers)
         self.parts = make_parts(objects, (*EXTRAS, RANKS))
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
+        self.compression = CompressedRun(entries)
         loaders = [
             (entry.path, entry.part) for entry in entries if isinstance(entry.part, DataPart)
         ]
@@ -232,6 +237,11 @@ class LiveRun:
             rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
             return float(rate) if isinstance(rate, (int, float)) else None
         return None
+
+    @property
+    def scale(self) -> torch.Tensor | float | None:
+        """Loss scale of the scaler, of several the lowest, where it lies; None without one."""
+        return read_scale(self._scalers)
 
     # Data.
 
@@ -330,6 +340,10 @@ class LiveRun:
                         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                             found[to_local(tensor).untyped_storage().data_ptr()] = tensor
         return found
+
+    def take_longer(self) -> list[str]:
+        """Take 10 % more steps, if compression is to be made up for; return in words what is done."""
+        return list(self.compression.take_longer(self._schedulers))
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates, and the values that schedulers compute them from."""

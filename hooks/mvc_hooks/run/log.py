@@ -154,11 +154,10 @@ class RunLog:
         if found:
             self.doubt([f"in no commit: {'; '.join(found[:_MOST])}{_ADVICE}"])
 
-    def step(self, reading: Reading, lr: float | None) -> None:
-        """A step was read."""
-        self._record(
-            "step", step=reading.step, loss=reading.loss, grad_norm=reading.grad_norm, lr=lr
-        )
+    def step(self, reading: Reading, lr: float | None, scaler: Mapping[str, float]) -> None:
+        """A step was read, and with it what is known of a scaler."""
+        loss, grad_norm = reading.loss, reading.grad_norm
+        self._record("step", step=reading.step, loss=loss, grad_norm=grad_norm, lr=lr, **scaler)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """A state was frozen."""

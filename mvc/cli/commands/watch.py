@@ -65,8 +65,8 @@ def _fields(value: RunView | RunAlarm | RunCommit | RunEvent | RunRollback) -> d
         one = getattr(value, name)
         if name in _TIMES:
             found[name.removesuffix("_s")] = utc_date(one)
-        elif name == "losses":
-            found[name] = {"steps": [step for step, _ in one], "values": [loss for _, loss in one]}
+        elif name in ("losses", "scales"):
+            found[name] = {"steps": [step for step, _ in one], "values": [x for _, x in one]}
         elif isinstance(one, tuple):
             found[name] = [_fields(each) for each in one]
         else:

@@ -121,6 +121,9 @@ def _measures(view: RunView) -> Iterator[str]:
     for name, value in (("loss", view.loss), ("grad norm", view.grad_norm), ("lr", view.lr)):
         if value is not None:
             yield f"{name} {value:.5g}"
+    if view.scale is not None:
+        yield f"scale {view.scale:.7g}"
+        yield count_text(view.overflows or 0, "overflow")
     if view.stall_s is not None:
         yield f"stall {_brief(view.stall_s)}"
     if view.queue_depth is not None:
