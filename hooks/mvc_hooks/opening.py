@@ -21,7 +21,6 @@ from mvc_hooks.compression.run import check_compressions
 from mvc_hooks.consistency.checking import check_consistencies, spell_settings
 from mvc_hooks.consistency.watching import Host
 from mvc_hooks.judge import Judge
-from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.notes import Talk
@@ -138,7 +137,7 @@ def open_run(
             settings.consistency.attach(run.parts, host, run.counters.step)
             undo.callback(settings.consistency.remove)
         if monitor is not None:
-            _attach_monitor(monitor, run, ranks, settings.consistency, objects)
+            _attach_monitor(monitor, run, ranks, settings.consistency)
         commits.commit_first()
         if settings.signals:
             signals.start(queue.crew)
@@ -177,11 +176,10 @@ def _attach_monitor(
     run: LiveRun,
     ranks: Ranks,
     consistency: Consistency | None,
-    objects: Mapping[str, object],
 ) -> None:
     monitor.consistency = consistency or monitor.consistency
     ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
-    monitor.attach(ranks, ddps, [leaf for _, leaf in walk_leaves(objects)])
+    monitor.attach(ranks, ddps)
 
 
 def _make_host(

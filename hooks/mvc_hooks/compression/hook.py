@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc import UsageError
 from mvc_hooks.compression.memory import Memory, Piece
 from mvc_hooks.compression.stretch import stretch
+from mvc_hooks.monitor.syncing import TimedHook
 from mvc_hooks.parts.module import name_parameters
 from mvc_hooks.parts.part import Part
 from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
@@ -99,7 +100,7 @@ class Compression(Part):
         }
         for name, param in reduced.items():
             self._check(name, param)
-        ddp.register_comm_hook(self, _compress)
+        ddp.register_comm_hook(self, TimedHook(_compress))  # a monitor may be there
         self._ddp, self._group = weakref.ref(ddp), ddp.process_group
         self._params, self._names = reduced, {id(one): name for name, one in reduced.items()}
 

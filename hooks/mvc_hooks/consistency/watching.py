@@ -21,6 +21,7 @@ from mvc_hooks.consistency.reports import ConsistencyReport, InconsistentError
 from mvc_hooks.consistency.sight import Before, Sight, keep_before, see
 from mvc_hooks.consistency.verdict import spell_ranks
 from mvc_hooks.divergence.history import Verdict
+from mvc_hooks.run.ranges import ranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,7 @@ class Watching:
 
     # A step.
 
+    @ranged("mvc.digest")
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keep what an optimizer is about to change of the shares that are due."""
         started_s = time.perf_counter()
@@ -147,6 +149,7 @@ class Watching:
     def _find_due(self, step: int) -> list[int]:
         return find_due(step, len(self._shares), self._settings.every)
 
+    @ranged("mvc.digest")
     def look(self, step: int) -> RollbackReport | None:
         """Compare what is due at a complete step; as ``Consistency.look``."""
         if self.host.ranks.is_alone:

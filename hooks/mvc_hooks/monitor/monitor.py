@@ -16,14 +16,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import amp
-
 from mvc import RunFeed, UsageError
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.monitor.endpoint import Endpoint
 from mvc_hooks.monitor.link import measure_link
 from mvc_hooks.monitor.metrics import Collector
-from mvc_hooks.monitor.numbers import Numbers, read_scale
+from mvc_hooks.monitor.numbers import Numbers
 from mvc_hooks.monitor.syncing import TimedHook, install
 from mvc_hooks.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
 
@@ -105,7 +103,6 @@ class Monitor:
         self._endpoint: Endpoint | None = None
         self._feed: RunFeed | None = None
         self._hooks: list[TimedHook] = []
-        self._scaler: Any = None
         self._log: RunLog | None = None
         self._ended_s: float | None = None
         self._look_at_s = 0.0
@@ -169,14 +166,11 @@ class Monitor:
         log.observe, self._log = self.take_event, log
         self.numbers.branch = branch
 
-    def attach(
-        self, ranks: Ranks, ddps: Iterable[DistributedDataParallel], leaves: Iterable[object]
-    ) -> None:
+    def attach(self, ranks: Ranks, ddps: Iterable[DistributedDataParallel]) -> None:
         """Begin to measure a run that is open; every rank must call it.
 
-        ``leaves`` are the objects of the run. A link whose speed was not stated is measured.
+        A link whose speed was not stated is measured.
         """
-        self._scaler = next((one for one in leaves if isinstance(one, amp.GradScaler)), None)
         doubts = self._install(ddps) if ranks.size > 1 else []
         self.numbers.link = self._stated
         if all(ranks.exchange(bool(self._hooks) and self._stated is None)):
@@ -244,7 +238,7 @@ class Monitor:
         numbers = self.numbers
         numbers.take_consistency(self.consistency)
         if reading is not None:
-            numbers.scale = read_scale(reading, self._scaler)
+            numbers.scale = reading.scale
         if len(numbers.updates) >= ENOUGH:
             self._judge("sync_p99_s", numbers.updates.quantile(0.99))
             self._judge("bandwidth_used", numbers.bandwidth_used)

@@ -153,11 +153,3 @@ class Numbers:
             "ranks": self.ranks,
         }
         return {name: value for name, value in known.items() if value is not None}
-
-
-def read_scale(reading: Reading, scaler: Any) -> float | None:
-    """Return the scale of a ``GradScaler``, if it can be had without waiting for a device."""
-    scale = getattr(reading, "scale", None)
-    if scale is None and scaler is not None and getattr(scaler, "_device", "cuda") == "cpu":
-        scale = scaler.get_scale()
-    return None if scale is None else float(scale)

@@ -16,7 +16,7 @@ from mvc import Repo, UsageError
 from mvc_hooks import Checkpointer, Monitor, Thresholds
 from mvc_hooks.divergence.history import Reading
 from mvc_hooks.monitor import metrics, thresholds
-from mvc_hooks.monitor.numbers import Numbers, read_scale
+from mvc_hooks.monitor.numbers import Numbers
 from mvc_hooks.monitor.syncing import Update
 
 pytestmark = pytest.mark.torch
@@ -316,15 +316,6 @@ def test_the_documentation_names_every_metric_and_threshold():
 
 def list_names():
     return [*(metric.name for metric in metrics.METRICS), "mvc_alarm_active"]
-
-
-def test_the_scale_of_a_scaler():
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    assert read_scale(Reading(1), scaler) == 4.0
-    assert read_scale(Reading(1), None) is None
-    assert read_scale(Reading(1), torch.amp.GradScaler("cuda", enabled=False)) is None
-    late = type("Late", (), {"scale": 2.0})()
-    assert read_scale(late, scaler) == 2.0, "as it was read with the step"
 
 
 def test_a_histogram_of_many_buckets_is_bounded():
