@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc_hooks import Checkpointer, Monitor
-from mvc_hooks.monitor.syncing import TimedHook, install
+from mvc_hooks.ranks.syncing import TimedHook, install
 from support.replay_ranks import rank_of_run
 from support.writers import use_forked
 

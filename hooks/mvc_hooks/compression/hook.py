@@ -21,10 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc import UsageError
 from mvc_hooks.compression.memory import Memory, Piece
 from mvc_hooks.compression.stretch import stretch
-from mvc_hooks.monitor.syncing import TimedHook
 from mvc_hooks.parts.module import name_parameters
 from mvc_hooks.parts.part import Part
 from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
+from mvc_hooks.ranks.syncing import TimedHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed
 
-from mvc_hooks.monitor.syncing import count_bus_bytes
 from mvc_hooks.ranks.group import find_backends
+from mvc_hooks.ranks.syncing import count_bus_bytes
 
 if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks

@@ -22,8 +22,8 @@ from mvc_hooks.monitor.endpoint import Endpoint
 from mvc_hooks.monitor.link import measure_link
 from mvc_hooks.monitor.metrics import Collector
 from mvc_hooks.monitor.numbers import Numbers
-from mvc_hooks.monitor.syncing import TimedHook, install
 from mvc_hooks.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
+from mvc_hooks.ranks.syncing import TimedHook, install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

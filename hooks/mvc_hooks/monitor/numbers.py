@@ -11,7 +11,7 @@ from mvc_hooks.monitor.windows import Histogram, Window
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading
-    from mvc_hooks.monitor.syncing import Update
+    from mvc_hooks.ranks.syncing import Update
 
 RESUME, ROLLBACK = "resume", "rollback"
 LARGE_BYTES = 2**20

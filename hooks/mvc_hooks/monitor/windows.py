@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 WINDOW = 1000
 """How many values a window keeps."""
@@ -65,13 +65,3 @@ class Histogram:
             total += count
             bars.append(("+Inf" if math.isinf(bound) else str(bound), total))
         return bars
-
-
-def join_intervals(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one of the intervals lasts; each is a begin and an end."""
-    total, reached = 0.0, -math.inf
-    for begin, end in sorted(intervals):
-        if end > reached:
-            total += end - max(begin, reached)
-            reached = end
-    return total

@@ -17,7 +17,7 @@ from mvc_hooks import Checkpointer, Monitor, Thresholds
 from mvc_hooks.divergence.history import Reading
 from mvc_hooks.monitor import metrics, thresholds
 from mvc_hooks.monitor.numbers import Numbers
-from mvc_hooks.monitor.syncing import Update
+from mvc_hooks.ranks.syncing import Update
 
 pytestmark = pytest.mark.torch
 

@@ -13,9 +13,10 @@ events on streams, which are read at later steps, once they have passed: no host
 
 # No annotations from __future__: DDP looks at those of a hook, and takes only types for them.
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,8 +24,6 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-
-from mvc_hooks.monitor.windows import join_intervals
 
 _MAX_PASSES = 256
 """Backward passes that may wait to be read; on CUDA, of a host far ahead of its device."""
@@ -194,3 +193,13 @@ def _since(begin: Any, end: Any) -> float:
 def _count_bytes(buffer: torch.Tensor) -> int:
     values = buffer._values() if buffer.is_sparse else buffer  # noqa: SLF001  it need not be coalesced
     return int(values.numel() * values.element_size())
+
+
+def join_intervals(intervals: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one of the intervals lasts; each is a begin and an end."""
+    total, reached = 0.0, -math.inf
+    for begin, end in sorted(intervals):
+        if end > reached:
+            total += end - max(begin, reached)
+            reached = end
+    return total
