@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc_hooks.consistency.bits import find_majority
+from mvc_hooks.ranks.spelling import spell_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -195,8 +196,3 @@ class Trial:
                 digest = None if known is None else known.digest
                 yield tuple(rank for rank in suspect.row if suspect.digests[rank] == digest)
         yield find_majority(suspect.digests)
-
-
-def spell_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in words."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -19,8 +19,8 @@ from mvc_hooks.consistency.learning import LOOKS, Learned
 from mvc_hooks.consistency.plan import Share, cut_shares, find_due
 from mvc_hooks.consistency.reports import ConsistencyReport, InconsistentError
 from mvc_hooks.consistency.sight import Before, Sight, keep_before, see
-from mvc_hooks.consistency.verdict import spell_ranks
 from mvc_hooks.divergence.history import Verdict
+from mvc_hooks.ranks.spelling import spell_ranks
 from mvc_hooks.run.ranges import ranged
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from torch import distributed
 from mvc import MvcError, StorageError, UsageError
 from mvc_hooks.doctor.facts import add_job, collect_facts
 from mvc_hooks.doctor.link import measure_clock, measure_link
-from mvc_hooks.doctor.rules import judge, load_rules, name_ranks
+from mvc_hooks.doctor.rules import judge, load_rules
 from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.spelling import spell_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +152,7 @@ def _list_machines(ranks: Sequence[Mapping[str, object]]) -> list[dict[str, obje
             },
         )
         machine["ranks"].append(rank)
-    return [{**one, "where": name_ranks(one["ranks"])} for one in found.values()]
+    return [{**one, "where": spell_ranks(one["ranks"])} for one in found.values()]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from mvc_hooks.ranks.spelling import spell_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -97,7 +99,7 @@ def _apply(rule: Rule, ranks: Sequence[Facts]) -> Iterator[Advice]:
                 rule.source,
                 rule.url,
                 tuple(held),
-                name_ranks(held),
+                spell_ranks(held),
             )
 
 
@@ -167,21 +169,9 @@ def _tell(name: str, ranks: Sequence[Facts]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, facts in enumerate(ranks):
         groups.setdefault(_show(facts.get(name)), []).append(rank)
-    parts = [f"{value} ({name_ranks(held)})" for value, held in groups.items()]
+    parts = [f"{value} ({spell_ranks(held)})" for value, held in groups.items()]
     more = [f"{len(parts) - _MOST_VALUES} others"] if len(parts) > _MOST_VALUES else []
     return ", ".join([*parts[:_MOST_VALUES], *more])
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 3``, ``ranks 0-3, 8``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
 
 
 def _show(value: object) -> str:

@@ -19,6 +19,7 @@ from mvc_hooks.parts.tree import ABSENT, find_at, format_path, has_arrays
 from mvc_hooks.ranks.own import has_shards, splits_data
 from mvc_hooks.ranks.pieces import PIECES, RANKS, parse_pieces
 from mvc_hooks.ranks.replicas import digest_state
+from mvc_hooks.ranks.spelling import join_words, spell_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.pieces import Piece
-
-_MOST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,9 @@ def explain(losses: Iterable[Loss], parts: Mapping[Steps, Part]) -> str:
         names = named.setdefault((loss.is_missing, loss.ranks), {})
         names[_name(loss.path, parts.get(loss.path))] = None
     return "; ".join(
-        f"it has {_join(names, 'no ')} of {_spell(ranks)}"
+        f"it has {join_words(names, 'no ')} of {spell_ranks(ranks)}"
         if is_missing
-        else f"{_join(names, 'the ')} of {_spell(ranks)} would be lost"
+        else f"{join_words(names, 'the ')} of {spell_ranks(ranks)} would be lost"
         for (is_missing, ranks), names in named.items()
     )
 
@@ -141,23 +140,3 @@ def _name(path: Steps, part: Part | None) -> str:
     if part is None and len(path) > 1:
         return f"buffers of {format_path(path[:-1])}"
     return f"state of {format_path(path)}"
-
-
-def _spell(ranks: Sequence[int]) -> str:
-    """Return ranks as a text: ``ranks 1 to 3 and 7``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words: list[str] = []
-    for run in runs:
-        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)  # noqa: PLR2004
-    return f"rank{'s' * (len(ranks) > 1)} {_join(words)}"
-
-
-def _join(words: Iterable[str], before: str = "") -> str:
-    each = [before + word for word in words]
-    each = [*each[:_MOST], "more"] if len(each) > _MOST else each
-    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)

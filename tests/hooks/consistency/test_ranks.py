@@ -291,7 +291,7 @@ class TestTwoRanks:
 
     def test_ranks_that_train_models_of_their_own(self, two):
         for one in two["strangers"]:
-            assert one["error"] is None or "differs between ranks 0, 1 before" in one["error"]
+            assert one["error"] is None or "differs between ranks 0 and 1 before" in one["error"]
         assert two["strangers"][0]["error"].startswith("UnsupportedError: model.0.weight differs")
 
     def test_shards_without_a_replica_are_said_once(self, two):

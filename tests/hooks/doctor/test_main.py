@@ -100,7 +100,9 @@ def test_ranks_that_are_set_up_differently_are_told_apart(tmp_path):
     texts = {one["rule"]: (one["text"], one["ranks"]) for one in found["advice"]}
     assert texts["nccl-trace"][1] == [2]
     differs, _ = texts["mixed-nccl-settings"]
-    assert differs == "NCCL_DEBUG is not the same on all ranks: WARN (ranks 0-1), TRACE (rank 2)"
+    assert (
+        differs == "NCCL_DEBUG is not the same on all ranks: WARN (ranks 0 and 1), TRACE (rank 2)"
+    )
     assert found["link"]["backend"] == "gloo"
     assert 0 < found["link"]["latency_s"] <= found["link"]["latency_p99_s"]
     size, seconds = found["link"]["large_bytes"], found["link"]["large_s"]

@@ -14,8 +14,9 @@ from mvc_hooks.doctor.facts import (
     describe_nccl,
     matches,
 )
-from mvc_hooks.doctor.rules import Rule, judge, load_rules, name_ranks
+from mvc_hooks.doctor.rules import Rule, judge, load_rules
 from mvc_hooks.fabric import Interface
+from mvc_hooks.ranks.spelling import spell_ranks
 
 pytestmark = pytest.mark.torch
 
@@ -166,7 +167,7 @@ def test_what_differs_is_told_with_the_ranks_that_have_it():
     assert advice.level == "error"
     assert advice.text == (
         "the ranks have different versions of nccl: "
-        "2.28.9 (ranks 0-1, 3), 2.27.3 (ranks 2, 4), not set (rank 5)"
+        "2.28.9 (ranks 0, 1 and 3), 2.27.3 (ranks 2 and 4), not set (rank 5)"
     )
     for rank in range(6):
         facts[rank]["versions.nccl"] = str(rank)
@@ -178,7 +179,7 @@ def test_a_rule_holds_for_the_ranks_that_it_holds_for():
     facts = job(ranks=4)
     facts[1]["variables.NCCL_DEBUG"] = facts[2]["variables.NCCL_DEBUG"] = "Trace"
     (advice,) = judge(RULES, facts)
-    assert (advice.rule, advice.ranks, advice.where) == ("nccl-trace", (1, 2), "ranks 1-2")
+    assert (advice.rule, advice.ranks, advice.where) == ("nccl-trace", (1, 2), "ranks 1 and 2")
 
 
 def test_errors_come_first():
@@ -187,10 +188,11 @@ def test_errors_come_first():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "text"), [([3], "rank 3"), ([0, 1, 2, 5], "ranks 0-2, 5"), ([0, 2], "ranks 0, 2")]
+    ("ranks", "text"),
+    [([3], "rank 3"), ([0, 1, 2, 5], "ranks 0 to 2 and 5"), ([0, 2], "ranks 0 and 2")],
 )
 def test_ranks_are_named_briefly(ranks, text):
-    assert name_ranks(ranks) == text
+    assert spell_ranks(ranks) == text
 
 
 @pytest.mark.parametrize(
