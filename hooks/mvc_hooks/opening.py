@@ -137,7 +137,7 @@ def open_run(
             settings.consistency.attach(run.parts, host, run.counters.step)
             undo.callback(settings.consistency.remove)
         if monitor is not None:
-            _attach_monitor(monitor, run, ranks, settings.consistency)
+            monitor.attach(ranks, Buckets(run.parts).list_models, settings.consistency)
         commits.commit_first()
         if settings.signals:
             signals.start(queue.crew)
@@ -169,17 +169,6 @@ def _resume(resuming: Resuming) -> Resumed | None:
     resumed = resuming.resume()
     resuming.log.doubt(dict.fromkeys([*told, *resuming.run.take_longer()]))
     return resumed
-
-
-def _attach_monitor(
-    monitor: Monitor,
-    run: LiveRun,
-    ranks: Ranks,
-    consistency: Consistency | None,
-) -> None:
-    monitor.consistency = consistency or monitor.consistency
-    ddps = Buckets(run.parts).list_models() if ranks.size > 1 else []
-    monitor.attach(ranks, ddps)
 
 
 def _make_host(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
+    from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.log import RunLog
@@ -166,12 +167,21 @@ class Monitor:
         log.observe, self._log = self.take_event, log
         self.numbers.branch = branch
 
-    def attach(self, ranks: Ranks, ddps: Iterable[DistributedDataParallel]) -> None:
+    def attach(
+        self,
+        ranks: Ranks,
+        list_models: Callable[[], Iterable[DistributedDataParallel]],
+        consistency: Consistency | None = None,
+    ) -> None:
         """Begin to measure a run that is open; every rank must call it.
 
-        A link whose speed was not stated is measured.
+        A link whose speed was not stated is measured. ``consistency`` says itself where ranks differ, and
+        does something about it.
         """
-        doubts = self._install(ddps) if ranks.size > 1 else []
+        if consistency is not None:
+            self.consistency = consistency
+            self._alarms.pop("deviation", None)
+        doubts = self._install(list_models()) if ranks.size > 1 else []
         self.numbers.link = self._stated
         if all(ranks.exchange(bool(self._hooks) and self._stated is None)):
             self.numbers.link = measure_link(ranks)
