@@ -11,6 +11,7 @@ from mvc import Repo
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # `make demo` itself is run before
 @pytest.mark.torch
 def test_demo(tmp_path):
     folder = tmp_path / "demo"

@@ -23,6 +23,7 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert "begins at step 25" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):
     command = [sys.executable, "-W", "ignore", str(ROOT / "examples/dcp_loop.py")]

@@ -42,6 +42,7 @@ def follow(page, folder, home):
     return answers
 
 
+@pytest.mark.slow
 def test_a_model_and_its_variants(tmp_path):
     pytest.importorskip("transformers")
     folder = tmp_path / "llama"
