@@ -110,10 +110,21 @@ class Resuming:
         if failures:
             facts = self.ranks.ask_first(partial(self._leave, commit, failures))
         if self.ranks.is_first:  # the other ranks mark no commit
-            self.judge.note_commit(step, commit)
+            self._judge_tip(step, commit)
         seconds = time.perf_counter() - started_s
         self.log.resume(step, commit, seconds, changes, tier=name_tiers(given))
         return Resumed(commit, every[0], facts)
+
+    def _judge_tip(self, step: int, commit: str) -> None:
+        """Have the judge watch the commit, unless its replicas differed: then it cannot become healthy."""
+        agreement = self.repo.show(commit).agreement
+        if agreement is None or not agreement.differed:
+            self.judge.note_commit(step, commit)
+            return
+        text = f"the run goes on from commit {commit[:10]}, whose ranks did not hold the same: {agreement}"
+        self.log.doubt(
+            [f'{text}; "mvc log" marks such commits, "mvc rollback" goes back to before']
+        )
 
     def _walk(self, tip: str) -> Iterator[str]:
         """Yield the tip, and then the commits of steps before it, newest first."""

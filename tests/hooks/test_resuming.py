@@ -12,6 +12,7 @@ from mvc.storage.local import LocalStorage
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.ranks.group import Ranks
 from support.scenarios.basics import make_net, simple
+from support.stockgit import git
 
 pytestmark = pytest.mark.torch
 
@@ -62,6 +63,25 @@ def test_a_damaged_tip_is_left_for_the_commit_before_it(keep, plain, tmp_path, c
     assert repo.load_state("diverged/main/6")["run"]["step"] == 6
     assert dict(repo.show("main").annotations.meta)["rolled_back_from"] == "step 6"
     assert [back.to_step for back in repo.read_run("main").rollbacks] == [4]
+
+
+def test_a_tip_whose_ranks_differed_is_told_and_never_healthy(keep, tmp_path, caplog):
+    _train(keep)
+    root = tmp_path / "run"
+    message = git(root / ".mvc", "log", "-1", "--format=%B").rstrip()
+    message += (
+        "\nReplica-Check: agreed=3 of=4 differed=1"
+        "\nReplica-Dispute: model.safetensors 0.weight chunk=0 stored=0 checked=1"
+    )
+    command = ("commit-tree", "main^{tree}", "-p", "main^", "-m", message)
+    git(root / ".mvc", "update-ref", "refs/heads/main", git(root / ".mvc", *command).strip())
+    run = keep(every=100, healthy_after=2)
+    assert "whose ranks did not hold the same: 0.weight in model.safetensors differs" in caplog.text
+    run.steps(10).ckpt.wait()
+    run.ckpt.close()
+    healthy = {one.annotations.step for one in Repo.open(root).log("main") if one.is_healthy}
+    assert 6 not in healthy
+    assert "cannot be marked" not in caplog.text
 
 
 def test_it_is_mended_from_a_remote(keep, tmp_path, caplog):
