@@ -1,5 +1,6 @@
 """The example of a killed run does what it claims; the demo runs the plain loop."""
 
+import json
 import os
 import socket
 import subprocess
@@ -51,6 +52,23 @@ def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):
     repo = Repo(tmp_path / "run")
     assert [entry.annotations.step for entry in repo.log()] == [8, 4]
     assert repo.load_state()["model"]["blocks.0.attend.weight"].shape == (192, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_flipped_bit_is_found_and_mended(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "3", str(ROOT / "examples/watched_loop.py")]
+    command += ["--folder", str(tmp_path / "run"), "--metrics", str(tmp_path / "run.jsonl")]
+    done = subprocess.run([*command, "--flip"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "model.head.weight differs on rank 2 at [17, 5]: 1 element, " in done.stderr
+    assert "resync: " in done.stderr
+    assert "1 found a difference" in done.stdout
+    log = Repo(tmp_path / "run").log()
+    assert [entry.annotations.step for entry in log] == [60, 50, 25, 0]
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert "alarm" in kinds
 
 
 def find_port():
