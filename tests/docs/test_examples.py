@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/resume_after_kill.py"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     command = [sys.executable, str(EXAMPLE), "--folder", str(tmp_path / "run")]

@@ -19,6 +19,7 @@ def run(name, folder, *options):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_lightning(tmp_path):
     pytest.importorskip("lightning")
@@ -28,6 +29,7 @@ def test_lightning(tmp_path):
     assert "step 40\n" in out
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_trainer(tmp_path):
     pytest.importorskip("transformers")
@@ -37,6 +39,7 @@ def test_trainer(tmp_path):
     assert "diverged/main/21     steps [0, 6, 12, 18, 21]" in out
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_models_from_revisions(tmp_path):
     pytest.importorskip("transformers")

@@ -148,7 +148,7 @@ def test_cuda_values_come_two_steps_later_without_a_sync():
 
 
 _RANK = """
-import json, math, sys
+import json, math, os, sys
 import torch
 from torch import distributed
 from mvc import StorageError
@@ -190,7 +190,8 @@ def take_alone():
 seen = [watch_all(None), watch_all(1)]
 if rank == 1:
     distributed.destroy_process_group()
-print(json.dumps([*seen, take_alone()]))
+print(json.dumps([*seen, take_alone()]), flush=True)
+os._exit(0)  # threads of gloo still wait for the other rank
 """
 
 

@@ -152,7 +152,7 @@ class TestTheRanksThatItStarts:
     @pytest.mark.parametrize(
         ("build", "code", "text"),
         [
-            ("build_failing", 2, "rank 1: the training failed: ValueError: no more"),
+            pytest.param("build_failing", 2, "rank 1: the training failed: ValueError: no more", marks=pytest.mark.slow),
             pytest.param("build_killed", 6, "rank 0 was killed by SIGKILL", marks=pytest.mark.slow),
             pytest.param("build_leaving", 2, "rank 1: the training failed: SystemExit: 0", marks=pytest.mark.slow),
             pytest.param("build_alone", 2, "starts no process group", marks=pytest.mark.slow),

@@ -141,6 +141,7 @@ def test_skipped_steps_are_skipped_again(tmp_path):
     assert loose.difference.step == 10
 
 
+@pytest.mark.slow
 def test_the_command_says_it_to_people_and_to_programs(folder):
     command = [sys.executable, "-m", "mvc_hooks.replay", str(folder), "main@10", "10"]
     done = subprocess.run([*command, f"{ENTRY}:build", "--json"], capture_output=True, check=False)
