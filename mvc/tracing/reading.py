@@ -105,7 +105,7 @@ class _Recording:
         """Take one event."""
         self._count += 1
         if not isinstance(event, dict):
-            self._fail("is no object")
+            self._fail("is not an object")
         if event.get("ph") != "X":
             if event.get("ph") == "M" and event.get("name") == "process_name":
                 args = event.get("args")

@@ -51,7 +51,7 @@ def read_events(path: str, facts: dict[str, Any]) -> Iterator[Any]:
             else:
                 facts[key] = text.value()
         if not has_events:
-            raise FormatError(f"{path!r} is no Chrome trace: it has no list {_EVENTS!r}")
+            raise FormatError(f"{path!r} is not a Chrome trace: it has no list {_EVENTS!r}")
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def test_many_steps_are_shortened(bare):
     [
         (["gone.json"], 3, "file 'gone.json' does not exist"),
         (["."], 2, "'.' is a folder"),
-        (["odd.json"], 5, "'odd.json' is no Chrome trace: it does not begin with"),
+        (["odd.json"], 5, "'odd.json' is not a Chrome trace: it does not begin with"),
         (["chrome.json"], 7, "'chrome.json' is a trace of another tool, not of torch.profiler"),
         (["t.json", "t.json"], 2, "a trace is named twice"),
         (["t.json", "--html", "missing/x.html"], 3, "folder 'missing' does not exist"),

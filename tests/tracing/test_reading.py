@@ -167,7 +167,7 @@ def test_events_of_any_shape_are_no_trouble(tmp_path):
     ]  # fmt: skip
     trace = read_trace(write(tmp_path / "t.json", odd))
     assert [one.size_bytes for one in trace.collectives] == [None]
-    with pytest.raises(FormatError, match="event 2 is no object"):
+    with pytest.raises(FormatError, match="event 2 is not an object"):
         read_trace(write(tmp_path / "t.json", [5]))
 
 

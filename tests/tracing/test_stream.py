@@ -75,8 +75,8 @@ def test_a_trace_cut_off_anywhere_says_so(tmp_path, length):
     ("data", "text"),
     [
         (b"", "is empty"),
-        (b"hello", "is no Chrome trace"),
-        (b"\x89PNG\r\n", "is no Chrome trace"),
+        (b"hello", "is not a Chrome trace"),
+        (b"\x89PNG\r\n", "is not a Chrome trace"),
         (b"{}", "has no list 'traceEvents'"),
         (b'{"traceEvents": 5}', "has no list 'traceEvents'"),
         (b'{"traceEvents": [NaN]}', "NaN is not JSON"),

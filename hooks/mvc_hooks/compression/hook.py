@@ -73,7 +73,7 @@ class Compression(Part):
         """Have a DDP send its gradients through this, from its first backward pass on.
 
         Raises:
-            UsageError: it is no DDP, has another hook, or has trained; or this has a DDP already, or
+            UsageError: it is not a DDP, has another hook, or has trained; or this has a DDP already, or
                 cannot compress one of its parameters.
         """
         kind = type(self).__name__

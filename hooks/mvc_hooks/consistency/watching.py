@@ -215,7 +215,7 @@ class Watching:
         return found.without(self._left_out | self._learned.own, self._settings.ignore)
 
     def _learn(self) -> None:
-        """Look at everything; what differs and is no parameter is a rank's own."""
+        """Look at everything; what differs and is not a parameter is a rank's own."""
         self._looks += 1
         self._agree_on(self._list_held())
         ranks, tensors = self.host.ranks, self._holdings.tensors
