@@ -42,7 +42,7 @@ def read_events(path: str, facts: dict[str, Any]) -> Iterator[Any]:
         if text.peek() == "[":
             yield from text.items()
             return
-        text.take("{", "no Chrome trace: it does not begin with an object or a list")
+        text.take("{", "not a Chrome trace: it does not begin with an object or a list")
         has_events = False
         for key in text.names():
             if key == _EVENTS and text.peek() == "[":
