@@ -183,6 +183,7 @@ class TestBehaviour:
         assert answer.error == "the entry failed: RuntimeError: no config"
         assert (answer.code, answer.out) == (2, "")
 
+    @pytest.mark.slow
     def test_a_revision_and_the_worktree(self, empty):
         folder = empty.folder
         (folder / "net.py").write_text(ENTRY)
@@ -194,6 +195,7 @@ class TestBehaviour:
             "unit passed", "module passed", "system not judged",
         ]  # fmt: skip
 
+    @pytest.mark.slow
     def test_a_process_that_dies_is_no_success(self, files, monkeypatch):
         line = ("verify", "a.safetensors", "b.safetensors", *RUN)
         for code, said in (

@@ -86,6 +86,7 @@ def runs(bare):
     return bare
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_page_of_all_three_layers(runs, browser):
     options = ("--entry", "entry.py:build", "--inputs", "inputs.json")

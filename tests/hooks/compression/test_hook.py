@@ -24,10 +24,15 @@ HOOKS = [
     SignSgd,
 ]
 
+KEPT = []
+
 
 @pytest.fixture(autouse=True)
 def group():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    # Closures of torch's PowerSGD hold the group. If one of them is dropped last, on a thread of the
+    # group, that thread waits for its own end, and the process is aborted.
+    KEPT.append(distributed.group.WORLD)
     yield
     distributed.destroy_process_group()
 

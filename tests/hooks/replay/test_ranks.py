@@ -142,6 +142,7 @@ def is_alive(pid):
 
 
 class TestTheRanksThatItStarts:
+    @pytest.mark.slow
     def test_report_on_standard_output_alone(self, root):
         process = start(root, "build", "--json")
         out, err = process.communicate(timeout=120)
