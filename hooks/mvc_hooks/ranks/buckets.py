@@ -282,12 +282,17 @@ def _order_done(
     The ``full`` first ones come as they were full; the rest of each type and device after them, the last one
     that was begun first. So one parameter of each type comes early enough to begin it in its turn.
     """
-    rest = {_find_kind(bucket, params): bucket for bucket in reversed(buckets[full:])}
+    rest: dict[_Kind, list[int]] = {}
+    for bucket in reversed(buckets[full:]):
+        kind = _find_kind(bucket, params)
+        if kind in rest:  # the commit has smaller buckets than this DDP makes
+            break
+        rest[kind] = bucket
     firsts: dict[_Kind, int] = {}
     for bucket in buckets:
         firsts.setdefault(_find_kind(bucket, params), bucket[0])
     order: list[int] = []
-    for bucket in buckets[:full]:
+    for bucket in buckets[: len(buckets) - len(rest)]:
         kind = _find_kind(bucket, params)
         if kind in rest:
             order += [firsts[one] for one in takewhile(kind.__ne__, rest)]

@@ -205,6 +205,18 @@ def test_buckets_of_any_mixture_of_types_are_made_again(seed):
     assert buckets.describe() == order
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_ddp_of_larger_buckets_is_done_with_all_parameters(seed):
+    ddp, buckets = make(Mixed(seed))
+    train(ddp)
+    train(ddp)
+    order = buckets.describe()
+    ddp, buckets = make(Mixed(seed), bucket_cap_mb=25)
+    buckets.restore(order)
+    train(ddp)
+    train(ddp)
+
+
 def test_what_cannot_be_made_again_is_said():
     order = learn()
     _, buckets = make(static_graph=True)
