@@ -49,6 +49,7 @@ def test_models_from_revisions(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_live_model_takes_what_changed(tmp_path):
     out = run("serve_live.py", tmp_path / "run")
     assert "version 1: 4 tensors added, 0 removed: loaded\n" in out

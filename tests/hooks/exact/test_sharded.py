@@ -103,6 +103,7 @@ def test_replicas_that_go_back_to_the_start_sum_as_at_first(tmp_path, name):
         assert said == {"back": {}}
 
 
+@pytest.mark.slow
 def test_sharded_trainings_are_the_same_bit_by_bit(tmp_path):
     for said in launch(tmp_path, FAST, 2):
         assert said == {name: {} for name in FAST}
