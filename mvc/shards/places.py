@@ -7,6 +7,7 @@ begin with a dot, other maps, and what is mvc's or Git's own. No link is followe
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from mvc import fs
-from mvc.errors import ConflictError, UnsupportedError, translate_os_errors
+from mvc.errors import ConflictError, UnsupportedError, UsageError, translate_os_errors
+from mvc.history.ignore import parse_rules
+from mvc.history.paths import encode_path
 from mvc.shards.shard_map import MAP_SUFFIX, find_path_fault
 from mvc.sources import ByteSource, FileSource
 from mvc.storage.urls import has_store_scheme, parse_store_url
 from mvc.workspace.content import let_tick_pass
-from mvc.workspace.pathspec import PathTable
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
@@ -114,9 +116,24 @@ def file_url(folder: str) -> str:
 
 
 def choose(paths: list[str], pattern: str | None) -> list[str]:
-    """Return the sorted paths that a map takes."""
-    kept = [path for path in paths if _is_data(path)]
-    return sorted(kept if pattern is None else PathTable(kept).find(pattern))
+    """Return the sorted paths that a map takes.
+
+    Raises:
+        UsageError: the pattern makes no sense.
+    """
+    kept = sorted(path for path in paths if _is_data(path))
+    if pattern is None:
+        return kept
+    # A pattern is a rule of .mvcignore, so what the map has and what is no longer untracked is the same.
+    rules = parse_rules(encode_path(f"/{pattern}"))
+    if len(rules) != 1 or not rules[0].excludes:
+        raise UsageError(f"{pattern[:200]!r} is not a pattern")
+    return [path for path in kept if rules[0].matches(encode_path(path), is_dir=False)]
+
+
+def escape(name: str) -> str:
+    """Return the pattern that only a path itself fits."""
+    return re.sub(r"([\\*?\[\]]| +\Z)", r"\\\1", name)
 
 
 def _is_data(path: str) -> bool:

@@ -84,7 +84,8 @@ class _Struct:
         elif kind == _DOUBLE:
             self._at += 8
         elif kind == _BINARY:
-            self._at += self._varint()
+            size_bytes = self._varint()  # moves on itself
+            self._at += size_bytes
         elif kind in (_LIST, _SET):
             self._skip_list(depth)
         elif kind == _STRUCT:
