@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError, MvcError
 from mvc.shards.hashing import HashedShard, hash_shard
+from mvc.shards.places import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ class ShardFault:
         kind: ``missing``; ``changed``, its size or content; ``swapped``, it holds what another
             shard should, whose content is wrong, too; ``stale``, listing and store disagree
             about whether it is there; ``extra``, the map does not have it.
-        path: relative to the root.
+        path: relative to the root; empty for the root itself.
         detail: what was found.
     """
 
@@ -49,12 +50,14 @@ class MapReport:
     """What a check found.
 
     Attributes:
+        root: of the map: a relative path or URL.
         faults: by path.
         read: how many shards were read and hashed, and how many bytes that were.
         known: how many shards stat data or tag speak for.
         unproven: how many only their size speaks for.
     """
 
+    root: str
     faults: tuple[ShardFault, ...]
     read: int = 0
     read_bytes: int = 0
@@ -96,7 +99,8 @@ def check_shards(
     try:
         listed = {one.path: one for one in place.list(shard_map.pattern)}
     except (FileNotFoundError, NotADirectoryError):
-        return MapReport((ShardFault("missing", shard_map.root, "the folder does not exist"),))
+        fault = ShardFault("missing", "", "the folder does not exist")
+        return MapReport(shard_map.root, (fault,))
     check = _Check(shard_map, place, level)
     known = cache.find(list(listed.values())) if cache is not None and level != "full" else {}
     for shard in shard_map.shards:
@@ -111,7 +115,9 @@ def check_shards(
         cache.keep([listed[one.shard.path] for one in hashed], hashed)
     faults = sorted([*check.faults(), *extra], key=lambda fault: fault.path)
     read_bytes = sum(one.shard.size_bytes for one in hashed)
-    return MapReport(tuple(faults), len(hashed), read_bytes, check.known, check.unproven)
+    return MapReport(
+        shard_map.root, tuple(faults), len(hashed), read_bytes, check.known, check.unproven
+    )
 
 
 class _Check:
@@ -135,8 +141,8 @@ class _Check:
             is_there = self._place.find(shard.path) is not None
             kind: FaultKind = "stale" if is_there else "missing"
             self._fail(kind, shard, "is there, but not listed" if is_there else "does not exist")
-        elif found.is_gone:
-            self._fail("stale", shard, "is listed, but cannot be opened")
+        elif found.fault is not None:
+            self._fail("stale" if found.fault == GONE else "changed", shard, found.fault)
         elif known is not None:
             self.known += 1
             self._compare(shard, known)
@@ -171,7 +177,7 @@ class _Check:
         try:
             return hash_shard(self._place, found, progress, counted=False)
         except FileNotFoundError:
-            return ShardFault("stale", found.path, "is listed, but cannot be opened")
+            return ShardFault("stale", found.path, GONE)
         except ConflictError:
             return ShardFault("changed", found.path, "changed while it was read")
         except MvcError as error:

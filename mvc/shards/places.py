@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 20
 """What is read of a file at once."""
 _FILE_URL = "file://"
+GONE = "is listed, but cannot be opened"
 _CHANGED_HINT = "try again once nothing writes to it"
 
 
@@ -47,14 +48,14 @@ class FoundShard:
         size_bytes: its length.
         tag: what a store calls this version, or None.
         stat: of a file, what tells whether it changed.
-        is_gone: whether it is listed, but not there.
+        fault: why it cannot be read, though it is listed: ``GONE``, or that it is a link.
     """
 
     path: str
     size_bytes: int
     tag: str | None = None
     stat: FileStat | None = None
-    is_gone: bool = False
+    fault: str | None = None
 
 
 class OpenShard(Protocol):
@@ -84,6 +85,7 @@ class Place(Protocol):
         """Open a shard for the length of a ``with`` block; nothing may have changed since.
 
         Raises:
+            UnsupportedError: it is a link, or no file.
             FileNotFoundError: it is not there any more.
             ConflictError: it changed.
         """
@@ -166,6 +168,9 @@ class Folder:
     @contextmanager
     def open(self, found: FoundShard) -> Iterator[OpenFile]:
         """Open a file; it must not change until the block ends."""
+        if found.fault not in (None, GONE):
+            hint = "name the folder that it leads to, or a pattern without it"
+            raise UnsupportedError(f"{found.path!r} in {self.name} {found.fault}", hint=hint)
         before = found.stat
         if before is not None:
             let_tick_pass(before)
@@ -193,14 +198,13 @@ class Folder:
 
     def _found(self, path: str) -> FoundShard:
         found = self.find(path)
-        if found is None:
-            kind = fs.find_stat(self.folder / path)
-            if kind is None:  # gone since it was listed, or listed before it is there
-                return FoundShard(path, 0, is_gone=True)
-            what = "a link" if kind.is_symlink else "neither a file nor a folder"
-            hint = "name the folder that it leads to, or a pattern without it"
-            raise UnsupportedError(f"{path!r} in {self.name} is {what}", hint=hint)
-        return found
+        if found is not None:
+            return found
+        stat = fs.find_stat(self.folder / path)
+        if stat is None:  # gone since it was listed, or listed before it is there
+            return FoundShard(path, 0, fault=GONE)
+        what = "is a link" if stat.is_symlink else "is neither a file nor a folder"
+        return FoundShard(path, 0, fault=what)
 
 
 class OpenFile:

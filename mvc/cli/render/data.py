@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
@@ -156,14 +157,25 @@ def _size(shard: Shard) -> str:
 def report_fields(path: str, report: MapReport) -> dict[str, object]:
     """Return what a check found for ``--json``."""
     faults = [pick(fault, "kind path detail") for fault in report.faults]
-    return {"path": path, **pick(report, "ok read read_bytes known unproven"), "faults": faults}
+    return {
+        "path": path,
+        **pick(report, "root ok read read_bytes known unproven"),
+        "faults": faults,
+    }
+
+
+def _place(map_path: str, root: str, path: str) -> str:
+    """Return where a shard is, as a repository path or URL."""
+    if "://" in root:
+        return f"{root}/{path}".rstrip("/")
+    return posixpath.normpath(posixpath.join(posixpath.dirname(map_path), root, path))
 
 
 def write_report(out: Output, path: str, report: MapReport) -> None:
     """Write a line per shard that is not as the map says, and one about all."""
     for fault in report.faults:
         out.line(
-            f"{out.style(fault.kind + ':', 'red')} {printable(fault.path)} {printable(fault.detail)}"
+            f"{out.style(fault.kind + ':', 'red')} {printable(_place(path, report.root, fault.path))} {printable(fault.detail)}"
         )
     how = [
         f"{report.read:,} read ({size_text(report.read_bytes)})" if report.read else "",

@@ -20,6 +20,7 @@ _MAX_SIZE = 2**63 - 1
 _CHECKSUM = slice(148, 156)
 _SPACES = b" " * 8
 _SAMPLE = re.compile(rb"((?:.*/|)[^.]+)[.][^/]*", re.DOTALL)
+_META = re.compile(rb"__[^/]*__(?:\Z|/)")
 _PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,6}) ")
 _FILES = b"0\x007"
 _NEVER_DATA = b"123456"  # links, devices, folders, pipes: what their size says is not there
@@ -59,7 +60,7 @@ def count_samples(stream: Stream) -> int:
 
 def _find_key(name: bytes) -> bytes | None:
     """Return which sample a file belongs to, or None if to none."""
-    if name.startswith(b"__") and name.endswith(b"__") and b"/" not in name:
+    if _META.match(name):
         return None
     found = _SAMPLE.fullmatch(name)
     return found[1] if found else None
