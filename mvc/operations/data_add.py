@@ -79,7 +79,7 @@ def add_data(
     recover(context)
     target = _find_target(context, source, cwd, name)
     if store and target.folder is None:
-        raise UsageError("`store` takes shards that are in the worktree", hint="copy them there")
+        raise UsageError(f"{source!r} is not in the worktree", hint="`store` takes what is there")
     rule = None if target.folder is None else make_rule(target.folder, target.pattern)
     old = _find_old(context, target)
     place = open_root(context, target.root, target.path)
@@ -118,12 +118,13 @@ def _find_target(context: Context, source: str, cwd: Path, name: str | None) -> 
         raise NotFoundError(f"there is no folder {source!r}", hint="name one, a pattern or a URL")
     inside = _find_inside(context, folder)
     if inside is None:
-        path = _map_path(context, name or os.path.basename(folder), cwd)
+        path = _map_path(context, os.path.basename(folder) if name is None else name, cwd)
         return _Target(path, file_url(os.path.realpath(folder)), pattern, None)
     if not inside and pattern is None:
         hint = "name a folder in it, or a pattern such as '*.parquet'"
         raise UsageError("the whole worktree cannot be one data set", hint=hint)
-    path = _map_path(context, name, cwd) if name else (inside or "data") + MAP_SUFFIX
+    default = (inside or "data") + MAP_SUFFIX
+    path = default if name is None else _map_path(context, name, cwd)
     root = os.path.relpath(f"/{inside}", f"/{path.rpartition('/')[0]}")
     return _Target(path, root, pattern, inside)
 
@@ -153,7 +154,9 @@ def _find_in_store(context: Context, source: str, cwd: Path, name: str | None) -
     if url.scheme == "file":
         return _find_target(context, os.path.join(url.prefix, pattern or ""), cwd, name)
     default = (url.prefix or url.bucket).rpartition("/")[2]
-    return _Target(_map_path(context, name or default, cwd), str(url), pattern, None)
+    return _Target(
+        _map_path(context, default if name is None else name, cwd), str(url), pattern, None
+    )
 
 
 def _map_path(context: Context, name: str, cwd: Path) -> str:

@@ -1,6 +1,7 @@
 """Shard maps: one way to write each, hostile bytes, what differs between two."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ def make_shard(path, content=b"", records=None, tag=None):
     return Shard(path, len(content), hashlib.sha256(content).digest(), records, tag)
 
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "shards"
 SAMPLE = ShardMap.build(
     "train",
     [
@@ -207,3 +209,22 @@ def test_copies_move_in_pairs():
 
 def test_a_map_is_called_after_its_file():
     assert name_of_map("data/train.shards") == "train"
+
+
+@pytest.mark.parametrize("name", ["plain", "odd"])
+def test_golden_maps_stay_readable_and_canonical(name):
+    data = (GOLDEN / f"{name}.shards").read_bytes()
+    found = ShardMap.parse(data)
+    assert found.encode() == data
+    lines = data.decode().split("\n")[1:-1]
+    bare = "".join(
+        " ".join(line.split(" ", 4)[:3] + line.split(" ", 4)[4:]) + "\n" for line in lines
+    )
+    assert found.tree == hashlib.sha256(bare.encode()).hexdigest()
+
+
+def test_a_hundred_thousand_shards_are_written_and_read():
+    many = [Shard(f"part-{one:06d}.tar", one, bytes(32), one, f'"{one}"') for one in range(100_000)]
+    made = ShardMap.build("train", many)
+    assert ShardMap.parse(made.encode()) == made
+    assert not compare_maps(made, made)
