@@ -1,4 +1,4 @@
-"""Shard maps as values and as bytes (docs/format.md, section 12): pure but for ``ShardMap.read``.
+"""Shard maps as values and as bytes (docs/format.md, section 11): pure but for ``ShardMap.read``.
 
 A map is text: a header in JSON, then a line per shard, sorted by path. Its tree hash is the SHA-256
 of these lines without the store's tags, so two maps with equal trees hold the same shards, wherever
