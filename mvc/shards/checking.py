@@ -8,12 +8,11 @@ are counted as ``unproven``.
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError, MvcError
-from mvc.shards.hashing import HashedShard, hash_shard
+from mvc.shards.hashing import HashedShard, hash_shard, read_shards
 from mvc.shards.places import GONE
 
 if TYPE_CHECKING:
@@ -163,14 +162,13 @@ class _Check:
     def read(self, threads: int, progress: ByteProgress) -> list[HashedShard]:
         """Read what has to be read; return those that are as the map says."""
         right: list[HashedShard] = []
-        todo = sorted(self._unread, key=lambda pair: pair[1].size_bytes, reverse=True)
-        with ThreadPoolExecutor(max(threads, 1)) as pool:
-            answers = pool.map(lambda pair: self._read_one(pair[1], progress), todo)
-            for (shard, _), answer in zip(todo, answers, strict=True):
-                if isinstance(answer, ShardFault):
-                    self._faults.append(answer)
-                elif self._compare(shard, answer.shard):
-                    right.append(HashedShard(shard, was_read=True))
+        shards = {shard.path: shard for shard, _ in self._unread}
+        unread = (found for _, found in self._unread)
+        for answer in read_shards(self._read_one, unread, threads, progress):
+            if isinstance(answer, ShardFault):
+                self._faults.append(answer)
+            elif self._compare(shards[answer.shard.path], answer.shard):
+                right.append(HashedShard(shards[answer.shard.path], was_read=True))
         return right
 
     def _read_one(self, found: FoundShard, progress: ByteProgress) -> HashedShard | ShardFault:

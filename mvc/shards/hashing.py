@@ -13,7 +13,8 @@ import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from mvc.errors import ConflictError, FormatError
 from mvc.shards.records import count_records
@@ -34,6 +35,7 @@ _KIND = b"shard"
 _STAT = struct.Struct("<qqqqq")  # size, mtime, ctime, inode, device
 _REST = struct.Struct("<32sq")  # hash, records or -1
 _WORD = 2**63 - 1
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +92,34 @@ def _hashed(
 def hash_shards(
     place: Place, found: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
 ) -> list[HashedShard]:
-    """Read many shards, the largest first; return them by path. The first error ends all."""
+    """Read many shards; return them by path. The first error ends all."""
+    done = read_shards(partial(hash_shard, place), found, threads, progress)
+    return sorted(done, key=lambda one: one.shard.path)
+
+
+def read_shards(
+    read: Callable[[FoundShard, ByteProgress], _Answer],
+    found: Iterable[FoundShard],
+    threads: int,
+    progress: ByteProgress,
+) -> list[_Answer]:
+    """Have threads read many shards, the largest first; an error or Ctrl-C ends all at once."""
     ordered = sorted(found, key=lambda one: one.size_bytes, reverse=True)
     stopped = threading.Event()
 
     def count(size_bytes: int) -> None:
-        if stopped.is_set():  # by an error or Ctrl-C: the rest of a large shard is not waited for
+        if stopped.is_set():  # the rest of a large shard is not waited for
             raise ConflictError("stopped")
         if progress is not None:
             progress(size_bytes)
 
     pool = ThreadPoolExecutor(max(threads, 1))
     try:
-        tasks = [pool.submit(hash_shard, place, one, count) for one in ordered]
-        done = [task.result() for task in tasks]
+        tasks = [pool.submit(read, one, count) for one in ordered]
+        return [task.result() for task in tasks]
     finally:
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    return sorted(done, key=lambda one: one.shard.path)
 
 
 class StatCache:
