@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MapInfo:
-    """One map of a revision or the worktree; ``fault`` says why a file is none after all."""
+    """One map of a revision or the worktree.
+
+    Attributes:
+        path: of its file.
+        shard_map: the map, or None if the file is none after all.
+        fault: why it is none.
+    """
 
     path: str
     shard_map: ShardMap | None
@@ -41,7 +47,14 @@ class MapInfo:
 
 @dataclass(frozen=True, slots=True)
 class MapDiff:
-    """One map that differs; a side is None where there is none."""
+    """One map that differs.
+
+    Attributes:
+        path: of its file.
+        old: the map before, or None if there was none.
+        new: the map after, or None if there is none any more.
+        changes: which shards differ.
+    """
 
     path: str
     old: ShardMap | None

@@ -51,7 +51,8 @@ class MapReport:
     Attributes:
         root: of the map: a relative path or URL.
         faults: by path.
-        read: how many shards were read and hashed, and how many bytes that were.
+        read: how many shards were read and hashed.
+        read_bytes: how many bytes that were.
         known: how many shards stat data or tag speak for.
         unproven: how many only their size speaks for.
     """
