@@ -30,6 +30,7 @@ from benchmarks import (
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
 from benchmarks.consistency.section import measure_consistency
+from benchmarks.data import measure_data
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
@@ -68,6 +69,7 @@ SECTIONS = (
     "sharded",
     "scale",
     "consistency",
+    "data",
 )
 
 
@@ -332,6 +334,12 @@ class Bench:
         """What it costs to compare the ranks of a run."""
         self.results["consistency"] = measure_consistency(
             self.runner, is_quick=self.options.quick, say=self.say
+        )
+
+    def data(self) -> None:
+        """Maps of shards beside programs that only hash."""
+        self.results["data"] = measure_data(
+            self.folder, self.mvc, rounds=self.rounds, is_quick=self.options.quick
         )
 
     def clean(self) -> None:

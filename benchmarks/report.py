@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import (
+    data,
     long_history,
     remotes,
     report_history,
@@ -119,6 +120,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     yield from report_sharded.list_targets(results)
     yield from report_scale.list_targets(results)
     yield from consistency.list_targets(results)
+    yield from data.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -147,6 +149,7 @@ def list_tables(results: Results) -> list[Table]:
         "sharded": report_sharded.sharded_tables,
         "scale": report_scale.scale_tables,
         "consistency": consistency.consistency_tables,
+        "data": data.data_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

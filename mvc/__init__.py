@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.shards.checking import MapReport, ShardFault, check_shards
+    from mvc.shards.hashing import HashedShard, hash_shard
+    from mvc.shards.places import FoundShard, open_place
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -61,6 +65,10 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.shards.checking": "MapReport ShardFault check_shards",
+        "mvc.shards.hashing": "HashedShard hash_shard",
+        "mvc.shards.places": "FoundShard open_place",
+        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -82,10 +90,14 @@ __all__ = [
     "CorruptionError",
     "Dispute",
     "FormatError",
+    "FoundShard",
     "GateError",
+    "HashedShard",
     "HeldChunks",
     "Identity",
     "LayoutPlan",
+    "MapChanges",
+    "MapReport",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -96,6 +108,9 @@ __all__ = [
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "Shard",
+    "ShardFault",
+    "ShardMap",
     "Share",
     "SpreadTensor",
     "StateLayout",
@@ -107,15 +122,19 @@ __all__ = [
     "Whereabouts",
     "WriteCounts",
     "__version__",
+    "check_shards",
     "choose_senders",
     "clone",
     "compare",
     "compare_image",
+    "compare_maps",
     "follow",
+    "hash_shard",
     "is_process_alive",
     "layout_state",
     "merge_recipe",
     "open_model",
+    "open_place",
     "outline_image",
     "parse_stored_share",
     "read_image",

@@ -17,6 +17,7 @@ from mvc import Repo
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
+add_data(self, source, *, name=None, store=False, folder=None, progress=None)
 add_remote(self, name, url, content_url=None)
 best(self, metric, *revisions, maximise=False)
 bisect_log(self)
@@ -64,6 +65,7 @@ delete_branch(self, name, *, force=False)
 delete_tag(self, name)
 diff(self, old=None, new=None, *, staged=False, paths=(), tensors=None, with_tensors=True, \
 progress=None)
+diff_data(self, old=None, new=None, *, name=None)
 doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, format=None, force=False, progress=None)
@@ -77,6 +79,7 @@ healthy(self, branch=None)
 init(cls, path='.', *, branch='main', store=None)
 is_repack_due(self)
 leave_mark(self)
+list_data(self, revision=None, name=None)
 list_remote(self, remote=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None, folder=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
@@ -89,6 +92,7 @@ message=None, fast_forward='allowed', allow_unrelated=False, commit=True, no_gat
 merge_base(self, left, right)
 merge_recipe(self, recipe, output, *, seed=0, force=False, progress=None)
 move(self, sources, target, *, force=False)
+name_data(self, revision=None, name=None)
 open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
 open_share(self, image, form, previous=None)
@@ -121,6 +125,7 @@ record_scale(self, measured, revision='HEAD', *, ranks=None, limits=None, waive=
 reflog(self, ref='HEAD')
 remotes(self)
 remove(self, paths, *, cached=False, force=False, recursive=False)
+remove_data(self, name, shards=())
 remove_remote(self, name)
 rename_branch(self, old, new, *, force=False)
 rename_remote(self, old, new)
@@ -153,6 +158,7 @@ tensor(self, revision, path, name, *, framework='numpy')
 tensors(self, revision='HEAD', *, paths=(), tensors=None, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
 upstream(self, branch=None)
+verify_data(self, name=None, *, level='normal', progress=None)
 verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD', *, folder=None)
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
@@ -182,7 +188,15 @@ RESULTS = {
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",
     "operations.file_diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
-    "mode_changed size_bytes lines moved_from moved_to",
+    "mode_changed size_bytes lines moved_from moved_to shards",
+    "operations.data_add.DataAddResult": "path shard_map changes read read_bytes warnings stored",
+    "operations.data_maps.MapInfo": "path shard_map fault",
+    "operations.data_maps.MapDiff": "path old new changes",
+    "shards.checking.MapReport": "root faults read read_bytes known unproven",
+    "shards.checking.ShardFault": "kind path detail",
+    "shards.shard_map.Shard": "path size_bytes sha256 records tag",
+    "shards.shard_map.ShardMap": "root shards tree pattern",
+    "shards.shard_map.MapChanges": "added removed changed moved",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes old_path",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
@@ -271,13 +285,13 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "FoundShard", "GateError", "HashedShard", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "MapReport", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Shard", "ShardFault", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
-        "__version__", "choose_senders", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
-        "open_model", "outline_image", "parse_stored_share", "read_image",
+        "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe",
+        "open_model", "open_place", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

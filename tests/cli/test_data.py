@@ -1,0 +1,385 @@
+"""mvc data: whole command lines, with folders, patterns and stores."""
+
+import os
+import shutil
+
+import pytest
+
+from mvc.sources import FileSource
+from support.s3_server import KEYS, make_store, new_prefix
+from support.shard_files import make_tar, write_jsonl
+
+
+@pytest.fixture
+def shell(empty):
+    """A repository with a data set of three shards that is not in it yet."""
+    train = empty.folder / "data" / "train"
+    (train / "sub").mkdir(parents=True)
+    write_jsonl(train / "a.jsonl", 100)
+    write_jsonl(train / "b.jsonl.gz", 20, "gz")
+    (train / "sub" / "c.tar").write_bytes(make_tar([("1.x", b"1"), ("2.x", b"2")]))
+    return empty
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Counts the bytes of shards that are read."""
+    counted = [0]
+    real = FileSource.read_into
+
+    def read_into(self, offset, buffer):
+        if "/train/" in str(self.path):
+            counted[0] += len(buffer)
+        real(self, offset, buffer)
+
+    monkeypatch.setattr(FileSource, "read_into", read_into)
+    return counted
+
+
+def test_add_makes_a_map_and_leaves_the_data_where_it_is(shell):
+    first, second = shell.ok("data", "add", "data/train").lines
+    assert first == "data/train.shards: 3 shards added (+122 records)"
+    assert second.startswith("  3 shards, 122 records, 12")
+    assert "3 shards read" in second
+    assert shell.ok("status", "--porcelain").lines == ["A  .mvcignore", "A  data/train.shards"]
+    shell.ok("add", ".")
+    shell.ok("commit", "-m", "data")
+    assert shell.ok("ls", "--name-only").lines == [".mvcignore", "data/train.shards"]
+
+
+def test_only_what_changed_is_read_again(shell, read):
+    shell.ok("data", "add", "data/train")
+    train = shell.folder / "data" / "train"
+    assert read[0] == sum(path.stat().st_size for path in train.rglob("*") if path.is_file())
+    read[0] = 0
+    assert "nothing was read" in shell.ok("data", "add", "data/train").out
+    assert shell.ok("data", "verify").code == 0
+    assert read[0] == 0
+    write_jsonl(train / "a.jsonl", 101)
+    done = shell.ok("data", "add", "data/train", "--json").json
+    assert read[0] == (train / "a.jsonl").stat().st_size == done["read_bytes"]
+    assert (done["records"], done["changes"]["more_records"]) == (123, 1)
+    shell.ok("data", "verify", "--full")
+    assert read[0] > 2 * done["read_bytes"]
+
+
+def test_history_says_which_data_changed(shell):
+    shell.ok("data", "add", "data/train")
+    shell.ok("commit", "-m", "one")
+    train = shell.folder / "data" / "train"
+    write_jsonl(train / "a.jsonl", 1304)
+    write_jsonl(train / "d.jsonl", 1)
+    (train / "b.jsonl.gz").rename(train / "e.jsonl.gz")
+    shell.ok("data", "add", "data/train")
+    packed_bytes = (train / "e.jsonl.gz").stat().st_size
+    line = "1 shard added, 1 changed, 1 moved (+1,205 records)"
+    assert shell.ok("diff", "--staged").lines == [f"modified: data/train.shards  {line}"]
+    shell.ok("commit", "-m", "two")
+    assert f" data/train.shards | {line}" in shell.ok("log", "--stat").lines
+    assert f"modified: data/train.shards  {line}" in shell.ok("show").lines
+    (found,) = shell.ok("diff", "HEAD~1", "HEAD", "--json").json["files"]
+    assert found["shards"]["more_records"] == 1205
+    assert shell.ok("data", "diff", "HEAD~1", "HEAD").lines == [
+        f"data/train.shards: {line}",
+        "  M a.jsonl  1.9 KiB, 100 records -> 26.9 KiB, 1,304 records",
+        f"  R b.jsonl.gz -> e.jsonl.gz  {packed_bytes} B, 20 records",
+        "  A d.jsonl  19 B, 1 record",
+    ]
+    for words in (["HEAD~1..HEAD"], ["HEAD~1", "train"], ["HEAD~1", "HEAD", "data/train.shards"]):
+        assert shell.ok("data", "diff", *words).lines[0] == f"data/train.shards: {line}"
+    assert shell.ok("data", "diff").out == ""
+    assert shell.ok("data", "ls", "HEAD~1", "--json").json["maps"][0]["records"] == 122
+
+
+def test_ls_lists_maps_and_their_shards(shell):
+    shell.ok("data", "add", "data/train")
+    head, row = shell.ok("data", "ls").lines
+    assert head.split() == ["map", "shards", "records", "size", "tree"]
+    assert row.split()[:3] == ["data/train.shards", "3", "122"]
+    rows = shell.ok("data", "ls", "train").lines[1:]
+    assert [row.split()[:2] for row in rows] == [
+        ["a.jsonl", "100"],
+        ["b.jsonl.gz", "20"],
+        ["sub/c.tar", "2"],
+    ]
+    assert shell.ok("data", "ls", "train.shards", folder="data").lines[1:] == rows
+    (found,) = shell.ok("data", "ls", "train", "--json").json["maps"]
+    assert [one["records"] for one in found["list"]] == [100, 20, 2]
+    (shell.folder / "odd.shards").write_text("no map")
+    shell.ok("add", "odd.shards")
+    assert "not a shard map" in shell.ok("data", "ls").out
+    assert shell("data", "ls", "odd").code == 5
+
+
+def test_verify_names_each_fault_with_its_path(shell):
+    shell.ok("data", "add", "data/train")
+    train = shell.folder / "data" / "train"
+    os.rename(train / "a.jsonl", train / "x")
+    os.rename(train / "b.jsonl.gz", train / "a.jsonl")
+    os.rename(train / "x", train / "b.jsonl.gz")
+    (train / "sub" / "c.tar").unlink()
+    (train / "new").write_text("x")
+    told = shell("data", "verify")
+    assert told.code == 1
+    assert told.lines[:4] == [
+        "swapped: data/train/a.jsonl holds what 'b.jsonl.gz' should hold",
+        "swapped: data/train/b.jsonl.gz holds what 'a.jsonl' should hold",
+        "extra: data/train/new is not in the map",
+        "missing: data/train/sub/c.tar does not exist",
+    ]
+    assert told.lines[4].startswith("data/train.shards: 1 extra, 1 missing, 2 swapped")
+    quick = shell("data", "verify", "train", "--quick", "--json")
+    assert quick.code == 1
+    kinds = [fault["kind"] for fault in quick.json["maps"][0]["faults"]]
+    assert kinds == ["changed", "changed", "extra", "missing"]
+    shutil.rmtree(train)
+    assert shell("data", "verify").lines[0] == "missing: data/train the folder does not exist"
+
+
+def test_a_clone_without_the_data_verifies_by_size_and_by_content(shell):
+    shell.ok("data", "add", "data/train")
+    (shell.folder / ".mvc" / "shards.db").unlink()
+    assert "3 by their size alone" in shell.ok("data", "verify", "--quick").out
+    assert "3 read" in shell.ok("data", "verify").out
+    assert "3 not read" in shell.ok("data", "verify").out
+
+
+def test_rm_takes_shards_out_of_the_map_and_leaves_content(shell):
+    shell.ok("data", "add", "data/train")
+    shell.ok("commit", "-m", "one")
+    told = shell.ok("data", "rm", "train", "a.jsonl", "data/train/sub/c.tar").out
+    assert (
+        told
+        == "data/train.shards: 2 shards removed (-102 records); their content is left where it is\n"
+    )
+    assert shell.ok("data", "ls", "--json").json["maps"][0]["shards"] == 1
+    assert "data/train.shards  2 shards removed (-102 records)" in shell.ok("diff", "--staged").out
+    assert (shell.folder / "data" / "train" / "a.jsonl").exists()
+    assert (
+        shell("data", "rm", "train", "a.jsonl").error == "data/train.shards has no shard 'a.jsonl'"
+    )
+    shell.ok("data", "rm", "train")
+    assert not (shell.folder / "data" / "train.shards").exists()
+    assert not (shell.folder / ".mvcignore").exists()
+    assert (shell.folder / "data" / "train" / "a.jsonl").exists()
+    assert shell.ok("status", "--porcelain").lines[-3:] == [
+        "?? data/train/a.jsonl", "?? data/train/b.jsonl.gz", "?? data/train/sub/c.tar",
+    ]  # fmt: skip
+
+
+def test_rm_leaves_other_rules_alone(shell):
+    (shell.folder / ".mvcignore").write_text("*.log\n# mine\n")
+    shell.ok("data", "add", "data/train")
+    assert (shell.folder / ".mvcignore").read_text() == "*.log\n# mine\n/data/train/\n"
+    shell.ok("data", "rm", "data/train")
+    assert (shell.folder / ".mvcignore").read_text() == "*.log\n# mine\n"
+
+
+def test_store_adds_the_shards_too(shell):
+    shell.ok("data", "add", "data/train")
+    told = shell.ok("data", "add", "data/train", "--store").lines
+    assert "nothing was read" in told[1]
+    shell.ok("commit", "-m", "stored")
+    names = shell.ok("ls", "--name-only").lines
+    assert names == [
+        "data/train.shards",
+        *(f"data/train/{one}" for one in ("a.jsonl", "b.jsonl.gz", "sub/c.tar")),
+    ]
+    shutil.rmtree(shell.folder / "data")
+    shell.ok("restore", ".")
+    assert shell.ok("data", "verify", "--full").code == 0
+
+
+def test_a_pattern_a_file_and_a_name(shell):
+    shell.ok("data", "add", "data/train/**/*.jsonl*", "--name", "maps/lines")
+    (found,) = shell.ok("data", "ls", "--json").json["maps"]
+    assert (found["path"], found["root"], found["shards"]) == (
+        "maps/lines.shards",
+        "../data/train",
+        2,
+    )
+    assert (shell.folder / ".mvcignore").read_text() == "/data/train/**/*.jsonl*\n"
+    write_jsonl(shell.folder / "data" / "train" / "sub" / "n.jsonl", 1)
+    (shell.folder / "data" / "train" / "other").write_text("x")
+    assert "extra: data/train/sub/n.jsonl is" in shell("data", "verify").out
+    shell.ok("data", "add", "train/sub/c.tar", "--name", "c", folder="data")
+    assert shell.ok("data", "ls", "c", "--json").json["maps"][0]["records"] == 2
+    shell.ok("data", "rm", "data/c")
+
+
+def test_a_folder_elsewhere_is_named_by_its_url(shell):
+    shutil.move(shell.folder / "data", shell.folder.parent / "elsewhere")
+    url = (shell.folder.parent / "elsewhere" / "train").as_uri()
+    for source in ("../elsewhere/train", url):
+        shell.ok("data", "add", source)
+        (found,) = shell.ok("data", "ls", "--json").json["maps"]
+        assert (found["path"], found["root"]) == ("train.shards", url)
+    assert "nothing was read" in shell.ok("data", "add", url).out
+    assert shell.ok("data", "verify", "--full").code == 0
+    (shell.folder.parent / "elsewhere" / "train" / "a.jsonl").unlink()
+    assert shell("data", "verify").lines[0] == f"missing: {url}/a.jsonl does not exist"
+    told = shell("data", "add", url, "--store")
+    assert (told.error, told.hint) == (
+        f"{url!r} is not in the worktree",
+        '"--store" takes what is there',
+    )
+
+
+def test_a_record_count_that_is_not_known_is_said(shell):
+    (shell.folder / "data" / "train" / "bad.tar").write_bytes(b"x" * 600)
+    told = shell.ok("data", "add", "data/train")
+    assert told.err == (
+        "warning: bad.tar: the number of records is not known: "
+        "it is not a tar file, or a header of it is damaged\n"
+    )
+    assert "records not known" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["add"], "add takes one folder, pattern or URL"),
+        (["add", "a", "b"], "add takes one folder, pattern or URL: quote the pattern"),
+        (["add", "nope"], "there is no folder 'nope'"),
+        (["add", "."], "the whole worktree cannot be one data set"),
+        (["add", ".mvc"], "is inside .mvc, the repository itself"),
+        (["add", "data/train/*.zip", "--name", "z"], "'data/train/*.zip' holds no shards"),
+        (["add", "data/train", "--name", "x/"], "'x/' is not a name for a map"),
+        (["add", "data/train", "--name", "/tmp/x"], "is outside the repository"),
+        (["add", "data/train.shards"], "'data/train.shards' is a shard map, and no data"),
+        (
+            ["add", "data/train/*.jsonl", "--name", "data/train"],
+            "'data/train.shards' is the map of 'train'",
+        ),
+        (["add", "ftp://x/y"], "there is no folder 'ftp://x/y'"),
+        (["add", "s3://u:p@bucket/x"], "holds credentials"),
+        (["add", "data/train", "--quick"], "--quick does not go with add"),
+        (["verify", "--store"], "--store does not go with verify"),
+        (["verify", "--quick", "--full"], "--quick and --full cannot be used together"),
+        (["verify", "a", "b"], "unexpected argument 'b'"),
+        (["verify", "nope"], "there is no map 'nope'"),
+        (["ls", "nope"], "'nope' is neither a revision nor a map"),
+        (["ls", "HEAD", "train", "x"], "unexpected argument 'x'"),
+        (["rm"], "rm takes a map"),
+        (["rm", "nope"], "there is no map 'nope'"),
+        (["rm", "train", "--full"], "--full does not go with rm"),
+        (["frob"], "'frob' is not one of add, ls, diff, verify, rm"),
+        ([], "'' is not one of"),
+    ],
+)
+def test_wrong_use_gets_one_line(shell, words, message):
+    shell.ok("data", "add", "data/train")
+    shell.ok("commit", "-m", "one")
+    before = shell.ok("status", "--json").out
+    told = shell("data", *words)
+    assert told.code in (2, 3, 4)
+    assert message in (told.error or told.err)
+    assert told.out == ""
+    assert shell.ok("status", "--json").out == before
+
+
+def test_links_maps_and_repositories_in_a_data_set(shell):
+    train = shell.folder / "data" / "train"
+    (train / "inner.shards").write_text("a map of its own")
+    (train / ".cache").mkdir()
+    (train / ".cache" / "x").write_text("x")
+    shell.ok("data", "add", "data/train")
+    assert len(shell.ok("data", "ls", "train").lines) == 4
+    (train / "link").symlink_to("/etc/hostname")
+    told = shell("data", "add", "data/train")
+    assert (told.code, told.error) == (7, "'link' in train is a link")
+    assert shell("data", "verify").lines[0] == "extra: data/train/link is not in the map"
+
+
+def test_names_that_a_line_cannot_hold(shell):
+    train = shell.folder / "data" / "train"
+    (train / "line\nbreak \x1b[31m.bin").write_text("x")
+    with open(os.fsencode(train) + b"/\xff.bin", "wb") as file:
+        file.write(b"y")
+    shell.ok("data", "add", "data/train")
+    assert "line\\x0abreak \\x1b[31m.bin" in shell.ok("data", "ls", "train").out
+    assert "\\xff.bin" in shell.ok("data", "ls", "train").out
+    assert shell.ok("data", "verify", "--full").code == 0
+
+
+def test_a_hostile_map_is_refused(shell):
+    shell.ok("data", "add", "data/train")
+    path = shell.folder / "data" / "train.shards"
+    sound = path.read_bytes()
+    for old, new in (
+        (b"a.jsonl", b"../../x"),
+        (b'"train"', b'"a/../../b"'),
+        (b"\n", b"\r\n"),
+        (b"{", b"["),
+    ):
+        path.write_bytes(sound.replace(old, new, 1))
+        for verb in (
+            ["verify"],
+            ["add", "data/train"],
+            ["rm", "train", "a.jsonl"],
+            ["diff", "train"],
+        ):
+            told = shell("data", *verb)
+            assert told.code == 5, (old, verb, told.err)
+            assert told.error.startswith("data/train.shards: ")
+    shell.ok("add", "data/train.shards")
+    shell.ok("diff", "--staged")  # as the text that it is
+
+
+def test_a_map_that_cannot_be_read_as_a_file(shell):
+    os.mkfifo(shell.folder / "x.shards")
+    assert shell("data", "add", "data/train", "--name", "x").code == 4
+    (shell.folder / "y.shards").symlink_to("data/train.shards")
+    assert shell("data", "add", "data/train", "--name", "y").code == 4
+
+
+def test_completion_knows_verbs_and_maps(shell):
+    shell.ok("data", "add", "data/train")
+    assert "verify" in shell.ok("completion", "--", "data", "v").out
+    assert "data/train.shards" in shell.ok("completion", "--", "data", "verify", "").out
+
+
+def test_shards_of_a_bucket_are_read_once(shell, moto):
+    import obstore
+
+    prefix = f"{new_prefix()}/train"
+    store = make_store(moto, "mvc", prefix)
+    big = os.urandom((9 << 20) + 5)
+    for key, content in {
+        "a.jsonl": b"{}\n" * 7,
+        "year=2024/b c.bin": big,
+        "d.jsonl": b"{}\n",
+    }.items():
+        obstore.put(store, key, content)
+    shell.environment |= {**KEYS, "AWS_ENDPOINT_URL": moto}
+    url = f"s3://mvc/{prefix}"
+    done = shell.ok("data", "add", url, "--json").json
+    assert (done["path"], done["root"], done["shards"], done["read"]) == ("train.shards", url, 3, 3)
+    assert done["bytes"] == done["read_bytes"] == len(big) + 24
+    assert shell.ok("data", "add", url, "--json").json["read"] == 0
+    assert "3 not read" in shell.ok("data", "verify").out
+    assert "3 read" in shell.ok("data", "verify", "--full").out
+    obstore.put(store, "d.jsonl", b"[]\n")
+    obstore.put(store, "e.jsonl", b"[]\n")
+    obstore.delete(store, "a.jsonl")
+    for level in ("--quick", "--full", "--progress"):
+        told = shell("data", "verify", level)
+        assert told.code == 1
+        assert told.lines[0] == f"missing: {url}/a.jsonl does not exist"
+        assert told.lines[1].startswith(f"changed: {url}/d.jsonl ")
+        assert told.lines[2] == f"extra: {url}/e.jsonl is not in the map"
+    done = shell.ok("data", "add", url, "--json").json
+    assert (done["read"], done["read_bytes"], done["shards"]) == (2, 6, 3)
+    shell.ok("data", "add", f"{url}/*.jsonl", "--name", "lines")
+    assert [row.split()[0] for row in shell.ok("data", "ls", "lines").lines[1:]] == [
+        "d.jsonl",
+        "e.jsonl",
+    ]
+    assert shell("data", "add", f"s3://mvc/{new_prefix()}", "--name", "none").code == 3
+
+
+def test_a_bucket_that_does_not_answer_gets_one_line(shell):
+    shell.environment |= {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    told = shell("data", "add", "s3://mvc/none")
+    assert told.code == 6
+    assert "cannot list the store" in told.error
