@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
-    from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
+    from mvc.sampling.ledger import DrawnEntry, IdList, parse_ledger
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -62,7 +62,7 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
-        "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
+        "mvc.sampling.ledger": "DrawnEntry IdList parse_ledger",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -121,7 +121,7 @@ __all__ = [
     "merge_recipe",
     "open_model",
     "outline_image",
-    "parse_drawn",
+    "parse_ledger",
     "parse_stored_share",
     "read_image",
     "this_process",

@@ -28,6 +28,7 @@ MAX_LISTED = 1 << 18
 MAX_KEY = 1024
 """Characters of a key, at most."""
 MAX_REASONS = 64
+OTHER_REASONS = "other reasons"
 _MAX_KEYS_BYTES = 16 << 20
 _MAX_ENTRIES = 4096
 _KEYS = 0  # in place of the width of the numbers
@@ -68,6 +69,13 @@ class IdList:
             return None
         return self.ids[len(self.ids) - wanted :]
 
+    def since(self, source: str, before: IdList) -> IdList:
+        """Return what came since an earlier list, with its ids if they are listed and prove right."""
+        digest, ids = self.digest - before.digest, self.after(before.digest.count)
+        if ids is None or IdList.of(source, ids).digest != digest:
+            ids = ()
+        return IdList(digest, ids)
+
     def forget(self, count: int) -> IdList:
         """Return the list without the ids of the first ``count`` samples."""
         kept = min(max(0, self.digest.count - count), len(self.ids))
@@ -105,6 +113,36 @@ class DrawnEntry:
         """The digest of the samples seen."""
         return self.seen.digest
 
+    def join(self, later: DrawnEntry) -> DrawnEntry:
+        """Return the entry with what came later; more reasons than there may be become one."""
+        skipped = dict(self.skipped)
+        for reason, one in later.skipped.items():
+            is_one_more = reason not in skipped and len(skipped) >= MAX_REASONS - 1
+            why = OTHER_REASONS if is_one_more else reason
+            skipped[why] = skipped.get(why, IdList()).join(one)
+        return DrawnEntry(self.kind, self.seen.join(later.seen), skipped)
+
+    def forget(self, before: DrawnEntry) -> DrawnEntry:
+        """Return the entry without the ids that an earlier one counts."""
+        skipped = {
+            reason: one.forget(before.skipped.get(reason, IdList()).digest.count)
+            for reason, one in self.skipped.items()
+        }
+        return DrawnEntry(self.kind, self.seen.forget(before.digest.count), skipped)
+
+    def skip_since(self, source: str, before: DrawnEntry, reason: str) -> DrawnEntry:
+        """Return what was seen or skipped since an earlier entry as skipped, the former for a reason."""
+        found = DrawnEntry(self.kind)
+        lists = {reason: (self.seen, before.seen)}
+        parts = [*lists.items()] + [
+            (why, (one, before.skipped.get(why, IdList()))) for why, one in self.skipped.items()
+        ]
+        for why, (now, then) in parts:
+            more = now.since(source, then)
+            if more.digest != SampleDigest():
+                found = found.join(DrawnEntry(self.kind, skipped={why: more}))
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a state can hold it."""
         skipped = {reason: one.to_json() for reason, one in sorted(self.skipped.items())}
@@ -128,6 +166,18 @@ def parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
         if len(one.ids) and isinstance(one.ids, tuple) != (kind == "key"):
             raise FormatError("an entry of a ledger lists ids of another kind")
     return DrawnEntry("key" if kind == "key" else "index", seen, found)
+
+
+def parse_ledger(value: object) -> dict[str, DrawnEntry]:
+    """Return a stored ledger; FormatError if it is none."""
+    if not isinstance(value, Mapping) or len(value) > _MAX_ENTRIES:
+        raise FormatError("a ledger is not a set of entries by name")
+    found = dict[str, DrawnEntry]()
+    for name, entry in value.items():
+        if not isinstance(entry, Mapping):
+            raise FormatError("an entry of a ledger is not one")
+        found[_check_name(name)] = parse_drawn(entry)
+    return found
 
 
 def _check_name(name: object, *, is_empty: bool = False) -> str:
