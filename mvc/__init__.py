@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
-    from mvc.sampling.ledger import DrawnEntry, IdList, parse_ledger
+    from mvc.sampling.digest import SampleDigest
+    from mvc.sampling.ids import IdList
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -63,7 +65,9 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
-        "mvc.sampling.ledger": "DrawnEntry IdList parse_ledger",
+        "mvc.sampling.digest": "SampleDigest",
+        "mvc.sampling.ids": "IdList",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -99,10 +103,12 @@ __all__ = [
     "Nearby",
     "NotFoundError",
     "Peers",
+    "PlanEntry",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "SampleDigest",
     "Shard",
     "ShardMap",
     "Share",

@@ -13,18 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc import DrawnEntry, FormatError, UsageError, parse_ledger
+from mvc import DrawnEntry, FormatError, PlanEntry, SampleDigest, UsageError, parse_ledger
 from mvc_hooks.data.drawn import Tally, kind_of, read_ids
+from mvc_hooks.data.planned import ROLLBACK, Planned, PlanTally
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mvc_hooks.data.drawn import Ids, Kind
     from mvc_hooks.ranks.group import Ranks
 
+    LedgerEntry = PlanEntry | DrawnEntry
+
 DATA = "data"
 """Name of the entry in the state of a run."""
-ROLLBACK = "rollback"
-"""Why samples were skipped that a rollback passes over."""
-_SHORT = 12
+_RESUME = "passed over at a resume"
+_SHORT, _DIGITS = 12, 16
 _MAX_TEXT = 1000
 _LEDGER, _OWN, _PIPELINE, _SHARDS = "ledger", "own", "pipeline", "shards"
 _UNNAMED = (
@@ -54,6 +58,8 @@ class DataRecord:
         # Without their ids: what commits have by their step, and what the newest durable one has.
         self._made: dict[int, dict[str, DrawnEntry]] = {}
         self._durable: dict[str, DrawnEntry] = {}
+        self._planned: dict[str, PlanTally] = {}
+        self._gone: dict[str, PlanEntry] = {}  # of loaders that the run no longer has
 
     # What is seen.
 
@@ -89,6 +95,8 @@ class DataRecord:
     def note_drawn(self, name: str, path: str, indices: object, is_dropped: bool) -> None:  # noqa: FBT001  the callback of a part
         """Note a batch that a torch DataLoader of a part handed out."""
         source = f"{name}.{path}".rstrip(".")
+        if name in self._planned:
+            return
         ids = None if source in self._unnamed else read_ids(indices)
         if ids is None or (self._find_kind(source) or kind_of(ids)) != kind_of(ids):
             self._unnamed.add(source)
@@ -110,6 +118,19 @@ class DataRecord:
         """Say of which loaders samples cannot be recorded."""
         return [_UNNAMED.format(source) for source in sorted(self._unnamed)]
 
+    def follow(self, name: str, loader: object, is_dropping: Callable[[], bool]) -> None:
+        """Note what a loader of the run hands out, if its order is a plan."""
+        before = self._planned.get(name)
+        if not isinstance(loader, Planned) or (before is not None and before.loader is loader):
+            return
+        self._drawn.add(name)
+        self._planned[name] = plan = PlanTally(loader, is_dropping)
+        gone = self._gone.pop(name, None)
+        if before is not None:
+            plan.take_over(before.entry, before.settle())
+        elif gone is not None:
+            plan.take_over(gone, SampleDigest())
+
     # State.
 
     def capture(self) -> dict[str, Any] | None:
@@ -117,24 +138,36 @@ class DataRecord:
         if self._ranks.size == 1:
             return self.merge()
         own = {source: tally.settle().to_json() for source, tally in self._own.items()}
+        for name, plan in self._planned.items():
+            digest = plan.settle()
+            if digest.count:
+                own[name] = {"count": digest.count, "digest": digest.hex}
         entry = self._spell() or {}
         return ({**entry, _OWN: own} if own else entry) or None
 
     def merge(self) -> dict[str, Any] | None:
         """Return the entry of all ranks; every rank must call it."""
         mine = {source: tally.settle() for source, tally in self._own.items()}
+        plans = {name: plan.settle() for name, plan in self._planned.items()}
         self._own.clear()
-        told = self._ranks.exchange((mine, self._durable))
-        for found, _ in told:
+        told = self._ranks.exchange((mine, plans, self._durable))
+        for found, _, _ in told:
             for source, entry in found.items():
                 known = self._base.get(source) or DrawnEntry(entry.kind)
                 self._base[source] = known.join(entry)
-        for source, durable in told[0][1].items():
+        for name, plan in self._planned.items():
+            plan.join(sum((digests[name] for _, digests, _ in told), SampleDigest()))
+        for source, durable in told[0][2].items():
             self._base[source] = self._base[source].forget(durable)
         return self._spell()
 
+    @property
+    def _entries(self) -> dict[str, LedgerEntry]:
+        plans = {name: plan.entry for name, plan in self._planned.items()}
+        return {**self._gone, **self._base, **plans}
+
     def _spell(self) -> dict[str, Any] | None:
-        ledger = {name: entry.to_json() for name, entry in sorted(self._base.items())}
+        ledger = {name: entry.to_json() for name, entry in sorted(self._entries.items())}
         found = {_LEDGER: ledger, _PIPELINE: self.pipeline, _SHARDS: self.shards}
         return {name: value for name, value in found.items() if value} or None
 
@@ -152,16 +185,21 @@ class DataRecord:
         if stored is not None and not isinstance(stored, Mapping):
             raise FormatError("the commit has no record of its data where one belongs")
         entry = stored or {}
-        base, own = (parse_ledger(entry.get(name, {})) for name in (_LEDGER, _OWN))
+        ledger = parse_ledger(entry.get(_LEDGER, {}))
+        own, digests = _parse_own(entry.get(_OWN, {}))
+        base = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
         skipped = self._pass_over(base, own) if passes_on else {}
-        self.stored, self._base, self._own, self._made = entry, base, {}, {}
-        for source, found in (*own.items(), *skipped.items()):
-            tally = self._own.setdefault(source, Tally(source, found.kind))
-            tally.take_up(found)
-        self._durable = {}
+        self.stored, self._base, self._own, self._made, self._durable = entry, base, {}, {}, {}
         if is_durable:
             self._base = {name: one.forget(one) for name, one in base.items()}
             self._durable = dict(self._base)
+        for source, found in (*own.items(), *skipped.items()):
+            self._own.setdefault(source, Tally(source, found.kind)).take_up(found)
+        plans = {name: one for name, one in ledger.items() if isinstance(one, PlanEntry)}
+        self._gone = {name: one for name, one in plans.items() if name not in self._planned}
+        for name, plan in self._planned.items():
+            why = ROLLBACK if passes_on else _RESUME
+            plan.restore(plans.get(name), digests.get(name, SampleDigest()), why)
 
     def _pass_over(
         self, base: Mapping[str, DrawnEntry], own: Mapping[str, DrawnEntry]
@@ -181,14 +219,11 @@ class DataRecord:
 
     def note_commit(self, step: int) -> dict[str, str]:
         """Note that the state as merged last is to be the commit of a step; return facts for it."""
-        if not self._base and not self.shards:
-            return {}
         self._made[step] = {name: one.forget(one) for name, one in self._base.items()}
-        digests = [one.digest for one in self._base.values()]
-        total = sum(digests[1:], digests[0]) if digests else None
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
-        if total is not None:
-            facts |= {"data.samples": str(total.count), "data.digest": total.hex[:16]}
+        total = sum((one.digest for one in self._entries.values()), SampleDigest())
+        if total.count:
+            facts |= {"data.samples": str(total.count), "data.digest": total.hex[:_DIGITS]}
         return facts
 
     def note_durable(self, step: int) -> None:
@@ -197,6 +232,18 @@ class DataRecord:
         if made is not None:
             self._durable = made
             self._made = {later: one for later, one in self._made.items() if later > step}
+
+
+def _parse_own(value: object) -> tuple[dict[str, DrawnEntry], dict[str, SampleDigest]]:
+    """Return what a snapshot has of one rank alone."""
+    found = value if isinstance(value, Mapping) else {}
+    digests = {
+        name: SampleDigest.parse(one["count"], one["digest"])
+        for name, one in found.items()
+        if "kind" not in one
+    }
+    rest = parse_ledger({name: one for name, one in found.items() if name not in digests})
+    return {name: one for name, one in rest.items() if isinstance(one, DrawnEntry)}, digests
 
 
 def _check_text(name: str, value: object) -> str:

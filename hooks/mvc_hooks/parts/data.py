@@ -76,6 +76,7 @@ class DataPart(Part):
         draws_in_thread: whether a random order is drawn in a thread of the loader's own.
         on_drawn: gets the path of a torch DataLoader, the indices of a batch that it handed out for
             the run, and whether the run drops that batch.
+        on_taken: gets a loader that a library hands over later, and ``is_dropping``.
     """
 
     order = RestoreOrder.DATA
@@ -93,6 +94,7 @@ class DataPart(Part):
         self.draws_in_thread = False
         self._lacks_workers = False
         self.on_drawn: Callable[[str, Any, bool], None] | None = None
+        self.on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
         self._arrived: deque[tuple[str, Any]] = deque()
         self._draws_ahead = self._is_dropping = False
         self._take(loader)
@@ -113,6 +115,8 @@ class DataPart(Part):
         self._loaders = find_loaders(loader)
         self._given = set(self.generators())
         self._watches = {path: LoaderWatch(one, self, path) for path, one in self._loaders.items()}
+        if self.on_taken is not None:
+            self.on_taken(loader, self.is_dropping)
 
     # Drawing.
 
@@ -161,6 +165,10 @@ class DataPart(Part):
                 self.next_batch()
         finally:
             self._is_dropping = False
+
+    def is_dropping(self) -> bool:
+        """Whether batches that come are dropped."""
+        return self._is_dropping
 
     def note_drawn(self, path: str, indices: Any) -> None:
         """Take the indices of a batch that a loader handed out; those drawn elsewhere count at once."""

@@ -172,6 +172,8 @@ class LiveRun:
         self.record = DataRecord(ranks)
         for part in self._data_parts:
             part.on_drawn = partial(self.record.note_drawn, part.name)
+            part.on_taken = partial(self.record.follow, part.name)
+            part.on_taken(part.loader, part.is_dropping)
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard = StepGuard(self._optimizers)
