@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from mvc.sampling.digest import SampleDigest
     from mvc.sampling.ids import IdList
     from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -68,6 +71,9 @@ __getattr__ = lazy_names(
         "mvc.sampling.digest": "SampleDigest",
         "mvc.sampling.ids": "IdList",
         "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -86,6 +92,7 @@ __getattr__ = lazy_names(
 __all__ = [
     "Agreement",
     "ArrayOutline",
+    "Batch",
     "ConflictError",
     "CorruptionError",
     "Dispute",
@@ -96,6 +103,7 @@ __all__ = [
     "IdList",
     "Identity",
     "LayoutPlan",
+    "Located",
     "MapChanges",
     "Model",
     "ModelTensor",
@@ -109,10 +117,16 @@ __all__ = [
     "RepositoryNotFoundError",
     "RunFeed",
     "SampleDigest",
+    "SamplePlan",
     "Shard",
     "ShardMap",
     "Share",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
     "SpreadTensor",
+    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -127,6 +141,7 @@ __all__ = [
     "compare",
     "compare_image",
     "compare_maps",
+    "draw_batch",
     "follow",
     "is_process_alive",
     "layout_state",
@@ -135,8 +150,10 @@ __all__ = [
     "outline_image",
     "parse_ledger",
     "parse_stored_share",
+    "permute",
     "read_image",
     "this_process",
+    "unpermute",
     "verify_models",
 ]
 
