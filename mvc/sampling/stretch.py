@@ -96,7 +96,8 @@ def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> S
 
 def _list_drawn(name: str, before: LedgerEntry | None, after: DrawnEntry) -> Iterator[Samples]:
     earlier = before if isinstance(before, DrawnEntry) else DrawnEntry(after.kind)
-    for reason, one in {None: after.seen, **after.skipped}.items():
+    lists: list[tuple[str | None, IdList]] = [(None, after.seen), *after.skipped.items()]
+    for reason, one in lists:
         then = earlier.seen if reason is None else earlier.skipped.get(reason, IdList())
         ids = one.after(then.digest.count)
         if ids is not None and len(ids):
