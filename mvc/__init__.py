@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
     from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.shards.checking import MapReport, ShardFault, check_shards
+    from mvc.shards.hashing import HashedShard, hash_shard
+    from mvc.shards.places import FoundShard, open_place
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -74,6 +77,9 @@ __getattr__ = lazy_names(
         "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
         "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.shards.checking": "MapReport ShardFault check_shards",
+        "mvc.shards.hashing": "HashedShard hash_shard",
+        "mvc.shards.places": "FoundShard open_place",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -98,13 +104,16 @@ __all__ = [
     "Dispute",
     "DrawnEntry",
     "FormatError",
+    "FoundShard",
     "GateError",
+    "HashedShard",
     "HeldChunks",
     "IdList",
     "Identity",
     "LayoutPlan",
     "Located",
     "MapChanges",
+    "MapReport",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -119,6 +128,7 @@ __all__ = [
     "SampleDigest",
     "SamplePlan",
     "Shard",
+    "ShardFault",
     "ShardMap",
     "Share",
     "SkippedRange",
@@ -136,6 +146,7 @@ __all__ = [
     "Whereabouts",
     "WriteCounts",
     "__version__",
+    "check_shards",
     "choose_senders",
     "clone",
     "compare",
@@ -143,10 +154,12 @@ __all__ = [
     "compare_maps",
     "draw_batch",
     "follow",
+    "hash_shard",
     "is_process_alive",
     "layout_state",
     "merge_recipe",
     "open_model",
+    "open_place",
     "outline_image",
     "parse_ledger",
     "parse_stored_share",

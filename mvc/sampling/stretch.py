@@ -75,6 +75,42 @@ class Stretch:
             assert self.positions is not None
             yield from _walk(self.after, *self.positions)
 
+    def count(self, source: str, wanted: range | str) -> tuple[int, dict[str, int]] | None:
+        """Return how often samples of a source (indices, or one key) were seen, and skipped by reason.
+
+        None: it does not list what it has of the source. Few samples of a plan are found by its
+        inverse, whatever the number of positions.
+        """
+        if not self.is_listed:
+            return None
+        found = dict[str | None, int]()
+        for one in self._find(source, wanted):
+            found[one.reason] = found.get(one.reason, 0) + len(one.ids)
+        seen = found.pop(None, 0)
+        return seen, {str(reason): number for reason, number in found.items()}
+
+    def _find(self, source: str, wanted: range | str) -> Iterator[Samples]:
+        entry = self.after
+        if not isinstance(entry, PlanEntry) or isinstance(wanted, str) or not self._is_few(wanted):
+            for one in self.samples():
+                if one.source == source:
+                    yield Samples(source, one.epoch, _pick(one.ids, wanted), one.reason)
+            return
+        assert self.positions is not None
+        names = [one.name for one in entry.plan.sources]
+        if source in names:
+            yield from _find_planned(entry, names.index(source), wanted, *self.positions)
+
+    def _is_few(self, wanted: range) -> bool:
+        assert isinstance(self.after, PlanEntry)
+        assert self.positions is not None
+        start, stop = self.positions
+        plan = self.after.plan
+        has_tail = plan.tail == "drop" and stop // plan.epoch_length > start // plan.epoch_length
+        epochs = stop // min(one.size for one in plan.sources) + 1
+        is_short = stop - start <= _BLOCK
+        return not is_short and not has_tail and len(wanted) * epochs < stop - start
+
     def prove(self) -> bool:
         """Return whether the samples that it lists have the digest of those that were fetched."""
         found = SampleDigest()
@@ -102,6 +138,31 @@ def _list_drawn(name: str, before: LedgerEntry | None, after: DrawnEntry) -> Ite
         ids = one.after(then.digest.count)
         if ids is not None and len(ids):
             yield Samples(name, None, ids, reason)
+
+
+def _pick(ids: Ids, wanted: range | str) -> Ids:
+    if isinstance(ids, tuple):
+        return tuple(key for key in ids if key == wanted)
+    if isinstance(wanted, str):
+        return ids[:0]
+    return ids[(ids >= wanted.start) & (ids < wanted.stop)]
+
+
+def _find_planned(
+    entry: PlanEntry, source: int, wanted: range, start: int, stop: int
+) -> Iterator[Samples]:
+    """Yield some samples at positions, by the inverse of the order, epoch by epoch."""
+    plan = entry.plan
+    indices = np.arange(wanted.start, wanted.stop, dtype=np.int64)
+    sizes = plan.sources[source].size if plan.is_mixture else plan.samples
+    first = 0 if plan.is_mixture else start // sizes
+    for epoch in range(first, stop // sizes + 1):
+        positions = plan.find(source, indices, epoch)
+        positions = positions[(positions >= start) & (positions < stop)]
+        located = plan.locate(positions)
+        is_passed = entry.passed.find(plan, positions, located)
+        yield from _name_passed(entry, positions[is_passed], located.take(is_passed))
+        yield from _name(entry, located.take(~is_passed))
 
 
 def _walk(entry: PlanEntry, start: int, stop: int) -> Iterator[Samples]:
