@@ -271,6 +271,7 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
+        "DrawnEntry", "IdList", "PlanEntry", "SampleDigest", "parse_ledger",
         "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "FoundShard", "GateError", "HashedShard", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "MapReport", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",

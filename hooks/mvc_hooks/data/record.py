@@ -215,6 +215,20 @@ class DataRecord:
                 found[source] = more.join(found[source]) if source in found else more
         return found
 
+    def compare(self, stored: object) -> list[str]:
+        """Say what the samples of a stored state are that these, as merged last, are not.
+
+        Which ids are listed does not count: that depends on when a commit became durable.
+        """
+        theirs = parse_ledger(stored.get(_LEDGER, {})) if isinstance(stored, Mapping) else {}
+        ours = self._entries
+        found: list[str] = []
+        for name in sorted(theirs.keys() | ours.keys()):
+            mine, its = _spell_seen(ours.get(name)), _spell_seen(theirs.get(name))
+            if mine != its:
+                found.append(f"{DATA}.{_LEDGER}.{name} (saw {mine}; the commit: {its})")
+        return found
+
     # Commits.
 
     def note_commit(self, step: int) -> dict[str, str]:
@@ -244,6 +258,17 @@ def _parse_own(value: object) -> tuple[dict[str, DrawnEntry], dict[str, SampleDi
     }
     rest = parse_ledger({name: one for name, one in found.items() if name not in digests})
     return {name: one for name, one in rest.items() if isinstance(one, DrawnEntry)}, digests
+
+
+def _spell_seen(entry: LedgerEntry | None) -> str:
+    """Return in words what an entry says was seen and skipped."""
+    if entry is None:
+        return "nothing"
+    seen = f"{entry.digest.count:,} samples of digest {entry.digest.hex[:_DIGITS]}"
+    if isinstance(entry, PlanEntry):
+        return f"{seen} up to position {entry.cursor:,} of plan {entry.plan.id[:_SHORT]}"
+    skipped = [f"{one.digest.count:,} ({reason})" for reason, one in sorted(entry.skipped.items())]
+    return f"{seen}, and skipped {', '.join(skipped)}" if skipped else seen
 
 
 def _check_text(name: str, value: object) -> str:
