@@ -30,7 +30,9 @@ def main():
     torch.manual_seed(0)
     parts = make_parts(loader)
     with Checkpointer(folder, every=3, ring=Ring(every=2), allow=["ranks"], parts=parts) as ckpt:
-        if ranks > 1 and kind == "plan":  # a rank that the commit does not know begins where all are
+        if (
+            ranks > 1 and kind == "plan"
+        ):  # a rank that the commit does not know begins where all are
             cursor = [loader.cursor]
             distributed.broadcast_object_list(cursor)
             loader.cursor = cursor[0]
