@@ -136,6 +136,7 @@ scale_status(self, revision='HEAD')
 set_config(self, key, value)
 set_remote_url(self, name, url, content_url=None)
 set_upstream(self, branch, remote, target=None)
+seen_data(self, revision='HEAD', since=None, *, prove=False)
 show(self, revision='HEAD')
 show_remote(self, remote=None)
 skip(self, kind, *, progress=None)
@@ -156,6 +157,7 @@ upstream(self, branch=None)
 verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD', *, folder=None)
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
+who_saw(self, sample=None, *, shard=None, revision='HEAD', everything=False)
 """
 PROPERTIES = {"worktree", "git_dir", "chunk_bytes", "head", "identity", "is_interrupted"}
 
