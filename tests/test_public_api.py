@@ -141,6 +141,7 @@ scale_status(self, revision='HEAD')
 set_config(self, key, value)
 set_remote_url(self, name, url, content_url=None)
 set_upstream(self, branch, remote, target=None)
+seen_data(self, revision='HEAD', since=None, *, prove=False)
 show(self, revision='HEAD')
 show_remote(self, remote=None)
 skip(self, kind, *, progress=None)
@@ -162,6 +163,7 @@ verify_data(self, name=None, *, level='normal', progress=None)
 verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD', *, folder=None)
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
+who_saw(self, sample=None, *, shard=None, revision='HEAD', everything=False)
 """
 PROPERTIES = {"worktree", "git_dir", "chunk_bytes", "head", "identity", "is_interrupted"}
 
@@ -285,6 +287,7 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
+        "DrawnEntry", "IdList", "PlanEntry", "SampleDigest", "parse_ledger",
         "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "FoundShard", "GateError", "HashedShard", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "MapReport", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",

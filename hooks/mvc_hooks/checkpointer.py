@@ -135,7 +135,7 @@ class Checkpointer(StepRun):
             monitor: measures the run, and serves its metrics.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
-                ``ladder`` and ``ranks`` are reserved.
+                ``ladder``, ``data`` and ``ranks`` are reserved.
             **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
                 ``dataloader``, ...: objects with state, or dicts and lists of them. None is
                 ignored.

@@ -11,9 +11,11 @@ from mvc.repo.opening import OpenRepo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations import data_add, data_maps  # noqa: F401
+    from mvc.operations import data_add, data_maps, data_seen, data_who  # noqa: F401
     from mvc.operations.data_add import DataAddResult
     from mvc.operations.data_maps import MapDiff, MapInfo
+    from mvc.operations.data_seen import DataSeen
+    from mvc.operations.data_who import WhoSaw
     from mvc.repo.opening import Progress, StrPath
     from mvc.shards.checking import Level, MapReport
     from mvc.shards.shard_map import MapChanges
@@ -113,3 +115,43 @@ class Data(OpenRepo):
             NotFoundError: no such map, or it has no such shard.
         """
         return operations.data_maps.remove_data(self._context, name, shards)
+
+    def seen_data(
+        self, revision: str = "HEAD", since: str | None = None, *, prove: bool = False
+    ) -> DataSeen:
+        """Return which samples the state of a commit saw since its parent, and which were skipped.
+
+        Args:
+            revision: which commit.
+            since: since this one; if it is on another line, since the two parted.
+            prove: compute the digest from the plan and the ids, and compare it with the commit's.
+
+        Raises:
+            NotFoundError: no such revision, or it does not say which samples it saw.
+            FormatError: what it says of them is malformed.
+        """
+        return operations.data_seen.list_seen(self._context, revision, since, prove=prove)
+
+    def who_saw(
+        self,
+        sample: str | None = None,
+        *,
+        shard: str | None = None,
+        revision: str = "HEAD",
+        everything: bool = False,
+    ) -> WhoSaw:
+        """Return which commits saw a sample, or any sample of a shard.
+
+        Args:
+            sample: ``source:index``, an index or a key.
+            shard: in place of a sample, the path of a shard in its map.
+            revision: look at it and its first parents.
+            everything: look at all branches.
+
+        Raises:
+            NotFoundError: no such revision, source or shard, or no commit says what it saw.
+            UsageError: no sample, or one that may be of several sources.
+        """
+        return operations.data_who.find_who(
+            self._context, sample, shard=shard, revision=revision, everything=everything
+        )

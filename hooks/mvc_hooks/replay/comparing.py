@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mvc import ArrayOutline, UnsupportedError
+from mvc_hooks.data.record import DATA
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,
@@ -51,12 +52,19 @@ def compare_run(
     Every rank must call it, and all return the same.
     """
     side = _RankCommit(repo, point.commit, ranks.rank)
+    run.record.merge()
     live = run.capture({})
     tensors, lines = side.verify(live)
+    data = ranks.ask_first(lambda: run.record.compare(side.load_data()))
     every = ranks.exchange((tensors, lines))
     total = sum(count for count, _ in every)
     if not any(lines for _, lines in every):
-        return total, None
+        if not data:
+            return total, None
+        difference = FirstDifference(
+            point.step, exact_to, point.commit, data[0], 0, 0, None, len(data) - 1
+        )
+        return total, difference
     mine = [(at, side.name(path), path) for at, path in side.find(live)] if lines else []
     found = sorted({(at, name) for names in ranks.exchange([one[:2] for one in mine]) for at, name in names})  # fmt: skip
     first = found[0][1] if found else next(lines[0] for _, lines in every if lines)
@@ -72,7 +80,7 @@ def compare_run(
         elements=elements,
         size=size,
         largest=largest,
-        others=max(len({name for _, name in found}), most, 1) - 1,
+        others=max(len({name for _, name in found}), most, 1) - 1 + len(data),
     )
 
 
@@ -113,6 +121,10 @@ class _RankCommit:
     @property
     def _pieces(self) -> list[Piece]:
         return [] if self._own is None else self._own.pieces
+
+    def load_data(self) -> Any:
+        """Return what the commit says of the data; None if it does not."""
+        return self._base.load((DATA,)) if DATA in self._base.outline else None
 
     def _pick(self, live: dict[str, Any]) -> dict[str, Any]:
         """Return the parts that the commit has; counters, watch and environment are not compared."""

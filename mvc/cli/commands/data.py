@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-VERBS = "add ls diff verify rm"
+VERBS = "add ls diff verify rm seen who"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,14 @@ def data(
     ] = False,
     quick: Annotated[bool, Option("--quick", help="verify: read no content.")] = False,
     full: Annotated[bool, Option("--full", help="verify: read every byte.")] = False,
+    prove: Annotated[
+        bool, Option("--prove", help="seen: compute the digest again, and compare it.")
+    ] = False,
+    listing: Annotated[bool, Option("--list", help="seen: list all samples.")] = False,
+    shard: Annotated[
+        str | None, Option("--shard", metavar="PATH", help="who: any sample of this shard.")
+    ] = None,
+    everything: Annotated[bool, Option("--all", help="who: on all branches.")] = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
@@ -73,12 +81,19 @@ def data(
     verify [MAP] compares maps with the shards and names each that is missing, changed, swapped,
     stale (listing and store disagree) or extra; the exit code is 1 if there is one. What was not
     read since it changed is read.
+
+    seen [REV] tells which samples the state of a training commit saw since its parent, and which
+    were skipped and why; seen A..B since A. who SAMPLE (SOURCE:INDEX, an index or a key), or who
+    --shard PATH, tells which commits saw it. See docs/data-ledger.md.
     """
     verb, *rest = words or [""]
     if verb not in _VERBS:
         raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
     run, allowed = _VERBS[verb]
-    given = {"name": name, "store": store or None, "quick": quick or None, "full": full or None}
+    given = {
+        "name": name, "store": store or None, "quick": quick or None, "full": full or None,
+        "prove": prove or None, "list": listing or None, "shard": shard, "all": everything or None,
+    }  # fmt: skip
     for option, value in given.items():
         if value is not None and option not in allowed.split():
             raise CommandUsageError(f"--{option} does not go with {verb}")
@@ -178,12 +193,52 @@ def _rm(repo: Repo, line: _Line) -> None:
         stdout().line(f"{printable(path)}: removed; its shards are left where they are")
 
 
+def _seen(repo: Repo, line: _Line) -> None:
+    from mvc.cli.render.ledger import seen_fields, write_seen
+
+    if len(line.words) > 1:
+        raise CommandUsageError(f"unexpected argument {line.words[1]!r}")
+    word = line.words[0] if line.words else "HEAD"
+    parts = split_range(word)
+    if parts is not None and parts[1] != "..":
+        raise CommandUsageError(f"{word!r}: seen takes one revision, or A..B")
+    since, revision = (None, word) if parts is None else (parts[0], parts[2])
+    found = repo.seen_data(revision, since, prove=bool(line.options["prove"]))
+    with_list = bool(line.options["list"])
+    if line.as_json:
+        write_json(seen_fields(found, with_list=with_list))
+    else:
+        write_seen(paged(), found, with_list=with_list)
+    if any(one.is_proven is False for one in found.loaders):
+        raise Exit(NEGATIVE)
+
+
+def _who(repo: Repo, line: _Line) -> None:
+    from mvc.cli.render.ledger import who_fields, write_who
+
+    shard, everything = line.options["shard"], bool(line.options["all"])
+    words = list(line.words)
+    sample = None if shard is not None or not words else words.pop(0)
+    if sample is None and shard is None:
+        raise CommandUsageError("who takes a sample, or --shard PATH")
+    if len(words) > 1 or (words and everything):
+        raise CommandUsageError(f"unexpected argument {words[-1]!r}")
+    revision = words[0] if words else "HEAD"
+    found = repo.who_saw(sample, shard=shard, revision=revision, everything=everything)
+    if line.as_json:
+        write_json(who_fields(found))
+    else:
+        write_who(paged(), found, shard)
+
+
 _VERBS: dict[str, tuple[Callable[[Repo, _Line], None], str]] = {
     "add": (_add, "name store"),
     "ls": (_ls, ""),
     "diff": (_diff, ""),
     "verify": (_verify, "quick full"),
     "rm": (_rm, ""),
+    "seen": (_seen, "prove list"),
+    "who": (_who, "shard all"),
 }
 """What each verb does, and which options it takes."""
 

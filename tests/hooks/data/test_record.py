@@ -1,0 +1,230 @@
+"""What commits say that a run saw is what its weights saw."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from mvc import Repo, SamplePlan, Skips, Source, UsageError, parse_ledger
+from mvc_hooks import Checkpointer, Ring
+from support.seen_samples import (
+    SAMPLES,
+    PlanLoader,
+    check_commits,
+    make_loader,
+    make_parts,
+    train_step,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
+stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+
+def train(folder, loader, total, **options):
+    parts = make_parts(loader)
+    with Checkpointer(folder, every=3, parts=parts, **options) as ckpt:
+        for _ in ckpt.steps(total):
+            train_step(ckpt, parts)
+    return ckpt
+
+
+def read(repo, revision="HEAD"):
+    return parse_ledger(repo.open_state(revision).load(("data", "ledger"), framework="numpy"))
+
+
+@pytest.mark.parametrize("kind", [DataLoader, stateful])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["here", "workers", "persistent"],
+)
+def test_what_loaders_hand_out_across_epochs_and_a_resume(kind, options, tmp_path):
+    torch.manual_seed(0)
+    train(tmp_path, make_loader(kind, **options), 10)
+    train(tmp_path, make_loader(kind, **options), 14)
+    repo = Repo.open(tmp_path)
+    assert check_commits(repo) == 7
+    assert read(repo)["dataloader"].digest.count == 4 * 13 + 2  # an epoch ends with a batch of 2
+
+
+def test_the_record_draws_nothing(tmp_path):
+    torch.manual_seed(0)
+    plain = [batch.tolist() for batch in make_loader(num_workers=1)]
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    parts = make_parts(make_loader(num_workers=1))
+    torch.manual_seed(0)
+    with Checkpointer(tmp_path, every=None, parts=parts) as ckpt:
+        drawn = [ckpt.next_batch().tolist() for _ in plain]
+    assert drawn == plain
+    assert torch.rand(1) == after
+
+
+def run_program(folder, seed, make):
+    """Do steps, failing commits, rollbacks and resumes at random."""
+    draw, done = random.Random(seed), 0
+    lock = folder / ".mvc" / "refs" / "heads" / "main.lock"
+    options = {"every": 3, "ring": Ring(every=2), "on_failure": "continue", "when_behind": "sync"}
+    for _ in range(3):
+        parts = make_parts(make(draw))
+        with Checkpointer(folder, **options, parts=parts) as ckpt:
+            for _ in range(draw.randint(4, 14)):
+                action = draw.random()
+                has_failed = any(one.error for one in ckpt.commits)
+                if action < 0.15 and ckpt.step_count > 4 and not has_failed:
+                    ckpt.roll_back("last" if draw.random() < 0.6 else "main~1")
+                ckpt.wait()
+                if action > 0.8:
+                    lock.touch()
+                train_step(ckpt, parts)
+                ckpt.wait()
+                lock.unlink(missing_ok=True)
+                done += 1
+    return done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_failures_rollbacks_and_resumes(seed, tmp_path):
+    torch.manual_seed(seed)
+    run_program(tmp_path, seed, lambda draw: make_loader(stateful if seed % 2 else DataLoader))
+    assert check_commits(Repo.open(tmp_path)) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 40))
+def test_more_failures_rollbacks_and_resumes(seed, tmp_path):
+    torch.manual_seed(seed)
+    workers = {"num_workers": seed % 3}
+    run_program(
+        tmp_path, seed, lambda draw: make_loader(stateful if seed % 2 else DataLoader, **workers)
+    )
+    assert check_commits(Repo.open(tmp_path)) > 4
+
+
+PLAN = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4)
+
+
+def plan_loader(draw):
+    skips = Skips()
+    for _ in range(draw.randint(0, 2)):
+        first = draw.randrange(SAMPLES - 3)
+        skips = skips.add_samples("dataloader", first, first + 2, reason="bad")
+    return PlanLoader(PLAN, skips)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loader_with_a_plan(seed, tmp_path):
+    run_program(tmp_path, seed, plan_loader)
+    assert check_commits(Repo.open(tmp_path)) > 4
+
+
+def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
+    skips = Skips()
+    draw = np.random.default_rng(0)
+    for start in draw.integers(0, 10**9, 1000).tolist():
+        skips = skips.add_window(start, start + 4096, reason="rollback")
+    loader = PlanLoader(SamplePlan((Source("dataloader", 10**9),), seed=1, batch=8), skips)
+    parts = {"model": torch.nn.Linear(1, 1), "dataloader": loader}
+    with Checkpointer(tmp_path, every=1, parts=parts) as ckpt:
+        for _ in range(3):
+            ckpt.next_batch()
+            ckpt.step()
+    first, last = (
+        read(Repo.open(tmp_path), "HEAD~2")["dataloader"],
+        read(Repo.open(tmp_path))["dataloader"],
+    )
+    assert len(first.passed.windows) > 990
+    stored = last.to_json()
+    windows = stored.pop("windows")
+    assert windows == first.to_json()["windows"]  # so it is stored once
+    assert len(windows) < 4096
+    assert len(repr(stored)) < 1024
+
+
+def test_streams_are_what_the_user_says(tmp_path):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(8))
+
+    parts = {"model": torch.nn.Linear(1, 1), "dataloader": DataLoader(Stream())}
+    with Checkpointer(tmp_path, every=1, parts=parts) as ckpt:
+        for key in ("a.tar#1", "a.tar#2"):
+            ckpt.next_batch()
+            ckpt.saw([key], source="web")
+            ckpt.saw(["broken"], source="web", skipped="cannot be decoded")
+            ckpt.step()
+    found = read(Repo.open(tmp_path))
+    assert list(found) == ["web"]
+    assert found["web"].seen.ids == ("a.tar#2",)
+    assert found["web"].digest.count == 2
+    assert found["web"].skipped["cannot be decoded"].digest.count == 2
+
+
+def test_a_run_without_data_has_no_entry(tmp_path):
+    with Checkpointer(tmp_path, every=1, model=torch.nn.Linear(1, 1)) as ckpt:
+        ckpt.step()
+    assert "data" not in Repo.open(tmp_path).open_state().outline
+    assert not [name for name in Repo.open(tmp_path).show().annotations.meta if "data" in name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "line"),
+    [
+        ([object()], {}, "the samples of 'stream' are not named"),
+        (["x" * 2000], {}, "the samples of 'stream' are not named"),
+        ([1], {"source": ""}, "source is ''"),
+        ([1], {"source": "web", "skipped": ""}, "skipped is ''"),
+        ([1], {"source": "dataloader"}, "recorded as the loader draws them"),
+        ([1], {"source": "keys"}, "were named by key before"),
+    ],
+)
+def test_wrong_words(arguments, options, line, tmp_path):
+    parts = make_parts(make_loader())
+    with Checkpointer(tmp_path, every=None, parts=parts) as ckpt:
+        train_step(ckpt, parts)
+        ckpt.saw("one", source="keys")
+        with pytest.raises(UsageError, match=line):
+            ckpt.saw(arguments, **options)
+
+
+PROGRAM = Path(__file__).with_name("seen_by_ranks.py")
+
+
+def run_ranks(folder, ranks, total, kind="plan"):
+    arguments = [str(PROGRAM), str(folder), str(total), kind]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
+    command = [*launcher, *arguments] if ranks > 1 else [sys.executable, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plan", "drawn"])
+def test_two_and_three_ranks_with_rollbacks(kind, tmp_path):
+    for ranks, total in [(2, 7), (3, 13)] if kind == "plan" else [(2, 13)]:
+        run_ranks(tmp_path, ranks, total, kind)
+    assert check_commits(Repo.open(tmp_path)) > 4
+
+
+@pytest.mark.slow
+def test_the_digest_is_the_same_on_any_number_of_ranks(tmp_path):
+    digests = set()
+    for ranks in (1, 2, 3):
+        run_ranks(tmp_path / str(ranks), ranks, 6)
+        digests.add(read(Repo.open(tmp_path / str(ranks)))["dataloader"].digest)
+    assert len(digests) == 1
