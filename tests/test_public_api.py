@@ -292,6 +292,9 @@ def test_names_of_mvc():
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "Shard", "ShardFault", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Batch", "Located", "SamplePlan", "SkippedRange", "SkippedWindow", "Skips", "Source", "Stage",
+        "draw_batch", "permute", "unpermute",
+        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
         "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "open_place", "outline_image", "parse_stored_share", "read_image",
@@ -317,7 +320,7 @@ def test_every_promised_name_is_seen_by_type_checkers():
 @pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
-        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport",
+        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport", "ConsistentDataLoader",
         "Deviation", "DivergedError", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
         "ModuleReport", "Monitor", "NotFinite", "OutputReport",
         "Reading", "ReplayReport", "Ring", "RollbackReport", "ScaleCollapse",

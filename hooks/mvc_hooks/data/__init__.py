@@ -1,1 +1,1 @@
-"""The data of a run: what of it each commit records."""
+"""What feeds a run: loaders whose order is computed, and what a run records of its data."""
