@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -61,6 +62,7 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -81,9 +83,11 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "Dispute",
+    "DrawnEntry",
     "FormatError",
     "GateError",
     "HeldChunks",
+    "IdList",
     "Identity",
     "LayoutPlan",
     "Model",
@@ -117,6 +121,7 @@ __all__ = [
     "merge_recipe",
     "open_model",
     "outline_image",
+    "parse_drawn",
     "parse_stored_share",
     "read_image",
     "this_process",

@@ -1,0 +1,1 @@
+"""The data of a run: what of it each commit records."""
