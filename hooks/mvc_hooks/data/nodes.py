@@ -46,6 +46,14 @@ class Node:
     params: Mapping[str, object] | None = None
     version: str | None = None
 
+    def __reduce__(self) -> Any:
+        """Leave the inputs behind: a worker needs none."""
+        return Node, (self.name, (), self.params, self.version)
+
+    def __deepcopy__(self, _: object) -> Node:
+        """Return itself: it does not change."""
+        return self
+
 
 class FunctionNode:
     """A function that is a node; it is called, pickled and bound to objects as the function is."""
@@ -164,11 +172,16 @@ def find_node(value: object) -> Node | None:
         return value._node  # noqa: SLF001  the same module
     if isinstance(value, MethodType):
         return None
-    held = getattr(type(value), "__dict__", {}).get("__dict__") and vars(value).get(MARK)
-    if isinstance(held, Node):
-        return held
+    held = getattr(value, "__dict__", None)
+    if isinstance(held, dict) and isinstance(held.get(MARK), Node):
+        return held[MARK]  # type: ignore[no-any-return]  # it was looked at
     known = _marked.get(id(value))
     return known[1] if known is not None and known[0] is value else None
+
+
+def is_node(value: object) -> bool:
+    """Return whether a value is a node."""
+    return find_node(value) is not None
 
 
 def get_function(value: object) -> object:

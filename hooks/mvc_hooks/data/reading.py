@@ -81,6 +81,10 @@ class Reading:
         node = self.find_node(value)
         if node is not None:
             return self._take_input(node, value)
+        return self.read(value, path)
+
+    def read(self, value: object, path: str = "") -> bytes:
+        """Return the digest of a value, be it a node itself."""
         self._values_read += 1
         if self._values_read > MOST_VALUES or len(self._above) > MOST_DEPTH:
             self.refuse(path, "is too large, or too deep, to be read")
@@ -104,11 +108,18 @@ class Reading:
         """Return the digest of a value that code reads by a name, and note its text."""
         is_code, node = isinstance(value, _CODE), self.find_node(value)
         if self.by_code and not (is_code or node is not None or is_constant(value)):
-            return digest_parts(name, self.digest(type(value), place))
+            return digest_parts(name, *self._list_code(value, place))
         found = self.digest(value, place)
         if not is_code and node is None:
             self.values.setdefault(place, self.show(value, place))
         return digest_parts(name, found)
+
+    def _list_code(self, value: object, place: str) -> list[bytes]:
+        """Return the digests of the class of an object, or of the functions in a short container."""
+        items = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(items, (list, tuple)) and len(items) <= _SHOWN:
+            return [self.digest(one, place) for one in items if isinstance(one, _CODE)]
+        return [self.digest(type(value), place)]
 
     def show(self, value: object, path: str = "") -> str:
         """Return a value as one short text, another one for another value."""
