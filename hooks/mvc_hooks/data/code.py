@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
-from mvc_hooks.run.script import is_library_file
+from mvc_hooks.installed import is_library_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -196,7 +196,7 @@ def _own_name(tree: ast.AST) -> str:
 
 def _first_line(tree: ast.AST) -> int:
     decorators = getattr(tree, "decorator_list", [])
-    return min(one.lineno for one in [tree, *decorators])  # type: ignore[attr-defined]  # all have one
+    return min(int(one.lineno) for one in [tree, *decorators])
 
 
 def _walk_code(code: CodeType) -> Iterator[CodeType]:
@@ -283,7 +283,7 @@ def _spell(value: object, *, keeps_docs: bool) -> Iterator[str]:
                 yield from _spell(item, keeps_docs=keeps_docs)
         yield ")"
     else:
-        yield f"{type(value).__name__}:{ascii(value)},"
+        yield f"{type(value).__name__}:{value!a},"
 
 
 def _read_field(tree: ast.AST, name: str, *, keeps_docs: bool) -> object:
@@ -293,7 +293,7 @@ def _read_field(tree: ast.AST, name: str, *, keeps_docs: bool) -> object:
     if name == "values" and isinstance(tree, ast.JoinedStr):
         return list(_join_texts(tree.values))
     if name == "decorator_list":
-        return [one for one in item or () if not _is_mark(one)]  # type: ignore[attr-defined]  # a list
+        return [one for one in item or () if not _is_mark(one)]
     return item
 
 
@@ -329,7 +329,7 @@ def _digest_bytecode(code: CodeType) -> bytes:
         _digest_bytecode(one) if isinstance(one, CodeType) else _digest_constant(one)
         for one in code.co_consts
     ]
-    version = "%d.%d" % sys.version_info[:2]
+    version = ".".join(map(str, sys.version_info[:2]))
     names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
     return digest_parts("bytecode", version, code.co_code, "\0".join(names), *items)
 

@@ -23,7 +23,7 @@ from mvc_hooks.data.code import (
     read_function,
 )
 from mvc_hooks.data.reading import is_constant
-from mvc_hooks.run.script import is_library_class, is_library_file
+from mvc_hooks.installed import is_library_class, is_library_file
 
 if TYPE_CHECKING:
     import functools
@@ -41,7 +41,7 @@ def digest_function(reading: Reading, function: FunctionType, path: str) -> byte
     if _is_library_function(function):
         return _digest_name(reading, function)
     code = read_function(function)
-    reading.code.setdefault(f"{name_module(function.__module__)}.{function.__qualname__}", code.text)
+    reading.note_code(f"{name_module(function.__module__)}.{function.__qualname__}", code.text)
     place = "" if reading.is_outermost else f"{function.__qualname__}."
     parts = [*_digest_reads(reading, function, code, place)]
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
@@ -114,7 +114,7 @@ def _digest_file(reading: Reading, name: str, file: str | None) -> bytes | None:
     code = None if file is None else read_file(file, name.rpartition(".")[0])
     if code is None:
         return None
-    reading.code.setdefault(f"{name_module(name)} (file)", code.text)
+    reading.note_code(f"{name_module(name)} (file)", code.text)
     return digest_parts("file", code.digest)
 
 
@@ -125,11 +125,13 @@ def digest_class(reading: Reading, kind: type, path: str) -> bytes:
     code = read_class(kind)
     parts = [reading.digest(base, f"a base of {kind.__name__}") for base in kind.__bases__]
     if code is not None:
-        reading.code.setdefault(f"{name_module(kind.__module__)}.{kind.__qualname__}", code.text)
+        reading.note_code(f"{name_module(kind.__module__)}.{kind.__qualname__}", code.text)
         parts += [code.digest, *(_digest_import(reading, name) for name in code.imports)]
     for method in list_methods(kind):
         if code is None or not _is_inside(method, code):
-            if not method.__code__.co_filename.startswith("<string"):  # made from the source, by dataclass
+            if not method.__code__.co_filename.startswith(
+                "<string"
+            ):  # made from the source, by dataclass
                 parts.append(reading.digest(method, f"{path}.{method.__name__}"))
         else:
             inside = read_function(method)
@@ -153,10 +155,10 @@ def digest_method(reading: Reading, method: MethodType, path: str) -> bytes:
 
 def digest_partial(reading: Reading, value: functools.partial[object], path: str) -> bytes:
     """Return the digest of a partial function."""
-    given = {**dict(enumerate(value.args)), **value.keywords}
+    given = {str(index): one for index, one in enumerate(value.args)} | value.keywords
     parts = [
-        reading.digest_named(str(name), one, f"{path}.{name}".lstrip("."))
-        for name, one in sorted(given.items(), key=lambda pair: str(pair[0]))
+        reading.digest_named(name, one, f"{path}.{name}".lstrip("."))
+        for name, one in sorted(given.items())
     ]
     return digest_parts("partial", reading.digest(value.func, path), *parts)
 
@@ -204,4 +206,3 @@ def find_arguments(function: object) -> tuple[set[str], bool] | None:
         return None
     named = {one.name for one in found if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     return named, any(one.kind is one.VAR_KEYWORD for one in found)
-

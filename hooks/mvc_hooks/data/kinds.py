@@ -59,7 +59,9 @@ def _digest_set(reading: Reading, value: set[object], path: str) -> bytes:
 def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) -> bytes:
     """Return the digest of a dict: equal ones have the same, as have equal OrderedDicts."""
     pairs = [
-        digest_parts(reading.digest(key, f"{path}[...]"), reading.digest(one, f"{path}[{key!r:.40}]"))
+        digest_parts(
+            reading.digest(key, f"{path}[...]"), reading.digest(one, f"{path}[{key!r:.40}]")
+        )
         for key, one in value.items()
     ]
     ordered = pairs if isinstance(value, OrderedDict) else sorted(pairs)
@@ -119,7 +121,10 @@ KINDS: tuple[tuple[Callable[[Any], bool], Read], ...] = (
     (_is_a(set, frozenset), _digest_set),
     (_is_a(dict), _digest_dict),
     (_is_a(slice), _digest_slice),
-    (lambda value: isinstance(value, re.Pattern) or _is_of("_regex", "Pattern")(value), _digest_pattern),
+    (
+        lambda value: isinstance(value, re.Pattern) or _is_of("_regex", "Pattern")(value),
+        _digest_pattern,
+    ),
     (_is_a(FunctionType), digest_function),
     (_is_a(MethodType), digest_method),
     (_is_a(functools.partial), digest_partial),
@@ -132,7 +137,10 @@ KINDS: tuple[tuple[Callable[[Any], bool], Read], ...] = (
     (_is_of("numpy", "ndarray", "generic"), digest_array),
     (_is_of("torch", "Tensor"), digest_tensor),
     (_is_of("torch", "Module"), digest_torch_module),
-    (_is_of("torch", "Generator"), lambda _, one, __: digest_parts("seed", str(one.initial_seed()))),
+    (
+        _is_of("torch", "Generator"),
+        lambda _, one, __: digest_parts("seed", str(one.initial_seed())),
+    ),
     (_is_of("torch", "dtype", "device"), lambda _, one, __: digest_parts("torch", str(one))),
     (_is_of("transformers", "PreTrainedTokenizerFast", "TokenizersBackend"), digest_tokenizer),
     (_is_of("tokenizers", "Tokenizer"), lambda _, one, __: digest_parts("tokenizer", one.to_str())),

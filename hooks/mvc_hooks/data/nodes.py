@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
@@ -22,7 +21,7 @@ from mvc_hooks.data.objects import MARK, digest_file
 from mvc_hooks.data.reading import File
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _Target = TypeVar("_Target")
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, functools.partial)
@@ -239,5 +238,5 @@ def _name(target: Any) -> str:
     while isinstance(target, functools.partial):
         target = target.func
     if isinstance(target, (*_FUNCTIONS, FunctionNode)):
-        return str(target.__name__).strip("<>")
+        return str(getattr(target, "__name__", "function")).strip("<>")
     return type(target).__name__

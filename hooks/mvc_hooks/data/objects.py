@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
 from mvc_hooks.data.code import digest_parts
-from mvc_hooks.run.script import is_library_class
+from mvc_hooks.installed import is_library_class
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -32,8 +32,19 @@ _MOST_ITEMS, _MOST_ITEM_BYTES = 1000, 2**20  # of an attribute of a dataset
 _MOST_FILE_BYTES = 64 * 2**20
 _BLOCK = 2**20
 _SPEED = frozenset(
-    "num_workers prefetch_factor pin_memory pin_memory_device persistent_workers timeout "
-    "multiprocessing_context max_concurrent snapshot_frequency rank num_replicas".split()
+    [
+        "num_workers",
+        "prefetch_factor",
+        "pin_memory",
+        "pin_memory_device",
+        "persistent_workers",
+        "timeout",
+        "multiprocessing_context",
+        "max_concurrent",
+        "snapshot_frequency",
+        "rank",
+        "num_replicas",
+    ]
 )
 """Arguments of libraries' loaders and samplers that change no sample, or are each rank's own."""
 _REDUCED = ("made_by", "arguments", "state", "items", "pairs")
@@ -41,6 +52,7 @@ _SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "special_tokens_map"),
     *("chat_template", "clean_up_tokenization_spaces"),
 )
+_BASES: tuple[Any, ...] = (str, bytes, int, float)
 _MISSING = object()
 
 
@@ -169,10 +181,12 @@ def _list_own(value: Any) -> dict[str, Any]:
             item = getattr(value, name, _MISSING)
             if item is not _MISSING:
                 found[name] = item
-    for kind in (str, bytes, int, float):
+    for kind in _BASES:
         if isinstance(value, kind):
             found["value"] = kind(value)
-    return {name: one for name, one in found.items() if name not in (MARK, "__weakref__", "__dict__")}
+    return {
+        name: one for name, one in found.items() if name not in (MARK, "__weakref__", "__dict__")
+    }
 
 
 def _list_arguments(value: Any) -> dict[str, Any] | None:
@@ -199,10 +213,10 @@ def _reduce(value: Any) -> dict[str, Any] | None:
     if isinstance(found, str):
         return {"name": found}
     parts = [list(one) if hasattr(one, "__next__") else one for one in found]
-    named = {name: one for name, one in zip(_REDUCED, parts, strict=False) if one is not None}
+    named: dict[str, Any] = dict(zip(_REDUCED, parts, strict=False))
     if isinstance(named.get("state"), dict):
         named["state"] = {key: one for key, one in named["state"].items() if key != MARK}
-    return named
+    return {name: one for name, one in named.items() if one is not None}
 
 
 def _is_dataset(value: object) -> bool:

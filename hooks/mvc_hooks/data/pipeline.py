@@ -21,8 +21,8 @@ from mvc_hooks.data.code import digest_parts
 from mvc_hooks.data.nodes import is_node
 from mvc_hooks.data.reading import is_constant
 from mvc_hooks.data.records import Records
+from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.reach import find_loaders, walk_used
-from mvc_hooks.run.script import is_library_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,10 +63,10 @@ def read_run(loaders: Mapping[str, object], ends: object = None) -> dict[str, di
     for one in (ends, *loaders.values()):
         _search(found, one)
     for name, loader in loaders.items():
-        for place, slot in _list_slots(name, loader):
+        for place, slot, beside in _list_slots(name, loader):
             if not is_node(slot):
                 with suppress(Exception):  # it did not ask to be recorded, so it ends no run
-                    found.read_used(place, partial(_find_used, slot))
+                    found.read_used(place, partial(_find_used, slot, beside))
     return _spell(found.found)
 
 
@@ -82,15 +82,16 @@ def _check_ends(ends: object) -> None:
             )
 
 
-def _list_slots(name: str, loader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object of what decides about the samples of a loader."""
+def _list_slots(name: str, loader: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name and object of what decides about the samples of a loader, and the dataset beside it."""
     if not isinstance(loader, DataLoader):
-        yield name, loader
+        yield name, loader, None
     for path, one in find_loaders(loader).items():
         for slot in _SLOTS:
             value = getattr(one, slot, None)
             if value is not None:
-                yield ".".join(filter(None, (name, path, slot))), value
+                place = ".".join(filter(None, (name, path, slot)))
+                yield place, value, None if slot == "dataset" else one.dataset
 
 
 def _search(found: Records, end: object) -> None:
@@ -101,9 +102,11 @@ def _search(found: Records, end: object) -> None:
                 found.visit(one)
 
 
-def _find_used(value: object, reading: Reading) -> Iterator[bytes]:
-    for path, one in walk_used(value, is_node):
-        yield from _digest_used(reading, path, one)
+def _find_used(value: object, beside: object, reading: Reading) -> Iterator[bytes]:
+    """Yield the digests of the user's code that an object uses, without a dataset beside it."""
+    for path, one in walk_used(value, lambda one: is_node(one) or one is beside):
+        if one is not beside:
+            yield from _digest_used(reading, path, one)
 
 
 def _digest_used(reading: Reading, path: str, value: Any) -> Iterator[bytes]:

@@ -129,11 +129,19 @@ class Reading:
             return f"node {node.name}"
         if isinstance(value, (File, PurePath)):
             return f"{PurePath(value).name} ({found})"
-        if is_constant(value):
-            text = repr(value)
+        text = _spell(value)
+        if text is not None:
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({found})"
         kind = value if isinstance(value, (type, FunctionType)) else type(value)
         return f"{kind.__name__} ({found})"
+
+    def note_code(self, name: str, text: str) -> None:
+        """Note the text of a function or class; names of lambdas, for one, may come twice."""
+        numbered, count = name, 1
+        while self.code.get(numbered, text) != text:
+            count += 1
+            numbered = f"{name} ({count})"
+        self.code[numbered] = text
 
     def note_library(self, module: str) -> None:
         """Note that code of a module's distribution is used, unless it comes with Python or mvc."""
@@ -156,9 +164,25 @@ class Reading:
 
 def is_constant(value: object) -> bool:
     """Return whether a value is plain and cannot change."""
-    if type(value) in (tuple, frozenset):
-        return len(value) <= _SHOWN and all(map(is_constant, value))  # type: ignore[arg-type, var-annotated]  # both have a length
+    if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):
+        return len(value) <= _SHOWN and all(map(is_constant, value))
     return type(value) in CONSTANTS
+
+
+def _spell(value: object) -> str | None:
+    """Return the text of a plain value, the same for equal ones; None if it is not plain."""
+    if is_constant(value) and type(value) is not frozenset:
+        return repr(value)
+    items = list(value.items()) if type(value) is dict else value
+    if type(items) not in (list, set, frozenset) or len(items) > _SHOWN:  # type: ignore[arg-type]  # they have a length
+        return None
+    texts = [_spell(one) for one in items]  # type: ignore[attr-defined]  # and items
+    if None in texts:
+        return None
+    if type(value) is dict:
+        texts = [f"{_spell(key)}: {_spell(one)}" for key, one in value.items()]
+    left, right = "[]" if type(value) is list else "{}"
+    return f"{left}{', '.join(texts if type(value) is list else sorted(map(str, texts)))}{right}"  # type: ignore[arg-type]  # no None
 
 
 @lru_cache(maxsize=256)
@@ -170,5 +194,5 @@ def _find_distribution(top: str) -> tuple[str, str]:
         names = importlib.metadata.packages_distributions().get(top)
     if not names:
         return top, "unknown"
-    name = sorted(names)[0]
+    name = min(names)
     return name, importlib.metadata.version(name)

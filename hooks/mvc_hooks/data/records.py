@@ -90,9 +90,7 @@ class Records:
                 given = {name: reading.show(one, name) for name, one in held.items()} | given
         return self._join(reading, digest_parts(*sorted(parts)), given, made.inputs)
 
-    def read_used(
-        self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]
-    ) -> None:
+    def read_used(self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]) -> None:
         """Read what is no node, by its code, if any of that is the user's own."""
         reading = Reading(name, KINDS, find_node, by_code=True)
         parts = list(find_parts(reading))

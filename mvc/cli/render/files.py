@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
+from mvc.cli.render.pipeline import change_lines, node_fields, node_rows
 from mvc.cli.render.rollup import full_name, roll_up
 from mvc.cli.render.text import (
     CHANGES,
@@ -35,7 +36,8 @@ _LEAST_ROWS = 6
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
     """Return differences for ``--json``."""
-    return {"files": [_file_fields(file) for file in files]}
+    nodes = [node_fields(one) for file in files for one in file.nodes]
+    return {"files": [_file_fields(file) for file in files], "pipeline": nodes}
 
 
 def _file_fields(file: FileDiff) -> dict[str, object]:
@@ -98,6 +100,9 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
         out.lines(rows)
     if moved := moved_text(files):
         out.lines(["", moved])
+    nodes = [one for file in files for one in file.nodes]
+    if nodes:
+        out.lines(["", *node_rows(out, nodes, room.lines, see_all)])
 
 
 def _name_status(file: FileDiff) -> str:
@@ -160,20 +165,9 @@ def _rows(out: Output, file: FileDiff, room: _Room, *, everything: bool) -> Iter
 
 def _text_lines(out: Output, file: FileDiff, room: _Room) -> Iterator[str]:
     """Yield changed lines, or the first ones."""
-    shown = lines = file.lines
     # What an index of shards says, file by file, the tensors' own rows say better.
-    most = 0 if file.path.endswith(".index.json") else room.lines
-    if room.lines is not None and most is not None and len(lines) > most:
-        shown = lines[: max(most - 1, 0)]
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in shown:
-        text, colour = printable(line.expandtabs()), colours.get(line[:1])
-        yield f"  {out.style(text, colour) if colour else text}"
-    if len(shown) < len(lines):
-        more = len(lines) - len(shown)
-        yield out.style(
-            f"  … and {count_text(more, 'more line')} ({room.see_all} shows them)", "dim"
-        )
+    most = 0 if file.path.endswith(".index.json") and room.lines is not None else room.lines
+    yield from change_lines(out, file.lines, most, room.see_all)
 
 
 def _is_in_place(file: FileDiff) -> bool:
