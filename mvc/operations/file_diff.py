@@ -7,8 +7,6 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from mvc.errors import UnsupportedError
-from mvc.states.document import MAX_TEXT_BYTES as MAX_STATE_BYTES
-from mvc.states.document import STATE_FILE
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
@@ -17,6 +15,8 @@ if TYPE_CHECKING:
     from mvc.operations.pipeline_diff import NodeDiff
     from mvc.operations.tensor_diff import TensorDiff
     from mvc.workspace.context import Context
+
+_STATE = "state.json"  # of a training run
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def compare_file(
         file = replace(file, other_changed=not same_content, size_bytes=size_bytes)
         if same_content:
             return file
-        if path == STATE_FILE:
+        if path == _STATE:
             lines, nodes = _compare_states(context, path, old, new)
             return replace(file, lines=lines, nodes=nodes)
         return replace(file, lines=_changed_lines(context, path, old, new))
@@ -127,8 +127,9 @@ def _compare_states(
     """Return how two states of a run differ: lines, and nodes of their data pipelines."""
     from mvc.operations.pipeline_diff import compare_pipelines, find_pipeline  # noqa: PLC0415
     from mvc.operations.text_diff import changed_lines  # noqa: PLC0415  as above
+    from mvc.states.document import MAX_TEXT_BYTES  # noqa: PLC0415
 
-    texts = [_plain_text(context, path, side, MAX_STATE_BYTES) or b"" for side in (old, new)]
+    texts = [_plain_text(context, path, side, MAX_TEXT_BYTES) or b"" for side in (old, new)]
     (before, old_rest), (after, new_rest) = map(find_pipeline, texts)
     lines = changed_lines(old_rest, new_rest) if old_rest and new_rest else ()
     return lines, compare_pipelines(before, after)

@@ -75,17 +75,15 @@ def read_function(function: FunctionType) -> Code:
 def read_class(kind: type) -> Code | None:
     """Return the code of a class without that of its methods' globals; None without a source."""
     module = sys.modules.get(kind.__module__)
-    source = _read_source(getattr(module, "__file__", None) or _find_file(kind), vars(module or {}))
+    file = getattr(module, "__file__", None) or _find_file(kind)
+    source = _read_source(file, vars(module or {}))
     if source is None:
         return None
-    lines = {one.__code__.co_firstlineno for one in list_methods(kind)}
-    found = [
-        tree
-        for name, tree in source.classes
-        if name == kind.__qualname__
-        and (not lines or any(tree.lineno <= line <= (tree.end_lineno or 0) for line in lines))
-    ]
-    return _from_tree(found[-1], source, (), "") if found else None
+    named = [tree for name, tree in source.classes if name == kind.__qualname__]
+    codes = [one.__code__ for one in list_methods(kind)]
+    lines = {one.co_firstlineno for one in codes if one.co_filename == source.file}
+    found = [one for one in named if any(one.lineno <= line <= _last(one) for line in lines)]
+    return _from_tree((found or named)[-1], source, (), "") if named else None
 
 
 def read_file(path: str, package: str) -> Code | None:
@@ -197,6 +195,10 @@ def _own_name(tree: ast.AST) -> str:
 def _first_line(tree: ast.AST) -> int:
     decorators = getattr(tree, "decorator_list", [])
     return min(int(one.lineno) for one in [tree, *decorators])
+
+
+def _last(tree: ast.stmt) -> int:
+    return tree.end_lineno or tree.lineno
 
 
 def _walk_code(code: CodeType) -> Iterator[CodeType]:

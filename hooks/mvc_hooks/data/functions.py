@@ -137,7 +137,7 @@ def digest_class(reading: Reading, kind: type, path: str) -> bytes:
             inside = read_function(method)
             parts += _digest_reads(reading, method, inside, f"{kind.__qualname__}.")
     for name, value in sorted(vars(kind).items()):
-        if not name.startswith("__") and is_constant(value):
+        if not name.endswith("_") and is_constant(value):  # others are Python's own
             parts.append(reading.digest_named(name, value, f"{kind.__qualname__}.{name}"))
     return digest_parts("class", kind.__qualname__, *parts)
 
@@ -174,6 +174,9 @@ def digest_builtin(reading: Reading, value: BuiltinFunctionType, path: str) -> b
 def _digest_name(reading: Reading, value: Any) -> bytes:
     owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
     module = getattr(value, "__module__", None) or getattr(owner, "__module__", None) or "builtins"
+    known = sys.modules.get(module)
+    if known is not None and not _is_library(known):  # a library's, which says it is of this module
+        return digest_parts("name", value.__qualname__)
     reading.note_library(module)
     return digest_parts("name", module.partition(".")[0], value.__qualname__)
 

@@ -89,6 +89,16 @@ def _digest_enum(reading: Reading, value: enum.Enum, path: str) -> bytes:
     return digest_parts("enum", reading.digest(type(value), path), value.name)
 
 
+def _digest_numpy_generator(reading: Reading, value: Any, path: str) -> bytes:
+    bits = getattr(value, "bit_generator", None)
+    state = value.get_state(legacy=False) if bits is None else bits.state
+    return digest_parts("generator", reading.digest(state, path))
+
+
+def _digest_backend(reading: Reading, value: Any, path: str) -> bytes:
+    return digest_parts("tokenizer", reading.digest(type(value), path), value.to_str())
+
+
 def _refuse(reading: Reading, value: object, path: str) -> bytes:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -107,7 +117,9 @@ def _is_of(library: str, *names: str) -> Callable[[object], bool]:
     """Return a test for classes of a library, which is not imported for it."""
     wanted = {(library, name) for name in names}
     return lambda value: any(
-        (one.__module__.partition(".")[0], one.__name__) in wanted for one in type(value).__mro__
+        # Of a class in C, __module__ may be anything.
+        (str(one.__module__).partition(".")[0], one.__name__) in wanted
+        for one in type(value).__mro__
     )
 
 
@@ -137,13 +149,14 @@ KINDS: tuple[tuple[Callable[[Any], bool], Read], ...] = (
     (_is_of("numpy", "ndarray", "generic"), digest_array),
     (_is_of("torch", "Tensor"), digest_tensor),
     (_is_of("torch", "Module"), digest_torch_module),
+    (_is_of("numpy", "Generator", "RandomState"), _digest_numpy_generator),
     (
         _is_of("torch", "Generator"),
         lambda _, one, __: digest_parts("seed", str(one.initial_seed())),
     ),
     (_is_of("torch", "dtype", "device"), lambda _, one, __: digest_parts("torch", str(one))),
     (_is_of("transformers", "PreTrainedTokenizerFast", "TokenizersBackend"), digest_tokenizer),
-    (_is_of("tokenizers", "Tokenizer"), lambda _, one, __: digest_parts("tokenizer", one.to_str())),
+    (_is_of("tokenizers", "Tokenizer"), _digest_backend),
     (_is_of("datasets", "Dataset", "IterableDataset"), digest_hf_dataset),
     (lambda _: True, digest_object),
 )

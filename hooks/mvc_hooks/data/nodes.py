@@ -132,18 +132,12 @@ def node(
         return functools.partial(node, name=name, version=version, **params)
     _check_target(target)
     chosen = _name(target) if name is None else name
-    _check_text("name", chosen)
+    _check_text("name", chosen, "tokenize")
     if version is not None:
-        _check_text("version", version)
-    for one in inputs:
-        if find_node(one) is None and not isinstance(one, _FUNCTIONS):
-            node(one)
-    taken = tuple(
-        node(one) if find_node(one) is None and isinstance(one, _FUNCTIONS) else one
-        for one in inputs
-    )
+        _check_text("version", version, "3")
+    taken = tuple(one if is_node(one) else node(one) for one in inputs)
     made = Node(chosen, taken, params or None, version)
-    if isinstance(target, (*_FUNCTIONS, FunctionNode)):
+    if _is_function(target):
         _check_params(target, params)
         return FunctionNode(target, made)
     _mark(target, made)
@@ -212,11 +206,11 @@ def _check_target(target: object) -> None:
         )
 
 
-def _check_text(what: str, text: object) -> None:
+def _check_text(what: str, text: object, example: str) -> None:
     is_text = isinstance(text, str) and 0 < len(text) <= _MOST_NAME and text.isprintable()
     if not is_text or text.strip() != text:  # type: ignore[attr-defined]  # a string
         raise UsageError(
-            f"{what} of a node is {text!r:.80}, not a short text", hint=f'{what}="tokenize"'
+            f"{what} of a node is {text!r:.80}, not a short text", hint=f'{what}="{example}"'
         )
 
 
@@ -233,10 +227,17 @@ def _check_params(function: object, params: Mapping[str, object]) -> None:
             )
 
 
+def _is_function(target: object) -> bool:
+    """Return whether something is called by a name; a mark on it would be seen by all who use it."""
+    if isinstance(target, (*_FUNCTIONS, FunctionNode)):
+        return True
+    return callable(target) and isinstance(getattr(target, "__name__", None), str)
+
+
 def _name(target: Any) -> str:
     """Return the name of a function without what surrounds it, or that of an object's class."""
     while isinstance(target, functools.partial):
         target = target.func
-    if isinstance(target, (*_FUNCTIONS, FunctionNode)):
+    if _is_function(target):
         return str(getattr(target, "__name__", "function")).strip("<>")
     return type(target).__name__

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,10 +154,8 @@ def list_attributes(value: Any) -> dict[str, Any] | None:
     if found is None or not _is_dataset(value):
         return found and dict(sorted(found.items()))
     bounded = {name: _bound(one) for name, one in found.items()}
-    try:
+    with suppress(Exception):  # a method of the user's, which may not be there
         bounded.setdefault("len", len(value))
-    except Exception:  # noqa: BLE001  a method of the user's, which may not be there
-        bounded.setdefault("len", None)
     return dict(sorted(bounded.items()))
 
 

@@ -84,10 +84,10 @@ class Records:
         elif inner is not target and is_node(inner):
             parts.append(reading.digest(inner))
         else:
-            parts.append(reading.read(inner))
-            if inner is target and _is_general(inner):
-                held = list_attributes(inner) or {}
-                given = {name: reading.show(one, name) for name, one in held.items()} | given
+            found = reading.read(inner)
+            parts.append(found)
+            if inner is target:
+                given = _show_object(reading, inner, found) | given
         return self._join(reading, digest_parts(*sorted(parts)), given, made.inputs)
 
     def read_used(self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]) -> None:
@@ -125,6 +125,9 @@ class Records:
         )
 
 
-def _is_general(value: object) -> bool:
-    """Return whether an object has no kind of its own."""
-    return next(number for number, (fits, _) in enumerate(KINDS) if fits(value)) == len(KINDS) - 1
+def _show_object(reading: Reading, value: Any, found: bytes) -> dict[str, str]:
+    """Return the attributes of an object as texts; of one that has a kind of its own, a digest."""
+    kind = next(number for number, (fits, _) in enumerate(KINDS) if fits(value))
+    if kind < len(KINDS) - 1:
+        return {"content": f"{type(value).__name__} ({found.hex()[:12]})"}
+    return {name: reading.show(one, name) for name, one in (list_attributes(value) or {}).items()}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.pipeline import change_lines, node_fields, node_rows
 from mvc.cli.render.rollup import full_name, roll_up
 from mvc.cli.render.text import (
     CHANGES,
+    change_lines,
     columns,
     count_text,
     quote_path,
@@ -36,8 +36,13 @@ _LEAST_ROWS = 6
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
     """Return differences for ``--json``."""
-    nodes = [node_fields(one) for file in files for one in file.nodes]
-    return {"files": [_file_fields(file) for file in files], "pipeline": nodes}
+    found: dict[str, object] = {"files": [_file_fields(file) for file in files]}
+    nodes = [one for file in files for one in file.nodes]
+    if nodes:
+        from mvc.cli.render.pipeline import node_fields
+
+        found["pipeline"] = [node_fields(one) for one in nodes]
+    return found
 
 
 def _file_fields(file: FileDiff) -> dict[str, object]:
@@ -102,6 +107,8 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
         out.lines(["", moved])
     nodes = [one for file in files for one in file.nodes]
     if nodes:
+        from mvc.cli.render.pipeline import node_rows
+
         out.lines(["", *node_rows(out, nodes, room.lines, see_all)])
 
 

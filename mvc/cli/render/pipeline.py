@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.text import count_text
+from mvc.cli.render.text import change_lines, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mvc.operations.pipeline_diff import NodeDiff
 
 _LETTERS = {"added": ("A", "green"), "removed": ("D", "red"), "modified": ("M", "yellow")}
-_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def node_fields(node: NodeDiff) -> dict[str, object]:
@@ -61,16 +60,3 @@ def _change_text(name: str, old: str | None, new: str | None) -> str:
     if name in (old, new):  # an input
         return f"{name} {'added' if old is None else 'removed'}"
     return f"{name}: {'(none)' if old is None else old} -> {'(none)' if new is None else new}"
-
-
-def change_lines(
-    out: Output, lines: Sequence[str], most: int | None, see_all: str
-) -> Iterator[str]:
-    """Yield changed lines of a text, or the first ones, in colour."""
-    shown = lines if most is None or len(lines) <= most else lines[: max(most - 1, 0)]
-    for line in shown:
-        text, colour = printable(line.expandtabs()), _COLOURS.get(line[:1])
-        yield f"  {out.style(text, colour) if colour else text}"
-    if len(shown) < len(lines):
-        more = len(lines) - len(shown)
-        yield out.style(f"  … and {count_text(more, 'more line')} ({see_all} shows them)", "dim")
