@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     from mvc.operations.pipeline_diff import NodeDiff, compare_pipelines
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
-    from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
+    from mvc.sampling.digest import SampleDigest
+    from mvc.sampling.ids import IdList
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -64,7 +70,13 @@ __getattr__ = lazy_names(
         "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
-        "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
+        "mvc.sampling.digest": "SampleDigest",
+        "mvc.sampling.ids": "IdList",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -82,6 +94,7 @@ __getattr__ = lazy_names(
 __all__ = [
     "Agreement",
     "ArrayOutline",
+    "Batch",
     "ConflictError",
     "CorruptionError",
     "Dispute",
@@ -92,6 +105,8 @@ __all__ = [
     "IdList",
     "Identity",
     "LayoutPlan",
+    "Located",
+    "MapChanges",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -99,12 +114,22 @@ __all__ = [
     "NodeDiff",
     "NotFoundError",
     "Peers",
+    "PlanEntry",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "SampleDigest",
+    "SamplePlan",
+    "Shard",
+    "ShardMap",
     "Share",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
     "SpreadTensor",
+    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -118,17 +143,21 @@ __all__ = [
     "clone",
     "compare",
     "compare_image",
+    "compare_maps",
     "compare_pipelines",
+    "draw_batch",
     "follow",
     "is_process_alive",
     "layout_state",
     "merge_recipe",
     "open_model",
     "outline_image",
-    "parse_drawn",
+    "parse_ledger",
     "parse_stored_share",
+    "permute",
     "read_image",
     "this_process",
+    "unpermute",
     "verify_models",
 ]
 

@@ -182,7 +182,9 @@ RESULTS = {
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",
     "operations.file_diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
-    "mode_changed size_bytes lines moved_from moved_to",
+    "mode_changed size_bytes lines moved_from moved_to nodes",
+    "operations.pipeline_diff.NodeDiff": "name status old_version new_version params libraries inputs code is_own "
+    "is_declared",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes old_path",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
@@ -271,12 +273,12 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
-        "ModelTensor", "MvcError", "Nearby",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "Model",
+        "ModelTensor", "MvcError", "Nearby", "NodeDiff", "compare_pipelines",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Shard", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
-        "__version__", "choose_senders", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
+        "__version__", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip

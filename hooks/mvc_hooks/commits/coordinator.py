@@ -146,8 +146,9 @@ class Commits:
         step = self._step
         self.last_step = self._newest_step = step
         self._told[step], self.facts = self.facts, {}
+        data = self._run.record.note_commit(step)
         if snapshot is not None:
-            self.submit(snapshot, message, numbers, facts=self._told[step])
+            self.submit(snapshot, message, numbers, facts={**data, **self._told[step]})
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
@@ -292,6 +293,8 @@ class Commits:
                 told = self._told.pop(report.step, {})
                 if report.commit is None:
                     self.facts = told | self.facts  # the next one has to record it
+                else:
+                    self._run.record.note_durable(report.step)
             if self._ranks.is_first:  # which alone speaks, and marks commits
                 self._log.commit(report)
                 self._judge_commit(report)
