@@ -179,9 +179,7 @@ class LiveRun:
         ranks = ranks or Ranks()
         self._ranks = RankState(ranks, self.parts, EXTRAS)
         self.record = DataRecord(ranks)
-        used = {".".join(map(str, path)): part.loader for path, part in loaders}
-        self.record.pipeline = ranks.together(partial(read_run, used, pipeline))
-        self.doubts += check_ranks(ranks, self.record.pipeline)
+        self._read_pipeline(ranks, dict(loaders), pipeline)
         for part in self._data_parts:
             part.on_drawn = partial(self.record.note_drawn, part.name)
             part.on_taken = partial(self.record.follow, part.name)
@@ -196,6 +194,12 @@ class LiveRun:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
+
+    def _read_pipeline(self, ranks: Ranks, parts: Mapping[Any, DataPart], ends: object) -> None:
+        """Read the nodes of the data pipeline, and check that all ranks have the same."""
+        used = {".".join(map(str, path)): part.loader for path, part in parts.items()}
+        self.record.pipeline = ranks.together(partial(read_run, used, ends))
+        self.doubts += check_ranks(ranks, self.record.pipeline)
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""
