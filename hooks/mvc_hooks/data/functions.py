@@ -187,7 +187,9 @@ def _is_library_function(function: FunctionType) -> bool:
         return True
     if not file.startswith("<"):
         return is_library_file(file)
-    return file.startswith("<frozen") or (module is not None and _is_library(module))
+    if file.startswith("<frozen"):
+        return True
+    return module is not None and function.__module__ != "__main__" and _is_library(module)
 
 
 def name_module(name: str | None) -> str:
