@@ -39,7 +39,7 @@ from mvc_hooks.data.objects import (
     digest_tokenizer,
     digest_torch_module,
 )
-from mvc_hooks.data.reading import File
+from mvc_hooks.data.reading import PLAIN, File, digest_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,18 +58,14 @@ def _digest_set(reading: Reading, value: set[object], path: str) -> bytes:
 
 def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) -> bytes:
     """Return the digest of a dict: equal ones have the same, as have equal OrderedDicts."""
-    pairs = [
-        digest_parts(
-            reading.digest(key, f"{path}[...]"), reading.digest(one, f"{path}[{key!r:.40}]")
+    pairs = []
+    for key, one in value.items():
+        place = "" if type(one) in PLAIN else f"{path}[{key!r:.40}]"
+        pairs.append(
+            digest_parts(reading.digest(key, f"a key of {path}"), reading.digest(one, place))
         )
-        for key, one in value.items()
-    ]
     ordered = pairs if isinstance(value, OrderedDict) else sorted(pairs)
     return digest_parts(type(value).__name__, *ordered)
-
-
-def _digest_plain(_: Reading, value: Any, __: str) -> bytes:
-    return digest_parts(type(value).__name__, ascii(value))
 
 
 def _digest_float(_: Reading, value: complex, __: str) -> bytes:
@@ -126,7 +122,7 @@ def _is_of(library: str, *names: str) -> Callable[[object], bool]:
 _CLASSES = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 KINDS: tuple[tuple[Callable[[Any], bool], Read], ...] = (
     (_is_exactly(float, complex), _digest_float),
-    (_is_exactly(type(None), bool, int, str, bytes, bytearray, range, type(...)), _digest_plain),
+    (_is_exactly(*PLAIN), lambda _, value, __: digest_plain(value)),
     (_is_exactly(File), lambda _, value, __: digest_parts("file", digest_file(value))),
     (_is_a(enum.Enum), _digest_enum),
     (_is_a(list, tuple, deque), _digest_items),

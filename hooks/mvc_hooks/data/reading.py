@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_VALUES, MOST_BYTES = 1_000_000, 256 * 2**20
 MOST_DEPTH = 60
 BY_HAND = 'name its version yourself: version="1"'
+PLAIN = frozenset({type(None), bool, int, str, bytes, bytearray, range, type(...)})
+"""Types whose values ``ascii`` spells, whatever the process."""
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), re.Pattern)
 _SHOWN = 80
 _CODE = (FunctionType, type, BuiltinFunctionType)
@@ -74,6 +76,9 @@ class Reading:
 
     def digest(self, value: object, path: str = "") -> bytes:
         """Return the digest of a value; ``path`` says in messages where it is."""
+        if type(value) in PLAIN:  # most are, and many there may be
+            self._count(path)
+            return digest_plain(value)
         if id(value) in self._known:
             return self._known[id(value)][1]
         if id(value) in self._above:
@@ -85,9 +90,7 @@ class Reading:
 
     def read(self, value: object, path: str = "") -> bytes:
         """Return the digest of a value, be it a node itself."""
-        self._values_read += 1
-        if self._values_read > MOST_VALUES or len(self._above) > MOST_DEPTH:
-            self.refuse(path, "is too large, or too deep, to be read")
+        self._count(path)
         self._above.append(id(value))
         try:
             read = next(read for is_kind, read in self._kinds if is_kind(value))
@@ -96,6 +99,11 @@ class Reading:
             self._above.pop()
         self._known[id(value)] = (value, found)
         return found
+
+    def _count(self, path: str) -> None:
+        self._values_read += 1
+        if self._values_read > MOST_VALUES or len(self._above) > MOST_DEPTH:
+            self.refuse(path, "is too large, or too deep, to be read")
 
     def _take_input(self, node: Any, value: object) -> bytes:
         if node.name == self._name:
@@ -160,6 +168,11 @@ class Reading:
         """Refuse a value that has no lasting identity."""
         place = f"{path} " if path else "what it wraps "
         raise UsageError(f"node {self._name!r}: {place}{why}", hint=BY_HAND)
+
+
+def digest_plain(value: object) -> bytes:
+    """Return the digest of a value whose text says all of it."""
+    return digest_parts(type(value).__name__, ascii(value))
 
 
 def is_constant(value: object) -> bool:

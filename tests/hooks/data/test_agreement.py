@@ -147,7 +147,8 @@ def test_nodes_of_torchdata_are_nodes(tmp_path):
     nodes = pytest.importorskip("torchdata.nodes")
 
     def run(count, factor):
-        scaled = node(nodes.Mapper(nodes.IterableWrapper(range(50)), lambda one: one * factor))
+        source = nodes.IterableWrapper(range(50))
+        scaled = node(nodes.Mapper(source, lambda one: one * factor), name="scale")
         loader = nodes.Loader(nodes.Prefetcher(node(nodes.Batcher(scaled, 4), name="batch"), 2))
         model = torch.nn.Linear(1, 1)
         with Checkpointer(tmp_path, model=model, dataloader=loader, every=1) as ckpt:
@@ -157,8 +158,8 @@ def test_nodes_of_torchdata_are_nodes(tmp_path):
 
     run(3, factor=3)
     entry = Repo.open(tmp_path).load_state()["data"]["pipeline"]
-    assert entry["batch"]["inputs"] == ["Mapper"]
-    with pytest.raises(ConflictError, match="node 'Mapper' changed .*factor was 3, is 4.$"):
+    assert entry["batch"]["inputs"] == ["scale"]
+    with pytest.raises(ConflictError, match=r"node 'scale' changed .*factor was 3, is 4.$"):
         run(5, factor=4)
 
 

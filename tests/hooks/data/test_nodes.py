@@ -81,7 +81,7 @@ def test_an_object_stays_what_it_is():
         lambda one: torch.ones(3, dtype=torch.bfloat16) * one,
         lambda one: {"a": [1, (2.0, one)], "b": {1, one + 7}},
         lambda one: torch.Generator().manual_seed(one),
-        lambda one: np.random.default_rng(one),
+        np.random.default_rng,
         lambda one: torch.nn.Linear(2, 2).requires_grad_(False).apply(
             lambda layer: torch.nn.init.constant_(layer.weight, one)
         ).bfloat16().apply(lambda layer: torch.nn.init.zeros_(layer.bias)),
