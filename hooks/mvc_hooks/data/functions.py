@@ -42,7 +42,8 @@ def digest_function(reading: Reading, function: FunctionType, path: str) -> byte
         return _digest_name(reading, function)
     code = read_function(function)
     reading.note_code(f"{name_module(function.__module__)}.{function.__qualname__}", code.text)
-    place = "" if reading.is_outermost else f"{function.__qualname__}."
+    inner = function.__qualname__.rpartition("<locals>.")[2]
+    place = "" if reading.is_outermost else f"{inner}."
     parts = [*_digest_reads(reading, function, code, place)]
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     for name, cell in cells:

@@ -140,7 +140,9 @@ class Reading:
         text = _spell(value)
         if text is not None:
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({found})"
-        kind = value if isinstance(value, (type, FunctionType)) else type(value)
+        if isinstance(value, FunctionType):
+            return value.__name__  # what it does, its code says
+        kind = value if isinstance(value, type) else type(value)
         return f"{kind.__name__} ({found})"
 
     def note_code(self, name: str, text: str) -> None:
