@@ -1,8 +1,7 @@
 """Code of the user's own functions and classes: its text, what it does, and what it reads from outside.
 
 What code does is its syntax tree, so comments, blank lines, quotes and line breaks do not count, and
-neither do docstrings, unless the code reads ``__doc__``. The tree is spelled here and not by
-``ast.dump``, whose text changes between versions of Python. It is taken from the source file only if
+neither do docstrings, unless the code reads ``__doc__``. It is taken from the source file only if
 that still compiles to the code that runs: a file may have been edited since it was imported. Without a
 source (an interactive session, ``exec``) the bytecode counts, which is of one version of Python.
 
@@ -14,7 +13,6 @@ from __future__ import annotations
 import ast
 import dis
 import functools
-import hashlib
 import importlib.util
 import linecache
 import sys
@@ -23,19 +21,17 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
+from mvc_hooks.data.spelling import digest_bytecode, digest_parts, spell
 from mvc_hooks.installed import is_library_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-_UNSEEN = ("type_comment", "type_ignores", "kind", "ctx")
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _BETWEEN = ("PUSH_NULL", "PRECALL", "CACHE", "NOT_TAKEN")
-_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DOCS = "__doc__"
-_MARK = "node"  # what decorates a node is no part of what it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ def read_function(function: FunctionType) -> Code:
     reads = tuple(sorted(set(_list_reads(code))))
     found = _find_tree(code, function.__globals__)
     if found is None:
-        return Code(_NO_SOURCE, _digest_bytecode(code), reads)
+        return Code(_NO_SOURCE, digest_bytecode(code), reads)
     package = function.__globals__.get("__package__") or ""
     return _from_tree(found[0], found[1], reads, package)
 
@@ -118,15 +114,6 @@ def locate_module(name: str) -> tuple[str | None, bool]:
     if spec is None or spec.origin is None:
         return None, spec is None
     return spec.origin, is_library_file(spec.origin) or not spec.has_location
-
-
-def digest_parts(*parts: bytes | str) -> bytes:
-    """Return the SHA-256 of parts, each with its length before it."""
-    found = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.digest()
 
 
 # Sources.
@@ -250,7 +237,7 @@ def _from_tree(
         first, last = _first_line(tree), tree.end_lineno or 0  # type: ignore[attr-defined]  # as above
     text = textwrap.dedent("".join(source.lines[first - 1 : last]))
     keeps_docs = _DOCS in text
-    spelled = "".join(_spell(tree, keeps_docs=keeps_docs))
+    spelled = "".join(spell(tree, keeps_docs=keeps_docs))
     imports = tuple(sorted(set(_list_imports(tree, package))))
     return Code(text, digest_parts("source", spelled), reads, imports, first, last, source.file)
 
@@ -264,84 +251,6 @@ def _list_imports(tree: ast.AST, package: str) -> Iterator[str]:
             name = ".".join([*above, *([one.module] if one.module else [])])
             yield name
             yield from (f"{name}.{alias.name}" for alias in one.names if alias.name != "*")
-
-
-# What code does.
-
-
-def _spell(value: object, *, keeps_docs: bool) -> Iterator[str]:
-    """Yield the text of a syntax tree, the same in every version of Python."""
-    if isinstance(value, list):
-        yield "["
-        for one in value:
-            yield from _spell(one, keeps_docs=keeps_docs)
-        yield "]"
-    elif isinstance(value, ast.AST):
-        yield f"({type(value).__name__}"
-        for name in sorted(value._fields):
-            item = _read_field(value, name, keeps_docs=keeps_docs)
-            if item is not None and item != [] and name not in _UNSEEN:
-                yield f" {name}="
-                yield from _spell(item, keeps_docs=keeps_docs)
-        yield ")"
-    else:
-        yield f"{type(value).__name__}:{value!a},"
-
-
-def _read_field(tree: ast.AST, name: str, *, keeps_docs: bool) -> object:
-    item = getattr(tree, name, None)
-    if name == "body" and isinstance(tree, _DOCUMENTED) and not keeps_docs:
-        return item[1:] if _is_text(item) else item  # type: ignore[index]  # it is a list
-    if name == "values" and isinstance(tree, ast.JoinedStr):
-        return list(_join_texts(tree.values))
-    if name == "decorator_list":
-        return [one for one in item or () if not _is_mark(one)]
-    return item
-
-
-def _is_text(body: object) -> bool:
-    first = body[0] if isinstance(body, list) and body else None
-    value = first.value if isinstance(first, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
-
-
-def _join_texts(values: Iterable[ast.expr]) -> Iterator[object]:
-    """Yield the pieces of an f-string; versions of Python cut its texts otherwise."""
-    text = ""
-    for one in values:
-        if isinstance(one, ast.Constant) and isinstance(one.value, str):
-            text += one.value
-            continue
-        if text:
-            yield text
-        text = ""
-        yield one
-    if text:
-        yield text
-
-
-def _is_mark(tree: ast.AST) -> bool:
-    called = tree.func if isinstance(tree, ast.Call) else tree
-    return getattr(called, "id", getattr(called, "attr", None)) == _MARK
-
-
-def _digest_bytecode(code: CodeType) -> bytes:
-    """Return the digest of bytecode without names of files and numbers of lines."""
-    items = [
-        _digest_bytecode(one) if isinstance(one, CodeType) else _digest_constant(one)
-        for one in code.co_consts
-    ]
-    version = ".".join(map(str, sys.version_info[:2]))
-    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
-    return digest_parts("bytecode", version, code.co_code, "\0".join(names), *items)
-
-
-def _digest_constant(value: object) -> bytes:
-    if isinstance(value, (frozenset, tuple)):
-        items = [_digest_constant(one) for one in value]
-        ordered = sorted(items) if isinstance(value, frozenset) else items
-        return digest_parts(type(value).__name__, *ordered)
-    return digest_parts(type(value).__name__, ascii(value))
 
 
 def _list_reads(code: CodeType) -> Iterator[tuple[str, ...]]:

@@ -15,7 +15,6 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.data.code import (
-    digest_parts,
     list_methods,
     locate_module,
     read_class,
@@ -23,6 +22,7 @@ from mvc_hooks.data.code import (
     read_function,
 )
 from mvc_hooks.data.reading import is_constant
+from mvc_hooks.data.spelling import digest_parts
 from mvc_hooks.installed import is_library_class, is_library_file
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from mvc_hooks.data.code import digest_parts
 from mvc_hooks.data.functions import (
     digest_builtin,
     digest_class,
@@ -40,6 +39,7 @@ from mvc_hooks.data.objects import (
     digest_torch_module,
 )
 from mvc_hooks.data.reading import PLAIN, File, digest_plain
+from mvc_hooks.data.spelling import digest_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

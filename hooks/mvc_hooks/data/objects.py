@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
-from mvc_hooks.data.code import digest_parts
+from mvc_hooks.data.spelling import digest_parts
 from mvc_hooks.installed import is_library_class
 
 if TYPE_CHECKING:

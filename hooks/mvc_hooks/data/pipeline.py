@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from mvc import UsageError
-from mvc_hooks.data.code import digest_parts
 from mvc_hooks.data.nodes import is_node
 from mvc_hooks.data.reading import is_constant
 from mvc_hooks.data.records import Records
+from mvc_hooks.data.spelling import digest_parts
 from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.reach import find_loaders, walk_used
 

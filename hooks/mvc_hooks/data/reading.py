@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from mvc import UsageError
-from mvc_hooks.data.code import digest_parts
+from mvc_hooks.data.spelling import digest_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

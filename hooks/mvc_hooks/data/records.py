@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
-from mvc_hooks.data.code import digest_parts
 from mvc_hooks.data.kinds import KINDS
 from mvc_hooks.data.nodes import find_node, get_function, is_node
 from mvc_hooks.data.objects import list_attributes
 from mvc_hooks.data.reading import Reading
+from mvc_hooks.data.spelling import digest_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
