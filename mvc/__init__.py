@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from mvc.history.values import Identity
     from mvc.operations.open_state import StoredState
+    from mvc.operations.pipeline_diff import NodeDiff, compare_pipelines
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.digest import SampleDigest
@@ -69,6 +70,7 @@ __getattr__ = lazy_names(
         """,
         "mvc.history.values": "Identity",
         "mvc.operations.open_state": "StoredState",
+        "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.sampling.digest": "SampleDigest",
@@ -118,6 +120,7 @@ __all__ = [
     "ModelTensor",
     "MvcError",
     "Nearby",
+    "NodeDiff",
     "NotFoundError",
     "Peers",
     "PlanEntry",
@@ -152,6 +155,7 @@ __all__ = [
     "compare",
     "compare_image",
     "compare_maps",
+    "compare_pipelines",
     "draw_batch",
     "follow",
     "hash_shard",

@@ -190,7 +190,7 @@ RESULTS = {
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",
     "operations.file_diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
-    "mode_changed size_bytes lines moved_from moved_to shards",
+    "mode_changed size_bytes lines moved_from moved_to shards nodes",
     "operations.data_add.DataAddResult": "path shard_map changes read read_bytes warnings stored",
     "operations.data_maps.MapInfo": "path shard_map fault",
     "operations.data_maps.MapDiff": "path old new changes",
@@ -199,6 +199,8 @@ RESULTS = {
     "shards.shard_map.Shard": "path size_bytes sha256 records tag",
     "shards.shard_map.ShardMap": "root shards tree pattern",
     "shards.shard_map.MapChanges": "added removed changed moved",
+    "operations.pipeline_diff.NodeDiff": "name status old_version new_version params libraries inputs code is_own "
+    "is_declared",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes old_path",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
@@ -290,6 +292,8 @@ def test_names_of_mvc():
         "DrawnEntry", "IdList", "PlanEntry", "SampleDigest", "parse_ledger",
         "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "FoundShard", "GateError", "HashedShard", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "MapReport", "Model",
         "ModelTensor", "MvcError", "Nearby",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "Model",
+        "ModelTensor", "MvcError", "Nearby", "NodeDiff", "compare_pipelines",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "Shard", "ShardFault", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Batch", "Located", "SamplePlan", "SkippedRange", "SkippedWindow", "Skips", "Source", "Stage",

@@ -95,6 +95,7 @@ class Checkpointer(StepRun):
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
         monitor: Monitor | None = None,
+        pipeline: object = None,
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
@@ -133,6 +134,8 @@ class Checkpointer(StepRun):
                 it touches. Only a static graph on more than two ranks needs it: it learns from two
                 passes in which order it sums gradients, which is otherwise in the commit.
             monitor: measures the run, and serves its metrics.
+            pipeline: a node of the data pipeline (``mvc_hooks.data.node``), or a list of them, that the
+                loaders do not use themselves, such as a tokenizer that made the files they read.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder``, ``data`` and ``ranks`` are reserved.
@@ -144,7 +147,7 @@ class Checkpointer(StepRun):
             UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
                 parts, a part that mvc cannot take, or nobody's name for the commits.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
-                parts; nothing was changed.
+                parts or has another data pipeline; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
         """
         self._is_closed = True  # until everything is open
@@ -168,6 +171,7 @@ class Checkpointer(StepRun):
             warm_up=warm_up,
             monitor=monitor,
             consistency=consistency,
+            pipeline=pipeline,
         )
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)

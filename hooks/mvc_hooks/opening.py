@@ -97,7 +97,7 @@ def open_run(
     """
     ranks, talk, signals, monitor = Ranks(), Talk(), SignalWatch(), settings.monitor
     with contextlib.ExitStack() as undo:
-        run = LiveRun(objects, ranks)
+        run = LiveRun(objects, ranks, settings.pipeline)
         undo.callback(run.remove)
         judge = _make_judge(run, ranks, settings, detectors, ladder)
         if monitor is not None:

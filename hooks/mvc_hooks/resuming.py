@@ -11,7 +11,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mvc_hooks.settings import Settings
 
 
+_Change: TypeAlias = tuple[str, object, object]
 _PASSES = 2  # a static graph of DistributedDataParallel is known after its second one
 
 
@@ -99,16 +100,15 @@ class Resuming:
                 found = restore_first(self.ranks, commits, restore, failures, mend=self._mend)
             if found is None:
                 raise _give_up(failures)
-            commit, changes = found
+            commit, (changes, facts) = found
             given, every = zip(*self.ranks.exchange((memory.tell(), changes)), strict=True)
             is_done = True
         finally:
             memory.close(is_done=is_done)
         step = self.run.counters.step
         self.log.doubt(name_lies(given))
-        facts = dict[str, str]()
         if failures:
-            facts = self.ranks.ask_first(partial(self._leave, commit, failures))
+            facts |= self.ranks.ask_first(partial(self._leave, commit, failures))
         if self.ranks.is_first:  # the other ranks mark no commit
             self._judge_tip(step, commit)
         seconds = time.perf_counter() - started_s
@@ -150,19 +150,25 @@ class Resuming:
                 return record.step
         return None
 
-    def _restore(self, memory: Memory, commit: str) -> list[tuple[str, object, object]]:
-        """Restore a commit, with counters and judge; return what changed in the environment since then."""
+    def _restore(self, memory: Memory, commit: str) -> tuple[list[_Change], dict[str, str]]:
+        """Restore a commit, with counters and judge.
+
+        Returns:
+            What changed in the environment since then, and what the next commit is to say.
+        """
         run = self.run
         if self.sends:  # another machine has made it
             self.repo.bring_commit(commit)
         with memory.reading(commit):
-            stored = run.restore(from_commit(self.repo, commit), allow=self.settings.allow)
+            source, allow = from_commit(self.repo, commit), self.settings.allow
+            stored = run.restore(source, allow=allow, is_resume=True)
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
         if self.ranks.is_first:
             self.log.doubt(stored.doubts)
-        return list(compare_environments(stored.environment, run.environment))
+        facts = {"new_nodes": ", ".join(stored.new_nodes)} if stored.new_nodes else {}
+        return list(compare_environments(stored.environment, run.environment)), facts
 
     # What is damaged.
 

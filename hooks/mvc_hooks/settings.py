@@ -54,6 +54,7 @@ class Settings:
     warm_up: Callable[[], object] | None
     monitor: Monitor | None
     consistency: Consistency | None
+    pipeline: object = None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):

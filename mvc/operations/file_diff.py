@@ -12,9 +12,12 @@ from mvc.workspace.manifests import find_manifest
 if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.ids import GitId
+    from mvc.operations.pipeline_diff import NodeDiff
     from mvc.operations.tensor_diff import TensorDiff
     from mvc.shards.shard_map import MapChanges, ShardMap
     from mvc.workspace.context import Context
+
+_STATE = "state.json"  # of a training run
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class FileDiff:
         moved_from: (path, how many) of the files that held equal tensors before.
         moved_to: (path, how many) of the files that hold equal tensors now.
         shards: of a shard map, which shards differ.
+        nodes: of the state of a run: the nodes of its data pipeline that differ. What the file says of
+            them is not among its lines.
     """
 
     path: str
@@ -50,6 +55,7 @@ class FileDiff:
     moved_from: tuple[tuple[str, int], ...] = ()
     moved_to: tuple[tuple[str, int], ...] = ()
     shards: MapChanges | None = None
+    nodes: tuple[NodeDiff, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,13 @@ def compare_file(
             )
     if shown is None:
         size_bytes = _plain_size(context, new or old)
-        lines = () if same_content else _changed_lines(context, path, old, new)
-        return replace(file, other_changed=not same_content, size_bytes=size_bytes, lines=lines)
+        file = replace(file, other_changed=not same_content, size_bytes=size_bytes)
+        if same_content:
+            return file
+        if path == _STATE:
+            lines, nodes = _compare_states(context, path, old, new)
+            return replace(file, lines=lines, nodes=nodes)
+        return replace(file, lines=_changed_lines(context, path, old, new))
     tensors = () if same_content else compare_tensors(old_manifest, new_manifest)
     gaps_changed = (old_manifest and old_manifest.gaps) != (new_manifest and new_manifest.gaps)
     return replace(
@@ -143,21 +154,38 @@ def _changed_lines(
     return changed_lines(*(text or b"" for text in texts))
 
 
-def _plain_text(context: Context, path: str, side: Side | None) -> bytes | None:
+def _compare_states(
+    context: Context, path: str, old: Side | None, new: Side | None
+) -> tuple[tuple[str, ...], tuple[NodeDiff, ...]]:
+    """Return how two states of a run differ: lines, and nodes of their data pipelines."""
+    from mvc.operations.pipeline_diff import compare_pipelines, find_pipeline  # noqa: PLC0415
+    from mvc.operations.text_diff import changed_lines  # noqa: PLC0415  as above
+    from mvc.states.document import MAX_TEXT_BYTES  # noqa: PLC0415
+
+    texts = [_plain_text(context, path, side, MAX_TEXT_BYTES) or b"" for side in (old, new)]
+    (before, old_rest), (after, new_rest) = map(find_pipeline, texts)
+    lines = changed_lines(old_rest, new_rest) if old_rest and new_rest else ()
+    return lines, compare_pipelines(before, after)
+
+
+def _plain_text(
+    context: Context, path: str, side: Side | None, most_bytes: int | None = None
+) -> bytes | None:
     if side is None or not S_ISREG(side.mode):
         return None
     from mvc.operations.text_diff import MAX_TEXT_BYTES  # noqa: PLC0415  as above
     from mvc.sources import FileSource, read_bytes  # noqa: PLC0415
 
+    most = MAX_TEXT_BYTES if most_bytes is None else most_bytes
     if side.size_bytes is None:
         size_bytes = context.history.find_blob_size(side.blob)
-        small = size_bytes is not None and size_bytes <= MAX_TEXT_BYTES
+        small = size_bytes is not None and size_bytes <= most
         return context.history.read_blob(side.blob) if small else None
-    if side.size_bytes > MAX_TEXT_BYTES:
+    if side.size_bytes > most:
         return None
     try:
         with FileSource.open(context.worktree / path) as source:
-            return read_bytes(source, 0, min(source.size_bytes, MAX_TEXT_BYTES))
+            return read_bytes(source, 0, min(source.size_bytes, most))
     except (FileNotFoundError, NotADirectoryError, UnsupportedError):
         return None  # it was there when it was hashed
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from mvc_hooks.parts.tree import list_items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 """Classes of generators that have a state of their own."""
@@ -40,11 +40,20 @@ def find_loaders(value: Any) -> dict[str, DataLoader[Any]]:
     return find_reachable(value, DataLoader)
 
 
-def _walk(value: Any, without: object) -> Iterator[tuple[str, Any]]:
+def walk_used(value: Any, is_end: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """Yield path and object of all that an object uses, itself first; of an end nothing further."""
+    return _walk(value, None, is_end)
+
+
+def _walk(
+    value: Any, without: object, is_end: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[str, Any]]:
     pending, seen = deque([("", value)]), {id(value), id(without)}
     while pending:
         path, one = pending.popleft()
         yield path, one
+        if is_end is not None and is_end(one):
+            continue
         if path.count(".") >= _MOST_STEPS or len(seen) > _MOST_OBJECTS:
             continue
         for name, child in _list_children(one):

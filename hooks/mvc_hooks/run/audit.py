@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
 from mvc_hooks.parts.tree import format_path, list_items, read_bits, to_local, walk_leaves
-from mvc_hooks.run.script import is_library_class, read_carried, read_scope
+from mvc_hooks.run.script import read_carried, read_scope
 from mvc_hooks.run.tokens import (
     MAX_DEPTH,
     MAX_ITEMS,

@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
+from mvc_hooks.data.agreement import check_ranks, check_resume
+from mvc_hooks.data.pipeline import read_run
 from mvc_hooks.data.record import DATA, DataRecord
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.divergence.guard import StepGuard
@@ -123,7 +125,8 @@ def _is_window(value: object) -> bool:
 class StoredRun:
     """What a commit holds besides the parts: ``watch`` and ``ladder`` are states of the judge.
 
-    ``doubts`` say why the run may go on otherwise than it did.
+    ``doubts`` say why the run may go on otherwise than it did; ``new_nodes`` are the nodes of its data
+    pipeline that were allowed to differ.
     """
 
     counters: Counters
@@ -131,6 +134,7 @@ class StoredRun:
     ladder: Any
     environment: Mapping[str, Any]
     doubts: Sequence[str] = ()
+    new_nodes: Sequence[str] = ()
 
 
 class LiveRun:
@@ -140,7 +144,12 @@ class LiveRun:
     or stepped since the last complete step, as far as hooks can see.
     """
 
-    def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
+    def __init__(
+        self,
+        objects: Mapping[str, object],
+        ranks: Ranks | None = None,
+        pipeline: object = None,
+    ) -> None:
         objects = {name: value for name, value in objects.items() if value is not None}
         leaves = list(walk_leaves(objects))
         found = [leaf for _, leaf in leaves]
@@ -171,6 +180,7 @@ class LiveRun:
         ranks = ranks or Ranks()
         self._ranks = RankState(ranks, self.parts, EXTRAS)
         self.record = DataRecord(ranks)
+        self._read_pipeline(ranks, dict(loaders), pipeline)
         for part in self._data_parts:
             part.on_drawn = partial(self.record.note_drawn, part.name)
             part.on_taken = partial(self.record.follow, part.name)
@@ -185,6 +195,12 @@ class LiveRun:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
+
+    def _read_pipeline(self, ranks: Ranks, parts: Mapping[Any, DataPart], ends: object) -> None:
+        """Read the nodes of the data pipeline, and check that all ranks have the same."""
+        used = {".".join(map(str, path)): part.loader for path, part in parts.items()}
+        self.record.pipeline = ranks.together(partial(read_run, used, ends))
+        self.doubts += check_ranks(ranks, self.record.pipeline)
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""
@@ -346,12 +362,23 @@ class LiveRun:
         return state
 
     def restore(
-        self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
+        self,
+        source: StateSource,
+        *,
+        allow: Sequence[str] = (),
+        leave_data: bool = False,
+        is_resume: bool = False,
     ) -> StoredRun:
-        """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
+        """Restore the state of all parts, or all but the loaders, and verify it to the bit.
+
+        At a resume, and only then, the data pipeline must be the one that the state was made with.
+        """
         opened = self._ranks.open(source, allow, partial(capture_parts, self.parts))
-        extras = {name: ValuePart(name, None) for name in EXTRAS}
-        if DATA not in opened.source.outline():  # an older version, or a run without data
+        extras, outline = {name: ValuePart(name, None) for name in EXTRAS}, opened.source.outline()
+        told, nodes = list[str](), list[str]()
+        if is_resume:
+            told, nodes = check_resume(outline.get(DATA), self.record.pipeline, allow)
+        if DATA not in outline:  # an older version, or a run without data
             del extras[DATA]
         leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
@@ -360,7 +387,9 @@ class LiveRun:
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
         # Older versions did not record it.
         environment = {"data": self.environment["data"], **environment}
-        return StoredRun(counters, values["watch"], values["ladder"], environment, opened.doubts)
+        return StoredRun(
+            counters, values["watch"], values["ladder"], environment, [*opened.doubts, *told], nodes
+        )
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:
         """Return the device tensors that only ``optimizer.step`` changes, by storage address."""

@@ -11,9 +11,10 @@ import dis
 import functools
 import inspect
 import itertools
-import sys
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
+
+from mvc_hooks.installed import is_library_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -54,20 +55,6 @@ def read_carried(frame: FrameType | None) -> dict[str, Any]:
             found = {**_follow(carried, _find_stored(frame.f_code, frame.f_lasti)), **found}
         frame = frame.f_back
     return found
-
-
-def is_library_file(file: str) -> bool:
-    """Return whether a file of code comes with Python or an installed package."""
-    return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix)
-
-
-def is_library_class(kind: type) -> bool:
-    """Return whether a class comes with Python or an installed package."""
-    module = kind.__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if module == "__main__" or file is None:
-        return module in sys.builtin_module_names
-    return module.startswith("mvc_hooks.") or is_library_file(file)
 
 
 def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.tree import count_writes, list_items, read_bits, walk_leaves
-from mvc_hooks.run.script import is_library_class
 
 MAX_DEPTH, MAX_ITEMS = 3, 64
 _MAX_BYTES, _MAX_BITS = 2**20, 2**16

@@ -9,12 +9,12 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.module import clean_name, unwrap_module
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import find_attribute
 from mvc_hooks.parts.tree import find_changes, list_items
 from mvc_hooks.parts.value import Stateful
-from mvc_hooks.run.script import is_library_class
 
 MAX_ATTRIBUTES = 50_000
 _OF_LOADERS = ("dataset", "sampler", "batch_sampler", "batch_sampler.sampler", "collate_fn")

@@ -11,6 +11,7 @@ from mvc.cli.render.data import changes_fields, changes_text
 from mvc.cli.render.rollup import full_name, roll_up
 from mvc.cli.render.text import (
     CHANGES,
+    change_lines,
     columns,
     count_text,
     quote_path,
@@ -36,7 +37,13 @@ _LEAST_ROWS = 6
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
     """Return differences for ``--json``."""
-    return {"files": [_file_fields(file) for file in files]}
+    found: dict[str, object] = {"files": [_file_fields(file) for file in files]}
+    nodes = [one for file in files for one in file.nodes]
+    if nodes:
+        from mvc.cli.render.pipeline import node_fields
+
+        found["pipeline"] = [node_fields(one) for one in nodes]
+    return found
 
 
 def _file_fields(file: FileDiff) -> dict[str, object]:
@@ -100,6 +107,11 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
         out.lines(rows)
     if moved := moved_text(files):
         out.lines(["", moved])
+    nodes = [one for file in files for one in file.nodes]
+    if nodes:
+        from mvc.cli.render.pipeline import node_rows
+
+        out.lines(["", *node_rows(out, nodes, room.lines, see_all)])
 
 
 def _name_status(file: FileDiff) -> str:
@@ -165,20 +177,9 @@ def _rows(out: Output, file: FileDiff, room: _Room, *, everything: bool) -> Iter
 
 def _text_lines(out: Output, file: FileDiff, room: _Room) -> Iterator[str]:
     """Yield changed lines, or the first ones."""
-    shown = lines = file.lines
     # What an index of shards says, file by file, the tensors' own rows say better.
-    most = 0 if file.path.endswith(".index.json") else room.lines
-    if room.lines is not None and most is not None and len(lines) > most:
-        shown = lines[: max(most - 1, 0)]
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in shown:
-        text, colour = printable(line.expandtabs()), colours.get(line[:1])
-        yield f"  {out.style(text, colour) if colour else text}"
-    if len(shown) < len(lines):
-        more = len(lines) - len(shown)
-        yield out.style(
-            f"  … and {count_text(more, 'more line')} ({room.see_all} shows them)", "dim"
-        )
+    most = 0 if file.path.endswith(".index.json") and room.lines is not None else room.lines
+    yield from change_lines(out, file.lines, most, room.see_all)
 
 
 def _is_in_place(file: FileDiff) -> bool:

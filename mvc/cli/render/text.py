@@ -7,8 +7,10 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING
 
+from mvc.cli.output import printable
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from mvc.cli.output import Output
 
@@ -19,6 +21,7 @@ PLAIN = " ..::==##"
 CHANGES = {
     "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
 }  # fmt: skip
+_SIGNS = {"+": "green", "-": "red", "@": "cyan"}
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT_FROM = 999.5  # what would round to four digits
@@ -220,3 +223,16 @@ def columns(
         [pad(cell, size, align) for cell, size, align in zip(row, widths, aligns, strict=True)]
         for row in rows
     ]
+
+
+def change_lines(
+    out: Output, lines: Sequence[str], most: int | None, see_all: str
+) -> Iterator[str]:
+    """Yield changed lines of a text, or the first ones, in colour."""
+    shown = lines if most is None or len(lines) <= most else lines[: max(most - 1, 0)]
+    for line in shown:
+        text, colour = printable(line.expandtabs()), _SIGNS.get(line[:1])
+        yield f"  {out.style(text, colour) if colour else text}"
+    if len(shown) < len(lines):
+        more = len(lines) - len(shown)
+        yield out.style(f"  … and {count_text(more, 'more line')} ({see_all} shows them)", "dim")
