@@ -74,6 +74,7 @@ class Commits:
     Attributes:
         last_step: newest step that is committed or on its way, or None.
         facts: what the next commit records besides: name → text.
+        texts: small files that the next commit holds besides: path → content.
         failure: a failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
     """
 
@@ -105,8 +106,9 @@ class Commits:
         self._chunk_bytes, self._first_round = chunk_bytes, last_step or 0
         self._disputed = 0  # commits until all has been checked again
         self.facts: dict[str, str] = {}
+        self.texts: dict[str, bytes] = {}
         self.failure: CommitFailedError | None = None
-        self._told: dict[int, dict[str, str]] = {}
+        self._told: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
 
     @property
     def _step(self) -> int:
@@ -145,9 +147,10 @@ class Commits:
     ) -> None:
         step = self._step
         self.last_step = self._newest_step = step
-        self._told[step], self.facts = self.facts, {}
+        self._told[step] = facts, texts = self.facts, self.texts
+        self.facts, self.texts = {}, {}
         if snapshot is not None:
-            self.submit(snapshot, message, numbers, facts=self._told[step])
+            self.submit(snapshot, message, numbers, facts=facts, texts=texts)
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
@@ -211,12 +214,13 @@ class Commits:
         metrics: Mapping[str, float] | None = None,
         *,
         facts: Mapping[str, str] | None = None,
+        texts: Mapping[str, bytes] | None = None,
         branch: str | None = None,
         no_gate: bool = False,
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
         to = branch or self.branch
-        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate)
+        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts)
         self._log.snapshot(snapshot)
 
     @ranged("mvc.freeze_light")
@@ -289,9 +293,9 @@ class Commits:
         failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
             if report.branch == self.branch:
-                told = self._told.pop(report.step, {})
-                if report.commit is None:
-                    self.facts = told | self.facts  # the next one has to record it
+                facts, texts = self._told.pop(report.step, ({}, {}))
+                if report.commit is None:  # the next one has to record it
+                    self.facts, self.texts = facts | self.facts, texts | self.texts
             if self._ranks.is_first:  # which alone speaks, and marks commits
                 self._log.commit(report)
                 self._judge_commit(report)

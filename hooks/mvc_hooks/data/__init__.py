@@ -1,0 +1,1 @@
+"""The data of a run: which samples it draws, in which order, from which shards."""
