@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from mvc import Identity
     from mvc_hooks.consistency.checking import Consistency
+    from mvc_hooks.data.shards import ShardChecks
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.monitor.monitor import Monitor
@@ -95,6 +96,7 @@ class Checkpointer(StepRun):
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
         monitor: Monitor | None = None,
+        shards: ShardChecks | None = None,
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
@@ -133,6 +135,9 @@ class Checkpointer(StepRun):
                 it touches. Only a static graph on more than two ranks needs it: it learns from two
                 passes in which order it sums gradients, which is otherwise in the commit.
             monitor: measures the run, and serves its metrics.
+            shards: shard maps that the data is checked against before the first step: the path of one,
+                a ``ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
+                as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder`` and ``ranks`` are reserved.
@@ -143,6 +148,7 @@ class Checkpointer(StepRun):
         Raises:
             UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
                 parts, a part that mvc cannot take, or nobody's name for the commits.
+            DataError: the data is not what its shard map says, on whichever rank.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
@@ -168,6 +174,7 @@ class Checkpointer(StepRun):
             warm_up=warm_up,
             monitor=monitor,
             consistency=consistency,
+            shards=shards,
         )
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)

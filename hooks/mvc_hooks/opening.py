@@ -20,6 +20,8 @@ from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.compression.run import check_compressions
 from mvc_hooks.consistency.checking import check_consistencies, spell_settings
 from mvc_hooks.consistency.watching import Host
+from mvc_hooks.data.guard import DataGuard
+from mvc_hooks.data.shards import as_checks, find_checks
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
@@ -66,6 +68,7 @@ class OpenRun:
     lock: BranchLock | None
     consistency: Consistency | None
     monitor: Monitor | None
+    guard: DataGuard
 
     def close(self) -> None:
         """Take all hooks off, and let go of writer, branch, log and monitor."""
@@ -73,6 +76,7 @@ class OpenRun:
         if self.consistency is not None:
             self.consistency.remove()
         self.run.remove()
+        self.guard.close()
         try:
             self.commits.close()
         finally:
@@ -115,8 +119,11 @@ def open_run(
         if monitor is not None:
             monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
+        guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, log)
+        undo.callback(guard.close)
+        guard.check()
         ranks.on_first(lambda: catch_up(repo, branch))
-        resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, sends))
+        resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, guard, sends))
         # A writer that is left behind would hold the branch.
         queue = undo.enter_context(
             contextlib.closing(_make_queue(repo, settings, ranks, lock, log, sends=sends))
@@ -126,11 +133,13 @@ def open_run(
         commits = Commits(
             branch, run, judge, queue, ranks=ranks, talk=talk, settings=settings, log=log,
             last_step=None if resumed is None else run.counters.step, chunk_bytes=repo.chunk_bytes,
+            guard=guard,
         )  # fmt: skip
         if resumed is not None:
             commits.facts |= resumed.facts
+        ranks.on_first(lambda: commits.add_maps(repo))
         recovery = Recovery(
-            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, sends
+            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, guard, sends
         )
         if settings.consistency is not None:
             host = _make_host(repo, branch, ranks, log, queue, judge, recovery)
@@ -144,7 +153,7 @@ def open_run(
         undo.pop_all()
     return OpenRun(
         repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock,
-        settings.consistency, monitor,
+        settings.consistency, monitor, guard,
     )  # fmt: skip
 
 

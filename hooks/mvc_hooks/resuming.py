@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc_hooks.attempts import Failure
+    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.live import LiveRun
@@ -66,6 +67,7 @@ class Resuming:
     ranks: Ranks
     log: RunLog
     settings: Settings
+    guard: DataGuard
     sends: bool = False
 
     def resume(self) -> Resumed | None:

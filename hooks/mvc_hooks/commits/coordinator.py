@@ -21,7 +21,9 @@ from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mvc import Repo
     from mvc_hooks.commits.queue import CommitQueue
+    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.notes import Talk
@@ -91,11 +93,12 @@ class Commits:
         log: RunLog,
         last_step: int | None,
         chunk_bytes: int,
+        guard: DataGuard,
     ) -> None:
         self.branch = branch
         self.queue, self._run, self._judge = queue, run, judge
         self._ranks, self._talk = ranks, talk
-        self._settings, self._log = settings, log
+        self._settings, self._log, self._guard = settings, log, guard
         self.schedule = Schedule(settings.every, settings.every_seconds)
         self.schedule.note(time.monotonic())
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
@@ -118,6 +121,7 @@ class Commits:
 
     def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
+        self._guard.settle()
         since_s = time.perf_counter()
         is_behind = self._is_behind
         numbers = self._judge.read_metrics(self._step) | self._run.compression.read_metrics()
@@ -151,6 +155,11 @@ class Commits:
         self.facts, self.texts = {}, {}
         if snapshot is not None:
             self.submit(snapshot, message, numbers, facts=facts, texts=texts)
+
+    def add_maps(self, repo: Repo) -> None:
+        """Have the next commit hold the shard maps that the tip of the branch lacks."""
+        self.texts, doubts = self._guard.list_texts(repo, self.queue.tips.get(self.branch))
+        self._log.doubt(doubts)
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
@@ -246,6 +255,7 @@ class Commits:
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""
+        self._guard.settle()
         done, step = self._ranks.share(self.last_step), self._step
         if all(self._ranks.exchange(self._run.is_clean)):
             if step and done != step:

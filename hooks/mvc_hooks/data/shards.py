@@ -16,6 +16,9 @@ from mvc import ShardMap, UsageError
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"
+ShardChecks: TypeAlias = (
+    "ShardSource | ShardCheck | Iterable[ShardSource | ShardCheck] | Mapping[str, ShardSource | ShardCheck]"
+)
 _SUFFIX = ".shards"
 _UNNAMED = "data"
 

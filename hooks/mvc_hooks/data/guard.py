@@ -1,0 +1,264 @@
+"""The data of a run against its shard maps: before the first step, before a commit, after a rollback.
+
+Every rank opens its own maps and looks at its own folder; ranks of one machine that have one folder
+divide its shards. Then all tell all, so that they go on or stop together, with the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mvc import ConflictError, NotFoundError, ShardMap, UsageError, compare_maps
+from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
+from mvc_hooks.data.judging import Judge
+from mvc_hooks.data.lazy import LazyCheck, merge_findings
+from mvc_hooks.data.looking import Look, Share, look_at
+from mvc_hooks.data.stamps import Stamps
+from mvc_hooks.writer.place import name_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from mvc import MapChanges, Repo
+    from mvc_hooks.data.shards import OpenCheck, ShardCheck
+    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.run.log import RunLog
+
+_MOST_TEXT_BYTES = 32 * 2**20
+"""Longer maps do not fit into a message to the writer."""
+ALLOW = "shards"
+
+
+class DataGuard:
+    """Checks the data of a run; every rank makes one.
+
+    Attributes:
+        trees: name of each map → its tree hash.
+    """
+
+    def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, log: RunLog) -> None:
+        self._checks, self._ranks, self._log = checks, ranks, log
+        self._opened: list[OpenCheck] = []
+        self._shares: list[Share] = []
+        self._places: list[tuple[int, ...]] = []
+        self._lazy: list[LazyCheck] = []
+        self._is_lazy = False
+        self._findings: list[Finding] = []
+        self._stamps = Stamps()
+        self.trees: dict[str, str] = {}
+
+    # Before the first step.
+
+    def check(self) -> None:
+        """Read the maps and check the data; every rank must call it.
+
+        Raises:
+            DataError: what differs, on all ranks.
+            UsageError: ranks were given other maps.
+        """
+        started_s = time.perf_counter()
+        named = [(name, one.verify, one.lazy) for name, one in self._checks.items()]
+        said = self._ranks.exchange(named)
+        _check_alike(said)
+        if not named:
+            return
+        self._open()
+        self._compare_trees()
+        looks = self._look()
+        self._is_lazy = any(one.lazy for one in self._checks.values())
+        for one, look in zip(self._opened, looks, strict=True):
+            if one.check.lazy and one.folder is not None and look.left:
+                judge = Judge(one.name, one.map)
+                self._lazy.append(LazyCheck(judge, one.folder, look.left, look.good))
+        self._stamps.save()
+        self._tell(time.perf_counter() - started_s)
+
+    def _open(self) -> None:
+        """Read the maps of all ranks, and find which of them share a folder."""
+        ranks = self._ranks
+
+        def read() -> list[OpenCheck]:
+            return [one.open(name) for name, one in self._checks.items()]
+
+        self._opened, errors = ranks.attempt(read)
+        if errors:
+            raise _name_ranks(errors, ranks.size)
+        self.trees = {one.name: one.map.tree for one in self._opened}
+        keys = [_find_place(one, ranks.rank) for one in self._opened]
+        for each in zip(*ranks.exchange(keys), strict=True):
+            same = tuple(rank for rank, key in enumerate(each) if key == each[ranks.rank])
+            self._places.append(same)
+            self._shares.append(Share(same.index(ranks.rank), len(same)))
+
+    def _compare_trees(self) -> None:
+        """Check that all ranks have the same maps; they tell what differs, if something does."""
+        ranks = self._ranks
+        trees = ranks.exchange([one.map.tree for one in self._opened])
+        found: list[Finding] = []
+        for at, one in enumerate(self._opened):
+            if len({each[at] for each in trees}) == 1:
+                continue
+            first = ShardMap.parse(ranks.share(one.map.encode()))
+            if one.map.tree != first.tree:
+                changes = describe_changes(compare_maps(first, one.map))
+                fact = f"is another map than on rank 0: {changes}"
+                found.append(Finding(one.name, "", "map", fact, (ranks.rank,)))
+        self._refuse(found)
+
+    def _look(self) -> list[Look]:
+        """Look at this rank's share of everything; DataError on all ranks if one found something."""
+        threads = max(1, (os.cpu_count() or 1) // max(map(len, self._places)))
+        looks = []
+        found: list[Finding] = []
+        for one, share, same in zip(self._opened, self._shares, self._places, strict=True):
+            look = Look()
+            if one.folder is not None:
+                look = look_at(one, one.folder, share, self._stamps, threads)
+            looks.append(look)
+            found += [_with_ranks(finding, same) for finding in look.findings]
+        self._refuse(found)
+        return looks
+
+    def _refuse(self, found: Sequence[Finding]) -> None:
+        """Raise DataError on all ranks if one has found something; every rank must call it."""
+        self._findings += found
+        every = join_findings(one for each in self._ranks.exchange(self._findings) for one in each)
+        if every:
+            raise refuse_findings(every)
+
+    def _tell(self, seconds: float) -> None:
+        for one in self._opened:
+            self._log.check_data(one.name, one.map, self._ranks.size, seconds, is_lazy=one.check.lazy)
+        told = self._ranks.collect(any(not one.is_watching for one in self._lazy))
+        if any(told):
+            self._log.doubt(["the system cannot tell which shards are opened: all are hashed in turn"])
+
+    # Later.
+
+    def settle(self) -> None:
+        """Wait for the check of all shards that were opened before; every rank must call it.
+
+        Raises:
+            DataError: one of them is damaged, or an earlier call has found one.
+        """
+        if not self._is_lazy:
+            return
+        found, errors = self._ranks.attempt(partial(merge_findings, self._lazy))
+        if errors:
+            raise _name_ranks(errors, self._ranks.size)
+        places = {one.name: same for one, same in zip(self._opened, self._places, strict=True)}
+        self._refuse([_with_ranks(one, places[one.map]) for one in found])
+
+    def check_again(self) -> None:
+        """Check what has changed on disk since; every rank must call it, after a rollback.
+
+        Raises:
+            DataError: what differs, on all ranks.
+        """
+        if self._checks:
+            self._look()
+            self.settle()
+
+    def close(self) -> None:
+        """End the processes of lazy checks."""
+        while self._lazy:
+            self._lazy.pop().close()
+
+    # What commits say.
+
+    def compare(self, stored: object, find_map: Callable[[str, str], ShardMap | None]) -> list[str]:
+        """Return a line for each map that is not the one of a commit, whose trees are ``stored``.
+
+        ``find_map`` returns the map of a name and tree in that commit, if it is there.
+        """
+        if not isinstance(stored, dict):
+            return []
+        lines = []
+        for one in self._opened:
+            then = stored.get(one.name)
+            if isinstance(then, str) and then != one.map.tree:
+                old = find_map(one.name, then)
+                changes = f"its tree is {one.map.tree[:12]}, not {then[:12]}"
+                if old is not None:
+                    changes = describe_changes(compare_maps(old, one.map))
+                lines.append(f"{one.name} ({changes})")
+        return lines
+
+    def list_texts(self, repo: Repo, tip: str | None) -> tuple[dict[str, bytes], list[str]]:
+        """Return the files of maps that the next commit lacks after ``tip``, and doubts."""
+        texts, doubts = dict[str, bytes](), []
+        for one in self._opened:
+            path, data = map_path(one.name), one.map.encode()
+            if len(data) > _MOST_TEXT_BYTES:
+                doubts.append(f"the map {one.name} is too long to be in commits, which name its tree")
+            elif tip is None or read_map_text(repo, tip, path) != data:
+                texts[path] = data
+        return texts, doubts
+
+
+def map_path(name: str) -> str:
+    """Return where the commits of a run have the map of a name."""
+    return f"{name}.shards"
+
+
+def read_map_text(repo: Repo, commit: str, path: str) -> bytes | None:
+    """Return the text of a map in a commit, or None if there is none."""
+    try:
+        return repo.read_file(commit, path)
+    except NotFoundError:
+        return None
+
+
+def describe_changes(changes: MapChanges) -> str:
+    """Return in words what differs between two maps."""
+    kinds = ("added", "removed", "changed", "moved")
+    counts = {kind: len(getattr(changes, kind)) for kind in kinds}
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+
+
+def refuse_maps(lines: Sequence[str]) -> ConflictError:
+    """Return the error that the data is not that of a commit."""
+    return ConflictError(
+        f"the run does not fit the stored state: other shards: {'; '.join(lines)}",
+        hint=f'nothing was changed; allow=["{ALLOW}"] goes on with the shards of now',
+    )
+
+
+def _find_place(one: OpenCheck, rank: int) -> tuple[object, ...]:
+    """Return what ranks that have the same folder, on one machine, have in common."""
+    if one.folder is None:
+        return (name_node(), one.url)
+    try:
+        status = one.folder.stat()
+    except OSError:  # what is not there is missed by each rank for itself
+        return (rank,)
+    return (name_node(), status.st_dev, status.st_ino)
+
+
+def _with_ranks(finding: Finding, ranks: tuple[int, ...]) -> Finding:
+    return Finding(finding.map, finding.path, finding.kind, finding.fact, ranks)
+
+
+def _check_alike(said: Sequence[list[tuple[str, str, bool]]]) -> None:
+    for rank, one in enumerate(said):
+        if one != said[0]:
+            texts = [", ".join(name for name, *_ in each) or "nothing" for each in (said[0], one)]
+            if texts[0] == texts[1]:
+                texts = [str(each) for each in (said[0], one)]
+            raise UsageError(
+                f"shards= differs: rank 0 checks {texts[0]}, rank {rank} {texts[1]}",
+                hint="pass the same on all ranks; only the folders may differ",
+            )
+
+
+def _name_ranks(errors: Mapping[int, Exception], size: int) -> Exception:
+    """Return the first of some errors by rank, which says on which ranks it happened."""
+    first = next(iter(errors.values()))
+    if size == 1:
+        return first
+    same = [rank for rank, error in errors.items() if str(error) == str(first)]
+    return type(first)(f"{spell_ranks(same)}: {first}", hint=getattr(first, "hint", None))

@@ -1,0 +1,136 @@
+"""The process that hashes shards when they are opened; its messages are lines of JSON.
+
+It is a process, so that it takes nothing of the training's interpreter lock, and runs at the lowest
+priority, so that on busy cores it takes 1.5 % of one at most. What it reads the reader reads too, so
+the page cache serves one of them. A shard is hashed again only if its file has changed since.
+
+    first line to it   {"shards": [[path, [size, time, time, inode] or null], ...], "process": number}
+    to it              a line for every question
+    from it            {"checked": [[path, size, sha256, stamp], ...], "failed": [[path, reason], ...]}
+                       once all that was opened before the question is hashed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import signal
+import sys
+from typing import IO, Any, TypeAlias
+
+from mvc_hooks.data.opens import OpenWatch, find_open
+
+Stamp: TypeAlias = "tuple[int, int, int, int]"
+_NICEST = 19
+_PIECE_BYTES = 2**20
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def read_stamp(status: os.stat_result) -> Stamp:
+    """Return what changes with every change of a file's content."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def hash_file(path: str) -> tuple[Stamp, bytes]:
+    """Return stamp and SHA-256 of a file as it was before it was read."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        stamp = read_stamp(os.fstat(file.fileno()))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return stamp, digest.digest()
+
+
+class Worker:
+    """Hashes what is opened; ``known`` are path → stamp of what need not be hashed."""
+
+    def __init__(self, known: dict[str, Stamp | None], process: int) -> None:
+        self._known = known
+        self._paths: dict[str, list[str]] = {}
+        for path in known:
+            self._paths.setdefault(os.path.realpath(path), []).append(path)
+        self._pending: dict[str, None] = {}
+        self._checked: list[tuple[str, int, str, Stamp]] = []
+        self._failed: list[tuple[str, str]] = []
+        self.watch: OpenWatch | None = None
+        try:
+            self.watch = OpenWatch({os.path.dirname(path) for path in self._paths})
+        except OSError:  # no watches are left: everything counts as opened
+            self._note(self._paths)
+        self._note(find_open(process))
+
+    def look(self) -> None:
+        """Take in what was opened."""
+        if self.watch is not None:
+            opened = self.watch.take()
+            self._note(self._paths if opened is None else opened)
+
+    def _note(self, opened: Any) -> None:
+        for real in opened:
+            for path in self._paths.get(real, ()):
+                with contextlib.suppress(OSError):  # hashing it will say why
+                    if self._known[path] == read_stamp(os.stat(path)):
+                        continue
+                self._pending[path] = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a shard waits to be hashed."""
+        return bool(self._pending)
+
+    def hash_next(self) -> None:
+        """Hash the shard that was opened first."""
+        path = next(iter(self._pending))
+        del self._pending[path]
+        try:
+            stamp, digest = hash_file(path)
+        except OSError as error:
+            self._failed.append((path, (error.strerror or str(error)).lower()))
+            return
+        self._known[path] = stamp
+        self._checked.append((path, stamp[0], digest.hex(), stamp))
+
+    def answer(self) -> dict[str, object]:
+        """Hash all that is waiting; return what was found since the last answer."""
+        self.look()
+        while self.is_busy:
+            self.hash_next()
+        found = {"checked": self._checked, "failed": self._failed}
+        self._checked, self._failed = [], []
+        return found
+
+
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Work until the training closes its end."""
+    begin = json.loads(source.readline())
+    worker = Worker({path: stamp and tuple(stamp) for path, stamp in begin["shards"]}, begin["process"])
+    _write(target, {"is_watching": worker.watch is not None})
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    if worker.watch is not None:
+        poll.register(worker.watch.descriptor, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll(0 if worker.is_busy else None)}
+        if source.fileno() in ready:
+            if not source.readline():
+                return
+            _write(target, worker.answer())
+        worker.look()
+        if worker.is_busy:
+            worker.hash_next()
+
+
+def _write(target: IO[bytes], message: object) -> None:
+    target.write(json.dumps(message).encode() + b"\n")
+    target.flush()
+
+
+if __name__ == "__main__":
+    for number in _GROUP_SIGNALS:  # meant for the training, whose end ends this
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICEST)
+    with contextlib.suppress(BrokenPipeError):
+        serve(sys.stdin.buffer, sys.stdout.buffer)
