@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -62,6 +63,7 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -83,9 +85,11 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "Dispute",
+    "DrawnEntry",
     "FormatError",
     "GateError",
     "HeldChunks",
+    "IdList",
     "Identity",
     "LayoutPlan",
     "MapChanges",
@@ -123,6 +127,7 @@ __all__ = [
     "merge_recipe",
     "open_model",
     "outline_image",
+    "parse_drawn",
     "parse_stored_share",
     "read_image",
     "this_process",

@@ -119,9 +119,7 @@ def open_run(
         if monitor is not None:
             monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
-        guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, log)
-        undo.callback(guard.close)
-        guard.check()
+        guard = undo.enter_context(contextlib.closing(_check_data(run, ranks, settings, log)))
         ranks.on_first(lambda: catch_up(repo, branch))
         resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, guard, sends))
         # A writer that is left behind would hold the branch.
@@ -135,9 +133,7 @@ def open_run(
             last_step=None if resumed is None else run.counters.step, chunk_bytes=repo.chunk_bytes,
             guard=guard,
         )  # fmt: skip
-        if resumed is not None:
-            commits.facts |= resumed.facts
-        ranks.on_first(lambda: commits.add_maps(repo))
+        _tell_first(commits, ranks, repo, resumed)
         recovery = Recovery(
             repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, guard, sends
         )
@@ -170,6 +166,25 @@ def _make_judge(
     return Judge(
         detectors, ladder, settings.healthy_after, has_scaler=any(scalers), scale=run.first_scale
     )  # fmt: skip
+
+
+def _check_data(run: LiveRun, ranks: Ranks, settings: Settings, log: RunLog) -> DataGuard:
+    """Return what guards the data of the run, once that is known to be what its maps say."""
+    guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, log)
+    try:
+        guard.check()
+    except BaseException:
+        guard.close()
+        raise
+    run.record.shards = {name: one.tree for name, one in guard.maps.items()}
+    return guard
+
+
+def _tell_first(commits: Commits, ranks: Ranks, repo: Repo, resumed: Resumed | None) -> None:
+    """Have the first commit of this process record what is new since the one before it."""
+    if resumed is not None:
+        commits.facts |= resumed.facts
+    ranks.on_first(partial(commits.add_maps, repo))
 
 
 def _resume(resuming: Resuming) -> Resumed | None:

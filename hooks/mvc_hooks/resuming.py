@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
+from mvc_hooks.data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.run.ranges import ranged
@@ -157,14 +158,18 @@ class Resuming:
         run = self.run
         if self.sends:  # another machine has made it
             self.repo.bring_commit(commit)
+        source = from_commit(self.repo, commit)
+        others = find_other_maps(self.repo, commit, source, self.guard.maps)
+        refuse_maps(others, self.settings.allow)
         with memory.reading(commit):
-            stored = run.restore(from_commit(self.repo, commit), allow=self.settings.allow)
+            stored = run.restore(source, allow=self.settings.allow)
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
         if self.ranks.is_first:
             self.log.doubt(stored.doubts)
-        return list(compare_environments(stored.environment, run.environment))
+        changes = compare_environments(stored.environment, run.environment)
+        return [*changes, *(one.as_change() for one in others)]
 
     # What is damaged.
 

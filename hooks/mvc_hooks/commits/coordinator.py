@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
+from mvc_hooks.data.stored_maps import list_texts
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
@@ -158,7 +159,8 @@ class Commits:
 
     def add_maps(self, repo: Repo) -> None:
         """Have the next commit hold the shard maps that the tip of the branch lacks."""
-        self.texts, doubts = self._guard.list_texts(repo, self.queue.tips.get(self.branch))
+        tip = self.queue.tips.get(self.branch)
+        self.texts, doubts = list_texts(repo, tip, self._guard.maps)
         self._log.doubt(doubts)
 
     def commit_first(self) -> None:

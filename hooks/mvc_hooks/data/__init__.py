@@ -1,1 +1,1 @@
-"""The data of a run: which samples it draws, in which order, from which shards."""
+"""What a run knows of its data: which samples it draws, from which shards, and what it has seen."""

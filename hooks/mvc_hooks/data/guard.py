@@ -11,33 +11,29 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc import ConflictError, NotFoundError, ShardMap, UsageError, compare_maps
+from mvc import ShardMap, UsageError, compare_maps
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.judging import Judge
 from mvc_hooks.data.lazy import LazyCheck, merge_findings
 from mvc_hooks.data.looking import Look, Share, look_at
 from mvc_hooks.data.stamps import Stamps
+from mvc_hooks.data.stored_maps import describe_changes
 from mvc_hooks.writer.place import name_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-    from mvc import MapChanges, Repo
+    from mvc import MvcError
     from mvc_hooks.data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.log import RunLog
-
-_MOST_TEXT_BYTES = 32 * 2**20
-"""Longer maps do not fit into a message to the writer."""
-ALLOW = "shards"
 
 
 class DataGuard:
     """Checks the data of a run; every rank makes one.
 
     Attributes:
-        trees: name of each map → its tree hash.
+        maps: name → shard map, once they are read.
     """
 
     def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, log: RunLog) -> None:
@@ -49,7 +45,7 @@ class DataGuard:
         self._is_lazy = False
         self._findings: list[Finding] = []
         self._stamps = Stamps()
-        self.trees: dict[str, str] = {}
+        self.maps: dict[str, ShardMap] = {}
 
     # Before the first step.
 
@@ -87,7 +83,7 @@ class DataGuard:
         self._opened, errors = ranks.attempt(read)
         if errors:
             raise _name_ranks(errors, ranks.size)
-        self.trees = {one.name: one.map.tree for one in self._opened}
+        self.maps = {one.name: one.map for one in self._opened}
         keys = [_find_place(one, ranks.rank) for one in self._opened]
         for each in zip(*ranks.exchange(keys), strict=True):
             same = tuple(rank for rank, key in enumerate(each) if key == each[ranks.rank])
@@ -132,10 +128,14 @@ class DataGuard:
 
     def _tell(self, seconds: float) -> None:
         for one in self._opened:
-            self._log.check_data(one.name, one.map, self._ranks.size, seconds, is_lazy=one.check.lazy)
+            self._log.check_data(
+                one.name, one.map, self._ranks.size, seconds, is_lazy=one.check.lazy
+            )
         told = self._ranks.collect(any(not one.is_watching for one in self._lazy))
         if any(told):
-            self._log.doubt(["the system cannot tell which shards are opened: all are hashed in turn"])
+            self._log.doubt(
+                ["the system cannot tell which shards are opened: all are hashed in turn"]
+            )
 
     # Later.
 
@@ -168,65 +168,6 @@ class DataGuard:
         while self._lazy:
             self._lazy.pop().close()
 
-    # What commits say.
-
-    def compare(self, stored: object, find_map: Callable[[str, str], ShardMap | None]) -> list[str]:
-        """Return a line for each map that is not the one of a commit, whose trees are ``stored``.
-
-        ``find_map`` returns the map of a name and tree in that commit, if it is there.
-        """
-        if not isinstance(stored, dict):
-            return []
-        lines = []
-        for one in self._opened:
-            then = stored.get(one.name)
-            if isinstance(then, str) and then != one.map.tree:
-                old = find_map(one.name, then)
-                changes = f"its tree is {one.map.tree[:12]}, not {then[:12]}"
-                if old is not None:
-                    changes = describe_changes(compare_maps(old, one.map))
-                lines.append(f"{one.name} ({changes})")
-        return lines
-
-    def list_texts(self, repo: Repo, tip: str | None) -> tuple[dict[str, bytes], list[str]]:
-        """Return the files of maps that the next commit lacks after ``tip``, and doubts."""
-        texts, doubts = dict[str, bytes](), []
-        for one in self._opened:
-            path, data = map_path(one.name), one.map.encode()
-            if len(data) > _MOST_TEXT_BYTES:
-                doubts.append(f"the map {one.name} is too long to be in commits, which name its tree")
-            elif tip is None or read_map_text(repo, tip, path) != data:
-                texts[path] = data
-        return texts, doubts
-
-
-def map_path(name: str) -> str:
-    """Return where the commits of a run have the map of a name."""
-    return f"{name}.shards"
-
-
-def read_map_text(repo: Repo, commit: str, path: str) -> bytes | None:
-    """Return the text of a map in a commit, or None if there is none."""
-    try:
-        return repo.read_file(commit, path)
-    except NotFoundError:
-        return None
-
-
-def describe_changes(changes: MapChanges) -> str:
-    """Return in words what differs between two maps."""
-    kinds = ("added", "removed", "changed", "moved")
-    counts = {kind: len(getattr(changes, kind)) for kind in kinds}
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-
-
-def refuse_maps(lines: Sequence[str]) -> ConflictError:
-    """Return the error that the data is not that of a commit."""
-    return ConflictError(
-        f"the run does not fit the stored state: other shards: {'; '.join(lines)}",
-        hint=f'nothing was changed; allow=["{ALLOW}"] goes on with the shards of now',
-    )
-
 
 def _find_place(one: OpenCheck, rank: int) -> tuple[object, ...]:
     """Return what ranks that have the same folder, on one machine, have in common."""
@@ -255,10 +196,10 @@ def _check_alike(said: Sequence[list[tuple[str, str, bool]]]) -> None:
             )
 
 
-def _name_ranks(errors: Mapping[int, Exception], size: int) -> Exception:
+def _name_ranks(errors: Mapping[int, MvcError], size: int) -> MvcError:
     """Return the first of some errors by rank, which says on which ranks it happened."""
     first = next(iter(errors.values()))
     if size == 1:
         return first
     same = [rank for rank, error in errors.items() if str(error) == str(first)]
-    return type(first)(f"{spell_ranks(same)}: {first}", hint=getattr(first, "hint", None))
+    return type(first)(f"{spell_ranks(same)}: {first}", hint=first.hint)

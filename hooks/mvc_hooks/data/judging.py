@@ -28,7 +28,7 @@ class Judge:
         """Return that a shard cannot be read."""
         return Finding(self._name, shard.path, "unreadable", f"cannot be read: {reason}")
 
-    def extra(self, path: str, size_bytes: int) -> Finding:
+    def surplus(self, path: str, size_bytes: int) -> Finding:
         """Return that a file is in no map."""
         return Finding(self._name, path, "extra", f"is not in the map ({size_bytes:,} bytes)")
 

@@ -39,7 +39,7 @@ class LazyCheck:
         self._shards = {str(folder / one.path): one for one in shards}
         command = module_command("mvc_hooks.data.lazy_worker")
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=-1
             )
         except OSError as error:

@@ -106,7 +106,9 @@ class Worker:
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Work until the training closes its end."""
     begin = json.loads(source.readline())
-    worker = Worker({path: stamp and tuple(stamp) for path, stamp in begin["shards"]}, begin["process"])
+    worker = Worker(
+        {path: stamp and tuple(stamp) for path, stamp in begin["shards"]}, begin["process"]
+    )
     _write(target, {"is_watching": worker.watch is not None})
     poll = select.poll()
     poll.register(source, select.POLLIN)

@@ -12,7 +12,7 @@ from mvc_hooks.data.judging import Judge
 from mvc_hooks.data.lazy_worker import hash_file, read_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mvc import Shard
@@ -57,8 +57,8 @@ def look_at(one: OpenCheck, folder: Path, share: Share, stamps: Stamps, threads:
         return found
     if share.index == 0:
         known = {shard.path for shard in one.map.shards}
-        extra = (pair for pair in list_folder(folder) if pair[0] not in known)
-        found.findings += [judge.extra(path, size) for path, size in extra]
+        surplus = (pair for pair in list_folder(folder) if pair[0] not in known)
+        found.findings += [judge.surplus(path, size) for path, size in surplus]
     to_hash = []
     for shard in share.take(one.map.shards):
         try:

@@ -46,9 +46,7 @@ class OpenWatch:
 
     def _add(self, folder: str) -> None:
         try:
-            mark = self._call(
-                "inotify_add_watch", self.descriptor, os.fsencode(folder), _IN_OPEN
-            )
+            mark = self._call("inotify_add_watch", self.descriptor, os.fsencode(folder), _IN_OPEN)
         except (FileNotFoundError, NotADirectoryError):
             return  # so no shard can be in it
         self._folders[mark] = folder

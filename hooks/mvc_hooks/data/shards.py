@@ -1,7 +1,7 @@
 """Which shard maps a run checks its data against, and how: what ``shards=`` takes.
 
-    Checkpointer("runs/gpt", ..., shards="data/train.shards")
-    Checkpointer("runs/gpt", ..., shards={"train": ShardCheck("data/train.shards", lazy=True)})
+Checkpointer("runs/gpt", ..., shards="data/train.shards")
+Checkpointer("runs/gpt", ..., shards={"train": ShardCheck("data/train.shards", lazy=True)})
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from mvc import ShardMap, UsageError
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"
-ShardChecks: TypeAlias = (
-    "ShardSource | ShardCheck | Iterable[ShardSource | ShardCheck] | Mapping[str, ShardSource | ShardCheck]"
-)
+ShardChecks: TypeAlias = "ShardSource | ShardCheck | Iterable[ShardSource | ShardCheck] | Mapping[str, ShardSource | ShardCheck]"
 _SUFFIX = ".shards"
 _UNNAMED = "data"
 
@@ -43,10 +41,9 @@ class ShardCheck:
     lazy: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, (str, os.PathLike, ShardMap)) or self.source == "":
-            raise UsageError(
-                f"{self.source!r} is not a shard map", hint='shards="data/train.shards"'
-            )
+        source: object = self.source
+        if source == "" or not isinstance(source, (str, os.PathLike, ShardMap)):
+            raise UsageError(f"{source!r} is not a shard map", hint='shards="data/train.shards"')
         root: object = self.root
         if root is not None and (root == "" or not isinstance(root, (str, os.PathLike))):
             raise UsageError(f"root is {root!r}, not the path of a folder")

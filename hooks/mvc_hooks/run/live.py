@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
+from mvc_hooks.data.record import DATA, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from mvc_hooks.snapshot.copying import Fence
 
 RUN, ENVIRONMENT = "run", "environment"
-EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
+EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder", DATA)
 """Top-level names of a state that belong to the run, not to a part."""
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 
@@ -166,7 +167,9 @@ class LiveRun:
         self.watch = StateWatch(objects, entries)
         self.tail = TailWatch(entries)
         self.counters = Counters()
-        self._ranks = RankState(ranks or Ranks(), self.parts, EXTRAS)
+        ranks = ranks or Ranks()
+        self._ranks = RankState(ranks, self.parts, EXTRAS)
+        self.record = DataRecord(ranks)
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard = StepGuard(self._optimizers)
@@ -296,16 +299,24 @@ class LiveRun:
 
     def capture(self, extras: Mapping[str, object]) -> dict[str, object]:
         """Return the whole state of this rank; tensors are the live ones."""
+        return self._capture(extras, self.record.capture())
+
+    def _capture(
+        self, extras: Mapping[str, object], data: Mapping[str, object] | None
+    ) -> dict[str, object]:
         return {
             **self._capture_parts(),
             RUN: asdict(self.counters),
             ENVIRONMENT: self.environment,
+            **({} if data is None else {DATA: data}),
             **extras,
         }
 
     def view(self, extras: Mapping[str, object]) -> RankView:
         """Return the state as this rank commits it; every rank must call this."""
-        return self._ranks.view(self.capture(extras))
+        # The ranks meet before anything that may fail on one of them alone.
+        data = self.record.merge()
+        return self._ranks.view(self._capture(extras, data))
 
     def check_replicas(self) -> None:
         """Check that the ranks hold one model, and the same state of optimizers; every rank must call it."""
@@ -324,11 +335,14 @@ class LiveRun:
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
         """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
-        extras = {name: ValuePart(name, None) for name in EXTRAS}
         opened = self._ranks.open(source, allow, partial(capture_parts, self.parts))
+        extras = {name: ValuePart(name, None) for name in EXTRAS}
+        if DATA not in opened.source.outline():  # an older version, or a run without data
+            del extras[DATA]
         leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
+        self.record.restore(values.get(DATA))
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
         # Older versions did not record it.
         environment = {"data": self.environment["data"], **environment}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import distributed
 
-from mvc_hooks.reports import CommitFailedError
+from mvc_hooks.reports import CommitFailedError, spell_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,8 +82,12 @@ class RunLog:
         known = "" if records is None else f"{records:,} records, "
         self._announce(
             "data: %s, %d shard%s, %s, %s%s on %d rank%s in %.1f s",
-            *(name, shards, "s"[: shards != 1], format_bytes(found.size_bytes), known),
-            *("each checked when it is opened," if is_lazy else "checked", ranks, "s"[: ranks != 1]),
+            *(name, shards, "s"[: shards != 1], spell_size(found.size_bytes), known),
+            *(
+                "each checked when it is opened," if is_lazy else "checked",
+                ranks,
+                "s"[: ranks != 1],
+            ),
             seconds,
         )
 
