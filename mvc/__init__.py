@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
+    from mvc.shards.checking import MapReport, ShardFault, check_shards
+    from mvc.shards.hashing import HashedShard, hash_shard
+    from mvc.shards.places import FoundShard, open_place
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -64,6 +67,9 @@ __getattr__ = lazy_names(
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
+        "mvc.shards.checking": "MapReport ShardFault check_shards",
+        "mvc.shards.hashing": "HashedShard hash_shard",
+        "mvc.shards.places": "FoundShard open_place",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -87,12 +93,15 @@ __all__ = [
     "Dispute",
     "DrawnEntry",
     "FormatError",
+    "FoundShard",
     "GateError",
+    "HashedShard",
     "HeldChunks",
     "IdList",
     "Identity",
     "LayoutPlan",
     "MapChanges",
+    "MapReport",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -104,6 +113,7 @@ __all__ = [
     "RepositoryNotFoundError",
     "RunFeed",
     "Shard",
+    "ShardFault",
     "ShardMap",
     "Share",
     "SpreadTensor",
@@ -116,16 +126,19 @@ __all__ = [
     "Whereabouts",
     "WriteCounts",
     "__version__",
+    "check_shards",
     "choose_senders",
     "clone",
     "compare",
     "compare_image",
     "compare_maps",
     "follow",
+    "hash_shard",
     "is_process_alive",
     "layout_state",
     "merge_recipe",
     "open_model",
+    "open_place",
     "outline_image",
     "parse_drawn",
     "parse_stored_share",

@@ -271,13 +271,13 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "Model",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "FoundShard", "GateError", "HashedShard", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "MapReport", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Shard", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Shard", "ShardFault", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
-        "__version__", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "is_process_alive", "layout_state", "merge_recipe",
-        "open_model", "outline_image", "parse_stored_share", "read_image",
+        "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe",
+        "open_model", "open_place", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

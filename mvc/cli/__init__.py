@@ -29,6 +29,9 @@ COMMANDS = {
         "cat": "Print the values of one tensor",
         "export": "Write a revision into a folder, or tensors to a file",
     },
+    "keep track of the data": {
+        "data": "Keep track of the data that models learn from",
+    },
     "share with others": {
         "clone": "Make a repository from a remote",
         "remote": "Name the places to push to and fetch from",

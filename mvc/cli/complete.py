@@ -23,7 +23,7 @@ FILES = (":", "")
 _GLOBAL = {"-C": "Run as if started in PATH", "--no-pager": "", "--version": "", "--help": ""}
 _SETTINGS = (*OWN, "user.name", "user.email", "core.editor", "core.pager")
 _KIND = re.compile(r"[A-Z]+")
-_WITH_VERBS = {"remote": "REMOTE", "scale": "REV"}
+_WITH_VERBS = {"remote": "REMOTE", "scale": "REV", "data": "MAP FILE"}
 _REVISIONS = {"REV", "REF", "START"}
 _FILES = {"PATH", "FILE", "DIR", "SOURCE"}
 
@@ -112,6 +112,8 @@ def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
         yield FILES
     if "REMOTE" in kinds:
         yield from ((name, str(one.url)) for name, one in open_repo().remotes().items())
+    if "MAP" in kinds:
+        yield from ((path, "") for path in open_repo().name_data())
     if "REFSPEC" in kinds:
         yield from _references(tags=True)
     if "BRANCH" in kinds or "--branch" in declared.names:

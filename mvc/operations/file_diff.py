@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from mvc.errors import UnsupportedError
+from mvc.errors import FormatError, NotFoundError, UnsupportedError
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.ids import GitId
     from mvc.operations.tensor_diff import TensorDiff
+    from mvc.shards.shard_map import MapChanges, ShardMap
     from mvc.workspace.context import Context
 
 
@@ -33,6 +34,7 @@ class FileDiff:
         lines: changed lines of a modified plain text, in hunks as of ``diff -u``.
         moved_from: (path, how many) of the files that held equal tensors before.
         moved_to: (path, how many) of the files that hold equal tensors now.
+        shards: of a shard map, which shards differ.
     """
 
     path: str
@@ -47,6 +49,7 @@ class FileDiff:
     lines: tuple[str, ...] = ()
     moved_from: tuple[tuple[str, int], ...] = ()
     moved_to: tuple[tuple[str, int], ...] = ()
+    shards: MapChanges | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,18 @@ def compare_file(
     if not with_tensors:
         return file
     from mvc.operations.tensor_diff import compare_tensors  # noqa: PLC0415  names need none
+    from mvc.shards.shard_map import MAP_SUFFIX  # noqa: PLC0415  as above
 
     same_content = old is not None and new is not None and old.blob == new.blob
     old_manifest, new_manifest = find_manifest_of(context, old), find_manifest_of(context, new)
     shown = new_manifest or old_manifest
+    if path.endswith(MAP_SUFFIX) and (shown is None or not shown.tensors_total):
+        shards = _compare_maps(context, old_path, path, old, new)
+        size_bytes = _plain_size(context, new or old) if shown is None else shown.size_bytes
+        if shards is not None:
+            return replace(
+                file, other_changed=not same_content, size_bytes=size_bytes, shards=shards
+            )
     if shown is None:
         size_bytes = _plain_size(context, new or old)
         lines = () if same_content else _changed_lines(context, path, old, new)
@@ -96,6 +107,28 @@ def compare_file(
         other_changed=not same_content and (gaps_changed or not tensors),
         size_bytes=shown.size_bytes,
     )
+
+
+def _compare_maps(
+    context: Context, old_path: str, path: str, old: Side | None, new: Side | None
+) -> MapChanges | None:
+    """Return what differs between two shard maps, or None if a side is none."""
+    from mvc.shards.shard_map import compare_maps  # noqa: PLC0415  names need none
+
+    try:
+        return compare_maps(_read_map(context, old_path, old), _read_map(context, path, new))
+    except (FormatError, NotFoundError):
+        return None
+
+
+def _read_map(context: Context, path: str, side: Side | None) -> ShardMap | None:
+    from mvc.shards.stored import read_map_file, read_stored_map  # noqa: PLC0415  as above
+
+    if side is None:
+        return None
+    if side.size_bytes is not None:
+        return read_map_file(context, path)
+    return read_stored_map(context, side.blob, path)
 
 
 def _changed_lines(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mvc.repo.committing import Committing
     from mvc.repo.comparing import Comparing
     from mvc.repo.content import Content
+    from mvc.repo.data import Data
     from mvc.repo.history import History
     from mvc.repo.merging import Merging
     from mvc.repo.moving import Moving
@@ -57,6 +58,10 @@ else:  # their names here, their modules on first use: a command loads only what
         "remotes add_remote rename_remote remove_remote set_remote_url check_remote list_remote show_remote prune_remote upstream set_upstream push fetch bring_commit catch_up leave_mark look_for_mark pull publish",
     )
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
+    Data = _room(
+        "mvc.repo.data.Data",
+        "add_data name_data list_data diff_data verify_data remove_data",
+    )
     TrainingStates = _room(
         "mvc.repo.states.TrainingStates",
         "commit_state commit_image open_share store_share commit_shares open_state outline_state load_state verify_state reading_nearby find_held",
@@ -81,6 +86,7 @@ class Repo(
     Upkeep,  # the pages list the last one first
     TrainingRuns,
     TrainingStates,
+    Data,
     Content,
     Remotes,
     Searching,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from mvc.errors import FormatError, NotFoundError, translate_os_errors
+from mvc.errors import FormatError, NotFoundError, UnsupportedError
+from mvc.sources import FileSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,9 +134,9 @@ class ShardMap:
         """
         name = os.fspath(path)
         try:
-            with translate_os_errors(f"read {name}"), Path(name).open("rb") as file:
-                data = file.read(MAX_MAP_BYTES + 1)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            with FileSource.open(Path(os.path.realpath(name))) as source:
+                data = read_bytes(source, 0, min(source.size_bytes, MAX_MAP_BYTES + 1))
+        except (FileNotFoundError, NotADirectoryError, UnsupportedError) as error:
             raise NotFoundError(
                 f"there is no shard map {name!r}", hint="`mvc data add` makes one"
             ) from error

@@ -24,6 +24,7 @@ from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, ch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO, Self
 
@@ -59,6 +60,24 @@ def _reason(error: BaseException, name: str, waited_s: float) -> str:
     if status:
         return f"{name} answers {status[1].strip()}"
     return re.sub(r"https?://\S+", name, text)[:_REASON_CHARS]
+
+
+@contextlib.contextmanager
+def translate_failures(action: str, name: str) -> Iterator[None]:
+    """Turn what the store called ``name``, or the way there, fails with into the errors of mvc."""
+    start_s = time.monotonic()
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (failures.PermissionDeniedError, failures.UnauthenticatedError):
+        reason = f"cannot {action}: {name} refuses"
+        raise StorageError(reason, hint=_REFUSED_HINT) from None
+    except (failures.BaseError, OSError) as error:
+        waited_s = time.monotonic() - start_s
+        reason = _reason(error, name, waited_s)
+        hint = _CERTIFICATE_HINT if "certificate" in reason else None
+        raise StorageError(f"cannot {action}: {reason}", hint=hint) from None
 
 
 class ObjectStorage:
@@ -193,22 +212,8 @@ class ObjectStorage:
         with self._asking(f"sign a URL of {key}"):
             return obstore.sign(self._store, method, key, timedelta(minutes=1))
 
-    @contextlib.contextmanager
-    def _asking(self, action: str) -> Iterator[None]:
-        """Turn what the store or the way there fails with into the errors of mvc."""
-        start_s = time.monotonic()
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except (failures.PermissionDeniedError, failures.UnauthenticatedError):
-            reason = f"cannot {action}: {self._name} refuses"
-            raise StorageError(reason, hint=_REFUSED_HINT) from None
-        except (failures.BaseError, OSError) as error:
-            waited_s = time.monotonic() - start_s
-            reason = _reason(error, self._name, waited_s)
-            hint = _CERTIFICATE_HINT if "certificate" in reason else None
-            raise StorageError(f"cannot {action}: {reason}", hint=hint) from None
+    def _asking(self, action: str) -> AbstractContextManager[None]:
+        return translate_failures(action, self._name)
 
     def is_current(self, key: str, tag: str) -> bool:
         """Return whether the version of an object with a tag is still there."""

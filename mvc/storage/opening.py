@@ -39,15 +39,24 @@ def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStor
         return LocalStorage(Path(url.prefix))
     from mvc.storage.object_store import ObjectStorage  # noqa: PLC0415  as above
 
+    store = open_objects(url, options)
+    return ObjectStorage(
+        store, spool=options.spool, name=str(url), quotes_tags=not options.bare_tags
+    )
+
+
+def open_objects(url: StoreUrl, options: StoreOptions) -> ObjectStore:
+    """Return the bucket of a URL as obstore has it, with the prefix; nothing is asked of it yet.
+
+    Raises:
+        UsageError: the settings cannot be used.
+    """
     try:
-        store = _MAKERS[url.scheme](url, options)
+        return _MAKERS[url.scheme](url, options)
     except MvcError:
         raise
     except Exception as error:  # noqa: BLE001  obstore says ValueError, its own errors, or panics
         raise UsageError(f"cannot open {url}: {str(error).partition(chr(10))[0][:200]}") from None
-    return ObjectStorage(
-        store, spool=options.spool, name=str(url), quotes_tags=not options.bare_tags
-    )
 
 
 def _make_s3(url: StoreUrl, options: StoreOptions) -> ObjectStore:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
+from mvc.cli.render.data import changes_fields, changes_text
 from mvc.cli.render.rollup import full_name, roll_up
 from mvc.cli.render.text import (
     CHANGES,
@@ -43,7 +44,8 @@ def _file_fields(file: FileDiff) -> dict[str, object]:
     facts = "format size_bytes tensors_total other_changed mode_changed lines"
     tensors = [_tensor_fields(tensor) for tensor in in_layer_order(file.tensors)]
     moved = {"moved_from": dict(file.moved_from), "moved_to": dict(file.moved_to)}
-    return {**pick(file, f"path status {old_path} {facts}"), **moved, "tensors": tensors}
+    shards = {} if file.shards is None else {"shards": changes_fields(file.shards)}
+    return {**pick(file, f"path status {old_path} {facts}"), **moved, "tensors": tensors, **shards}
 
 
 def _tensor_fields(tensor: TensorDiff) -> dict[str, object]:
@@ -141,7 +143,10 @@ def _title(out: Output, file: FileDiff) -> str:
         facts[-1] += " differ" if len(file.tensors) != 1 else " differs"
     elif file.tensors_total:
         facts.append(_tensors_text(file))
-    facts.append(size_text(file.size_bytes))
+    if file.shards is not None:
+        facts = [changes_text(file.shards)]
+    else:
+        facts.append(size_text(file.size_bytes))
     title = out.style(f"{CHANGES[file.status]}: {_names(file)}", "bold")
     return f"{title}  {out.style(', '.join(facts), 'dim')}"
 
@@ -235,12 +240,16 @@ def _stat_text(file: FileDiff) -> str:
     signs = [("+", "added"), ("-", "removed"), ("~", "modified"), (">", "renamed")]
     changes = [f"{sign}{counts[status]:,}" for sign, status in signs if counts[status]]
     total = count_text(file.tensors_total, "tensor")
+    if file.shards is not None and file.status != "modified":
+        return f"{CHANGES[file.status]}, {changes_text(file.shards)}"
     if file.status in ("added", "removed"):
         text = f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
         moved = _moved_count(file)
         changes = [*([f"={moved:,}"] if moved else []), *changes]
         known = f" ({' '.join(changes)})" if changes and _is_known(file) else ""
         return f"{text}, {total}{known}" if file.tensors_total else text
+    if file.shards:
+        return changes_text(file.shards)
     if file.format is None or not file.tensors:
         return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
     chunks = sum(tensor.chunks_changed for tensor in file.tensors)

@@ -1,0 +1,228 @@
+"""Keep track of the data that models learn from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.options import CommandUsageError, Json, ShowProgress, check_alone
+from mvc.cli.output import paged, printable, stdout, warn, write_json
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.data import (
+    changes_fields,
+    changes_text,
+    info_fields,
+    map_fields,
+    report_fields,
+    write_added,
+    write_map_diffs,
+    write_maps,
+    write_report,
+    write_shards,
+)
+from mvc.cli.session import open_repo, to_paths
+from mvc.errors import NotFoundError
+from mvc.history.revisions import split_range
+from mvc.shards.shard_map import MAP_SUFFIX
+from mvc.storage.urls import has_store_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mvc.repo import Repo
+
+VERBS = "add ls diff verify rm"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A command line: the words after the verb, and the options that its verb takes."""
+
+    words: Sequence[str]
+    options: Mapping[str, Any]
+    as_json: bool
+
+
+def data(
+    words: Annotated[list[str] | None, Argument(metavar="VERB [WORD...]")] = None,
+    name: Annotated[
+        str | None, Option("--name", metavar="NAME", help="add: path of the map, without .shards.")
+    ] = None,
+    store: Annotated[
+        bool, Option("--store", help="add: also store the shards themselves, as mvc add does.")
+    ] = False,
+    quick: Annotated[bool, Option("--quick", help="verify: read no content.")] = False,
+    full: Annotated[bool, Option("--full", help="verify: read every byte.")] = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Keep track of the data that models learn from.
+
+    A shard map is a small file, data/train.shards, with path, size, SHA-256 and number of records of
+    every file of a data set. It is committed like any file; the data stays where it is.
+
+    add SOURCE makes or renews the map of a folder, a quoted pattern ('data/*.parquet') or the URL of
+    one (s3://bucket/train), and stages it. Only what changed is read. ls [REV] [MAP] lists maps, or
+    the shards of one. diff [REV [REV]] [MAP] shows which shards differ. rm MAP [SHARD...] removes a
+    map, or shards from it, and no content.
+
+    verify [MAP] compares maps with the shards and names each that is missing, changed, swapped,
+    stale (listing and store disagree) or extra; the exit code is 1 if there is one. What was not
+    read since it changed is read.
+    """
+    verb, *rest = words or [""]
+    if verb not in _VERBS:
+        raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
+    run, allowed = _VERBS[verb]
+    given = {"name": name, "store": store or None, "quick": quick or None, "full": full or None}
+    for option, value in given.items():
+        if value is not None and option not in allowed.split():
+            raise CommandUsageError(f"--{option} does not go with {verb}")
+    run(open_repo(), _Line(rest, {**given, "progress": progress}, as_json))
+
+
+def _add(repo: Repo, line: _Line) -> None:
+    if len(line.words) != 1:
+        hint = ": quote the pattern" if len(line.words) > 1 else ""
+        raise CommandUsageError(f"add takes one folder, pattern or URL{hint}")
+    name = line.options["name"]
+    with byte_progress("hashing", wanted=line.options["progress"]) as bar:
+        done = repo.add_data(
+            line.words[0],
+            name=name,
+            store=bool(line.options["store"]),
+            folder=os.getcwd(),
+            progress=bar,
+        )
+    for path, reason in done.warnings:
+        warn(f"{path}: the number of records is not known: {reason}")
+    if line.as_json:
+        warnings = [{"path": path, "reason": reason} for path, reason in done.warnings]
+        changes = changes_fields(done.changes)
+        write_json(
+            {
+                **map_fields(done.path, done.shard_map),
+                "read": done.read,
+                "read_bytes": done.read_bytes,
+                "changes": changes,
+                "warnings": warnings,
+            }
+        )
+    else:
+        write_added(stdout(), done)
+
+
+def _ls(repo: Repo, line: _Line) -> None:
+    revisions, name = _split(repo, line.words, most=1)
+    found = repo.list_data(revisions[0] if revisions else None, name)
+    if line.as_json:
+        write_json({"maps": [info_fields(one, with_list=name is not None) for one in found]})
+    elif name is not None and found[0].shard_map is not None:
+        write_shards(paged(), found[0].shard_map)
+    elif found:
+        write_maps(paged(), found)
+
+
+def _diff(repo: Repo, line: _Line) -> None:
+    revisions, name = _split(repo, line.words, most=2)
+    old, new = [*revisions, None, None][:2]
+    found = repo.diff_data(old, new, name=name)
+    if line.as_json:
+        maps = [{"path": one.path, **changes_fields(one.changes)} for one in found]
+        write_json({"maps": maps})
+    else:
+        write_map_diffs(paged(), found)
+
+
+def _verify(repo: Repo, line: _Line) -> None:
+    quick, full = line.options["quick"], line.options["full"]
+    check_alone([("--quick", quick), ("--full", full)])
+    if len(line.words) > 1:
+        raise CommandUsageError(f"unexpected argument {line.words[1]!r}")
+    name = _name(line.words[0]) if line.words else None
+    level: Any = "quick" if quick else "full" if full else "normal"
+    with byte_progress("hashing", wanted=line.options["progress"]) as bar:
+        found = repo.verify_data(name, level=level, progress=bar)
+    if line.as_json:
+        write_json(
+            {
+                "ok": all(report.ok for _, report in found),
+                "maps": [report_fields(path, report) for path, report in found],
+            }
+        )
+    elif not found:
+        raise NotFoundError("there are no maps here", hint='"mvc data add DIR" makes one')
+    else:
+        for path, report in found:
+            write_report(stdout(), path, report)
+    if not all(report.ok for _, report in found):
+        raise Exit(NEGATIVE)
+
+
+def _rm(repo: Repo, line: _Line) -> None:
+    if not line.words:
+        raise CommandUsageError("rm takes a map, and perhaps shards of it")
+    name, *shards = line.words
+    path, changes = repo.remove_data(_name(name), shards)
+    if line.as_json:
+        write_json({"path": path, **changes_fields(changes)})
+    elif shards:
+        stdout().line(
+            f"{printable(path)}: {changes_text(changes)}; their content is left where it is"
+        )
+    else:
+        stdout().line(f"{printable(path)}: removed; its shards are left where they are")
+
+
+_VERBS: dict[str, tuple[Callable[[Repo, _Line], None], str]] = {
+    "add": (_add, "name store"),
+    "ls": (_ls, ""),
+    "diff": (_diff, ""),
+    "verify": (_verify, "quick full"),
+    "rm": (_rm, ""),
+}
+"""What each verb does, and which options it takes."""
+
+
+def _split(repo: Repo, words: Sequence[str], *, most: int) -> tuple[list[str], str | None]:
+    """Return the revisions, of which there are at most so many, and the map that words name."""
+    rest = list(words)
+    revisions: list[str] = []
+    while (
+        rest and len(revisions) < most and (len(rest) > 1 or not _is_map(repo, rest[0], revisions))
+    ):
+        revision = rest.pop(0)
+        parts = split_range(revision)
+        if parts is not None and most > 1 and not revisions and parts[1] == "..":
+            revisions += [parts[0], parts[2]]
+        else:
+            revisions.append(revision)
+    for revision in revisions:
+        try:
+            repo.resolve(revision)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{revision!r} is neither a revision nor a map", hint='"mvc data ls" lists the maps'
+            ) from error
+    if len(rest) > 1:
+        raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
+    return revisions, _name(rest[0]) if rest else None
+
+
+def _is_map(repo: Repo, word: str, revisions: Sequence[str]) -> bool:
+    for revision in (None, *revisions):
+        with contextlib.suppress(NotFoundError):
+            return bool(repo.name_data(revision, _name(word)))
+    return False
+
+
+def _name(word: str) -> str:
+    """Return a map as the repository takes it: a word with a slash, or of a file, is a path."""
+    if has_store_scheme(word):
+        raise CommandUsageError(f"{word!r} is a URL: name its map")
+    is_path = "/" in word or os.path.lexists(word) or os.path.lexists(word + MAP_SUFFIX)
+    return to_paths([word])[0] if is_path else word

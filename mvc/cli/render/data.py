@@ -1,0 +1,182 @@
+"""Shard maps, what differs between them, and what a check of them found, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.output import pick, printable
+from mvc.cli.render.text import columns, count_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.cli.output import Output
+    from mvc.operations.data_add import DataAddResult
+    from mvc.operations.data_maps import MapDiff, MapInfo
+    from mvc.shards.checking import MapReport
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap
+
+_SHORT_TREE = 12
+
+
+def shard_fields(shard: Shard) -> dict[str, object]:
+    """Return a shard for ``--json``."""
+    return {**pick(shard, "path bytes=size_bytes records tag"), "sha256": shard.sha256.hex()}
+
+
+def map_fields(path: str, shard_map: ShardMap) -> dict[str, object]:
+    """Return what a map says of all its shards for ``--json``."""
+    facts = pick(shard_map, "root pattern tree records bytes=size_bytes")
+    return {"path": path, **facts, "shards": len(shard_map.shards)}
+
+
+def info_fields(info: MapInfo, *, with_list: bool) -> dict[str, object]:
+    """Return a map of a listing for ``--json``, with its shards if they are wanted."""
+    if info.shard_map is None:
+        return pick(info, "path fault")
+    shards = {"list": [shard_fields(one) for one in info.shard_map.shards]} if with_list else {}
+    return {**map_fields(info.path, info.shard_map), **shards}
+
+
+def changes_fields(changes: MapChanges) -> dict[str, object]:
+    """Return what differs between two maps for ``--json``."""
+    pairs = {"changed": changes.changed, "moved": changes.moved}
+    return {
+        "added": [shard_fields(shard) for shard in changes.added],
+        "removed": [shard_fields(shard) for shard in changes.removed],
+        **{
+            name: [{"old": shard_fields(old), "new": shard_fields(new)} for old, new in found]
+            for name, found in pairs.items()
+        },
+        "more_bytes": changes.more_bytes,
+        "more_records": changes.more_records,
+    }
+
+
+def changes_text(changes: MapChanges) -> str:
+    """Return ``2 shards added, 1 changed (+1,204 records)``."""
+    kinds = ("added", "removed", "changed", "moved")
+    counts = [(len(getattr(changes, kind)), kind) for kind in kinds]
+    counts = [(count, kind) for count, kind in counts if count]
+    if not counts:
+        return "no shard differs"
+    first, *rest = counts
+    parts = [f"{count_text(first[0], 'shard')} {first[1]}"]
+    parts += [f"{count:,} {kind}" for count, kind in rest]
+    return f"{', '.join(parts)} ({_growth_text(changes)})"
+
+
+def _growth_text(changes: MapChanges) -> str:
+    records = changes.more_records
+    if records is not None:
+        return f"{records:+,} record{'' if abs(records) == 1 else 's'}"
+    return ("+" if changes.more_bytes >= 0 else "") + size_text(changes.more_bytes)
+
+
+def totals_text(shard_map: ShardMap) -> str:
+    """Return how many shards, records and bytes a map has."""
+    records = shard_map.records
+    parts = [
+        count_text(len(shard_map.shards), "shard"),
+        "records not known" if records is None else count_text(records, "record"),
+        size_text(shard_map.size_bytes),
+    ]
+    return ", ".join(parts)
+
+
+def write_added(out: Output, done: DataAddResult) -> None:
+    """Write what became of a map."""
+    path = printable(done.path)
+    out.line(f"{out.style(path, 'bold')}: {changes_text(done.changes)}")
+    read = "nothing was read"
+    if done.read:
+        read = f"{count_text(done.read, 'shard')} read ({size_text(done.read_bytes)})"
+    out.line(f"  {totals_text(done.shard_map)}; tree {done.shard_map.tree[:_SHORT_TREE]}; {read}")
+    if done.stored is not None:
+        out.line(f"  stored: {size_text(done.stored.stored_bytes)} new")
+
+
+def write_maps(out: Output, found: Sequence[MapInfo]) -> None:
+    """Write a line per map."""
+    rows = []
+    for info in found:
+        made = info.shard_map
+        if made is None:
+            rows.append((printable(info.path), "", "", "", printable(info.fault or "")))
+            continue
+        records = "-" if made.records is None else f"{made.records:,}"
+        shards, size = f"{len(made.shards):,}", size_text(made.size_bytes)
+        rows.append((printable(info.path), shards, records, size, made.tree[:_SHORT_TREE]))
+    head = ("map", "shards", "records", "size", "tree")
+    out.lines("  ".join(row).rstrip() for row in columns([head, *rows], "<>>><"))
+
+
+def write_shards(out: Output, shard_map: ShardMap) -> None:
+    """Write a line per shard of a map."""
+    rows = [("path", "records", "size", "sha256")]
+    for one in shard_map.shards:
+        records = "-" if one.records is None else f"{one.records:,}"
+        hashed = one.sha256.hex()[:_SHORT_TREE]
+        rows.append((printable(one.path), records, size_text(one.size_bytes), hashed))
+    out.lines("  ".join(row).rstrip() for row in columns(rows, "<>><"))
+
+
+def write_map_diffs(out: Output, found: Sequence[MapDiff]) -> None:
+    """Write which shards differ, map by map."""
+    for number, one in enumerate(found):
+        if number:
+            out.line()
+        gone = " (the map is removed)" if one.new is None else ""
+        out.line(out.style(f"{printable(one.path)}: {changes_text(one.changes)}{gone}", "bold"))
+        out.lines(_change_lines(out, one.changes))
+
+
+def _change_lines(out: Output, changes: MapChanges) -> list[str]:
+    lines: list[tuple[str, str, str, str]] = [
+        *(("A", "green", one.path, _size(one)) for one in changes.added),
+        *(("D", "red", one.path, _size(one)) for one in changes.removed),
+        *(
+            ("M", "yellow", new.path, f"{_size(old)} -> {_size(new)}")
+            for old, new in changes.changed
+        ),
+        *(("R", "cyan", f"{old.path} -> {new.path}", _size(new)) for old, new in changes.moved),
+    ]
+    lines.sort(key=lambda line: line[2])
+    return [
+        f"  {out.style(sign, colour)} {printable(path)}  {size}"
+        for sign, colour, path, size in lines
+    ]
+
+
+def _size(shard: Shard) -> str:
+    size = size_text(shard.size_bytes)
+    return size if shard.records is None else f"{size}, {count_text(shard.records, 'record')}"
+
+
+def report_fields(path: str, report: MapReport) -> dict[str, object]:
+    """Return what a check found for ``--json``."""
+    faults = [pick(fault, "kind path detail") for fault in report.faults]
+    return {"path": path, **pick(report, "ok read read_bytes known unproven"), "faults": faults}
+
+
+def write_report(out: Output, path: str, report: MapReport) -> None:
+    """Write a line per shard that is not as the map says, and one about all."""
+    for fault in report.faults:
+        out.line(
+            f"{out.style(fault.kind + ':', 'red')} {printable(fault.path)} {printable(fault.detail)}"
+        )
+    how = [
+        f"{report.read:,} read ({size_text(report.read_bytes)})" if report.read else "",
+        f"{report.known:,} not read: unchanged since they were" if report.known else "",
+        f"{report.unproven:,} by their size alone" if report.unproven else "",
+    ]
+    told = "; ".join(part for part in how if part)
+    told = f" ({told})" if told else ""
+    if report.ok:
+        shards = report.read + report.known + report.unproven
+        out.line(
+            f"{out.style('ok:', 'green', 'bold')} {printable(path)}: {count_text(shards, 'shard')}{told}"
+        )
+        return
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.counts().items()))
+    out.line(f"{out.style(f'{printable(path)}:', 'red', 'bold')} {counts}{told}")

@@ -1,0 +1,243 @@
+"""data add: the shards of a folder, pattern or store as a map, staged; their content stays where it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError, UsageError, translate_os_errors
+from mvc.fs import make_dirs, write_durable
+from mvc.history.paths import find_path_fault
+from mvc.operations.add import add
+from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
+from mvc.progress import announce
+from mvc.shards.hashing import hash_shards
+from mvc.shards.places import escape, file_url
+from mvc.shards.shard_map import MAP_SUFFIX, MapChanges, Shard, ShardMap, compare_maps
+from mvc.shards.stored import has_map_file, read_map_file
+from mvc.storage.urls import has_store_scheme, parse_store_url
+from mvc.workspace.context import threads_of
+from mvc.workspace.pathspec import is_wildcard
+from mvc.workspace.recovery import recover
+from mvc.workspace.worktree import check_parents, find_file_stat, relative_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mvc.chunkstore.values import WriteCounts
+    from mvc.progress import ByteProgress
+    from mvc.shards.hashing import HashedShard
+    from mvc.shards.places import FoundShard, Place
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class DataAddResult:
+    """What ``data add`` did.
+
+    Attributes:
+        path: repository path of the map.
+        shard_map: the map as it is now.
+        changes: what differs from the map that was there before.
+        read: how many shards were read; stat data or tags spoke for the others.
+        read_bytes: how many bytes that were.
+        warnings: (path, why) of shards whose number of records is not known though it should be.
+        stored: with ``store``, what came into the repository.
+    """
+
+    path: str
+    shard_map: ShardMap
+    changes: MapChanges
+    read: int = 0
+    read_bytes: int = 0
+    warnings: tuple[tuple[str, str], ...] = ()
+    stored: WriteCounts | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where shards are and where their map goes; ``folder`` is theirs if it is in the worktree."""
+
+    path: str
+    root: str
+    pattern: str | None
+    folder: str | None
+
+
+def add_data(
+    context: Context,
+    source: str,
+    *,
+    cwd: Path,
+    name: str | None = None,
+    store: bool = False,
+    progress: ByteProgress = None,
+) -> DataAddResult:
+    """Make or renew the map of some shards and stage it; see ``Repo.add_data``."""
+    recover(context)
+    target = _find_target(context, source, cwd, name)
+    if store and target.folder is None:
+        raise UsageError("`store` takes shards that are in the worktree", hint="copy them there")
+    rule = None if target.folder is None else make_rule(target.folder, target.pattern)
+    old = _find_old(context, target)
+    place = open_root(context, target.root, target.path)
+    found = _list(place, target, source)
+    shards, hashed = _hash(context, place, found, old, progress)
+    made = ShardMap.build(target.root, shards, target.pattern)
+    _write_map(context, target.path, made)
+    if rule is not None and change_rules(
+        context, add=None if store else rule, remove=rule if store else None
+    ):
+        stage_rules(context)
+    inside = [f"{target.folder}/{one.path}".lstrip("/") for one in found] if store else []
+    done = add(context, [target.path, *inside], progress=progress)
+    if store:
+        _check_unchanged(place, found)
+    warnings = tuple((one.shard.path, one.warning) for one in hashed if one.warning)
+    read_bytes = sum(one.shard.size_bytes for one in hashed)
+    changes = compare_maps(old, made)
+    counts = done.counts if store else None
+    return DataAddResult(target.path, made, changes, len(hashed), read_bytes, warnings, counts)
+
+
+def _find_target(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
+    if has_store_scheme(source):
+        return _find_in_store(context, source, cwd, name)
+    absolute = os.path.normpath(os.path.join(cwd, os.path.expanduser(source)))
+    folder, pattern = absolute, None
+    if os.path.isfile(absolute):
+        folder, last = os.path.split(absolute)
+        pattern = escape(last)
+        if last.endswith(MAP_SUFFIX):
+            raise UsageError(f"{source!r} is a shard map, and no data")
+    elif not os.path.isdir(absolute) and is_wildcard(absolute):
+        folder, pattern = _split_pattern(absolute)
+    if not os.path.isdir(folder):
+        raise NotFoundError(f"there is no folder {source!r}", hint="name one, a pattern or a URL")
+    inside = _find_inside(context, folder)
+    if inside is None:
+        path = _map_path(context, name or os.path.basename(folder), cwd)
+        return _Target(path, file_url(os.path.realpath(folder)), pattern, None)
+    if not inside and pattern is None:
+        hint = "name a folder in it, or a pattern such as '*.parquet'"
+        raise UsageError("the whole worktree cannot be one data set", hint=hint)
+    path = _map_path(context, name, cwd) if name else (inside or "data") + MAP_SUFFIX
+    root = os.path.relpath(f"/{inside}", f"/{path.rpartition('/')[0]}")
+    return _Target(path, root, pattern, inside)
+
+
+def _split_pattern(path: str) -> tuple[str, str]:
+    """Return the folder above the first wildcard, and the pattern below it."""
+    parts = path.split("/")
+    first = next(place for place, part in enumerate(parts) if is_wildcard(part))
+    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
+
+
+def _find_inside(context: Context, folder: str) -> str | None:
+    """Return the repository path of a folder, or None if it is outside, be it by a link."""
+    real, worktree = os.path.realpath(folder), os.path.realpath(context.worktree)
+    if real != worktree and not real.startswith(f"{worktree}/"):
+        return None
+    return relative_path(context.worktree, context.worktree, real)
+
+
+def _find_in_store(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
+    root, pattern = source.rstrip("/"), None
+    if is_wildcard(source):
+        head, _, rest = root.partition("://")
+        root, pattern = _split_pattern(rest)
+        root = f"{head}://{root}"
+    url = parse_store_url(root)
+    if url.scheme == "file":
+        return _find_target(context, os.path.join(url.prefix, pattern or ""), cwd, name)
+    default = (url.prefix or url.bucket).rpartition("/")[2]
+    return _Target(_map_path(context, name or default, cwd), str(url), pattern, None)
+
+
+def _map_path(context: Context, name: str, cwd: Path) -> str:
+    if not name or name.endswith("/"):
+        raise UsageError(f"{name!r} is not a name for a map")
+    path = relative_path(context.worktree, cwd, name.removesuffix(MAP_SUFFIX) + MAP_SUFFIX)
+    fault = find_path_fault(path)
+    if fault is not None:
+        raise UsageError(f"path {path[:200]!r} {fault}", hint="`name` gives the map another one")
+    return path
+
+
+def _find_old(context: Context, target: _Target) -> ShardMap | None:
+    """Return the map that is to be renewed; one of other shards is not replaced."""
+    check_parents(context.worktree, target.path)
+    if find_file_stat(context.worktree, target.path) is None:
+        return None
+    if not has_map_file(context, target.path):
+        raise ConflictError(f"{target.path!r} is in the way: it is not a map")
+    old = read_map_file(context, target.path)
+    if (old.root, old.pattern) != (target.root, target.pattern):
+        what = old.root if old.pattern is None else f"{old.root}/{old.pattern}"
+        raise ConflictError(
+            f"{target.path!r} is the map of {what!r}",
+            hint='give this one another `name`, or remove that one with "mvc data rm"',
+        )
+    return old
+
+
+def _list(place: Place, target: _Target, source: str) -> list[FoundShard]:
+    try:
+        found = place.list(target.pattern)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"there is no folder {source!r}") from error
+    if not found:
+        raise NotFoundError(f"{source!r} holds no shards", hint="hidden files and maps are none")
+    return found
+
+
+def _hash(
+    context: Context,
+    place: Place,
+    found: Sequence[FoundShard],
+    old: ShardMap | None,
+    progress: ByteProgress,
+) -> tuple[list[Shard], list[HashedShard]]:
+    """Return all shards, and those of them that had to be read."""
+    cache = open_cache(context, place)
+    known = _known_by_tag(found, old) if cache is None else cache.find(found)
+    unknown = [one for one in found if one.path not in known]
+    announce(progress, sum(one.size_bytes for one in unknown))
+    try:
+        hashed = hash_shards(place, unknown, threads=threads_of(context), progress=progress)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            f"{place.name} lists a shard that cannot be opened: {error}", hint="try again later"
+        ) from error
+    if cache is not None:
+        cache.keep(unknown, hashed)
+    return [*known.values(), *(one.shard for one in hashed)], hashed
+
+
+def _known_by_tag(found: Sequence[FoundShard], old: ShardMap | None) -> dict[str, Shard]:
+    known: dict[str, Shard] = {}
+    for one in found:
+        shard = old.find(one.path) if old is not None and one.tag is not None else None
+        if shard is not None and (shard.size_bytes, shard.tag) == (one.size_bytes, one.tag):
+            known[one.path] = shard
+    return known
+
+
+def _write_map(context: Context, path: str, made: ShardMap) -> None:
+    target, data = context.worktree / path, made.encode()
+    with translate_os_errors(f"write {path}"):
+        if find_file_stat(context.worktree, path) is None or target.read_bytes() != data:
+            make_dirs(target.parent)
+            write_durable(target, [data])
+
+
+def _check_unchanged(place: Place, found: Sequence[FoundShard]) -> None:
+    """Check that what was stored is what the map says."""
+    for one in found:
+        if place.find(one.path) != one:
+            raise ConflictError(
+                f"{one.path!r} changed while it was stored",
+                hint="add it again once nothing writes to it",
+            )

@@ -1,0 +1,192 @@
+"""data ls, diff, verify and rm: the maps of a repository, what differs between them, and from their shards."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.fs import write_durable
+from mvc.operations.add import add
+from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
+from mvc.operations.remove import remove
+from mvc.progress import announce
+from mvc.shards.checking import check_shards
+from mvc.shards.shard_map import ShardMap, compare_maps
+from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
+from mvc.workspace.context import threads_of
+from mvc.workspace.recorded import head_tree
+from mvc.workspace.recovery import recover
+from mvc.workspace.worktree import relative_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.shards.checking import Level, MapReport
+    from mvc.shards.shard_map import MapChanges, Shard
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class MapInfo:
+    """One map of a revision or the worktree; ``fault`` says why a file is none after all."""
+
+    path: str
+    shard_map: ShardMap | None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapDiff:
+    """One map that differs; a side is None where there is none."""
+
+    path: str
+    old: ShardMap | None
+    new: ShardMap | None
+    changes: MapChanges
+
+
+def name_maps(context: Context, revision: str | None, name: str | None = None) -> list[str]:
+    """Return the paths of the maps of a revision, or of the tracked ones of the worktree."""
+    return _select(context, _paths(context, revision), name)
+
+
+def list_maps(context: Context, revision: str | None, name: str | None = None) -> list[MapInfo]:
+    """Return the maps of a revision, or the tracked ones of the worktree, or the one of a name."""
+    found: list[MapInfo] = []
+    for path in _select(context, _paths(context, revision), name):
+        try:
+            found.append(MapInfo(path, _read(context, revision, path)))
+        except (FormatError, NotFoundError) as error:
+            if name is not None:
+                raise
+            found.append(MapInfo(path, None, error.message))
+    return found
+
+
+def diff_maps(
+    context: Context, old: str | None, new: str | None, name: str | None = None
+) -> list[MapDiff]:
+    """Return which maps differ between two revisions; HEAD and the worktree by default."""
+    before = head_tree(context) if old is None else context.history.read_tree(_commit(context, old))
+    after = None if new is None else context.history.read_tree(_commit(context, new))
+    there = _worktree_maps(context) if after is None else list(after)
+    found: list[MapDiff] = []
+    for path in _select(context, {*before, *there}, name):
+        one = before.get(path)
+        other = after.get(path) if after is not None else None
+        if one is not None and other is not None and one.blob == other.blob:
+            continue
+        left = None if one is None else read_stored_map(context, one.blob, path)
+        if other is not None:
+            right: ShardMap | None = read_stored_map(context, other.blob, path)
+        else:
+            right = read_map_file(context, path) if after is None and path in there else None
+        changes = compare_maps(left, right)
+        if changes or (left is None) != (right is None):
+            found.append(MapDiff(path, left, right, changes))
+    return found
+
+
+def verify_maps(
+    context: Context, name: str | None, *, level: Level, progress: ByteProgress = None
+) -> list[tuple[str, MapReport]]:
+    """Compare maps of the worktree with their shards; return (path, report) of each."""
+    recover(context)
+    reports: list[tuple[str, MapReport]] = []
+    for path in _select(context, _paths(context, None), name):
+        shard_map = read_map_file(context, path)
+        place = open_root(context, shard_map.root, path)
+        if level == "full":
+            announce(progress, shard_map.size_bytes)
+        report = check_shards(
+            shard_map,
+            place,
+            level=level,
+            cache=open_cache(context, place),
+            threads=threads_of(context),
+            progress=progress,
+        )
+        reports.append((path, report))
+    return reports
+
+
+def remove_data(context: Context, name: str, shards: Sequence[str] = ()) -> tuple[str, MapChanges]:
+    """Remove a map, or shards from it, and stage that; return its path and what it lost.
+
+    Content is left where it is.
+    """
+    recover(context)
+    (path,) = _select(context, _paths(context, None), name)
+    old = read_map_file(context, path)
+    if shards:
+        gone = {_find_shard(old, path, shard).path for shard in shards}
+        kept = [shard for shard in old.shards if shard.path not in gone]
+        new = ShardMap.build(old.root, kept, old.pattern)
+        write_durable(context.worktree / path, [new.encode()])
+        add(context, [path])
+        return path, compare_maps(old, new)
+    rule = _find_rule(old, path)
+    if path in context.history.read_index().entries:
+        remove(context, [path], force=True)
+    else:
+        os.unlink(context.worktree / path)
+    if rule is not None and change_rules(context, remove=rule):
+        stage_rules(context)
+    return path, compare_maps(old, None)
+
+
+def _select(context: Context, paths: Iterable[str], name: str | None) -> list[str]:
+    """Return the maps of a name: one with a slash is a path, any other may be just its last part."""
+    if name is not None and "/" in name:
+        name = relative_path(context.worktree, context.worktree, name)
+    return select_maps(paths, name)
+
+
+def _find_shard(shard_map: ShardMap, map_path: str, name: str) -> Shard:
+    """Return a shard by its path in the map, or as the worktree has it."""
+    root = os.path.normpath(os.path.join(os.path.dirname(map_path), shard_map.root))
+    found = shard_map.find(name) or shard_map.find(name.removeprefix(f"{root}/"))
+    if found is None:
+        hint = f'"mvc data ls {map_path}" lists what is in it'
+        raise NotFoundError(f"{map_path} has no shard {name!r}", hint=hint)
+    return found
+
+
+def _find_rule(shard_map: ShardMap, path: str) -> bytes | None:
+    """Return the rule that ``data add`` made for a map, or None if its root is elsewhere."""
+    if "://" in shard_map.root:
+        return None
+    folder = os.path.normpath(os.path.join(os.path.dirname(path), shard_map.root))
+    if folder.startswith(".."):
+        return None
+    try:
+        return make_rule("" if folder == "." else folder, shard_map.pattern)
+    except UsageError:
+        return None
+
+
+def _paths(context: Context, revision: str | None) -> list[str]:
+    if revision is None:
+        return _worktree_maps(context)
+    return list(context.history.read_tree(_commit(context, revision)))
+
+
+def _worktree_maps(context: Context) -> list[str]:
+    """Return the maps that are tracked and there."""
+    entries = context.history.read_index().entries
+    return [path for path in select_maps(entries) if has_map_file(context, path)]
+
+
+def _commit(context: Context, revision: str) -> GitId:
+    return context.history.resolve(revision)
+
+
+def _read(context: Context, revision: str | None, path: str) -> ShardMap:
+    if revision is None:
+        return read_map_file(context, path)
+    entry = context.history.read_tree(_commit(context, revision))[path]
+    return read_stored_map(context, entry.blob, path)

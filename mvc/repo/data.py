@@ -1,0 +1,115 @@
+"""The data that models learn from: maps of its shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc import operations
+from mvc.repo.opening import OpenRepo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.operations import data_add, data_maps  # noqa: F401
+    from mvc.operations.data_add import DataAddResult
+    from mvc.operations.data_maps import MapDiff, MapInfo
+    from mvc.repo.opening import Progress, StrPath
+    from mvc.shards.checking import Level, MapReport
+    from mvc.shards.shard_map import MapChanges
+
+
+class Data(OpenRepo):
+    """Maps of shards: which files a data set has, and what is in them.
+
+    A map is named by its path, with or without ``.shards``, or by the last part of that.
+    """
+
+    def add_data(
+        self,
+        source: str,
+        *,
+        name: str | None = None,
+        store: bool = False,
+        folder: StrPath | None = None,
+        progress: Progress = None,
+    ) -> DataAddResult:
+        """Make or renew the map of some shards, and stage it. Only what changed is read.
+
+        Args:
+            source: a folder, a file, a pattern such as ``data/*.parquet`` or ``data/**/*.tar``, or the
+                URL of one: ``s3://bucket/train``.
+            name: path of the map, without ``.shards``; by default that of the folder.
+            store: also add the shards themselves, as ``add`` does; else they stay where they are,
+                and a rule in ``.mvcignore`` leaves them out of ``add`` and ``status``.
+            folder: what relative paths start from; the worktree by default.
+            progress: called with bytes read since the last call.
+
+        Raises:
+            NotFoundError: there is no such folder, or no shard in it.
+            ConflictError: a shard changed while it was read, or the map's file is that of other shards.
+            UnsupportedError: a shard is a link.
+        """
+        cwd = self.worktree if folder is None else Path(folder)
+        return operations.data_add.add_data(
+            self._context, source, cwd=cwd, name=name, store=store, progress=progress
+        )
+
+    def name_data(self, revision: str | None = None, name: str | None = None) -> list[str]:
+        """Return the paths of the maps of a revision, or of one; by default those of the worktree.
+
+        Raises:
+            NotFoundError: no such revision or map.
+            UsageError: several maps have this name.
+        """
+        return operations.data_maps.name_maps(self._context, revision, name)
+
+    def list_data(self, revision: str | None = None, name: str | None = None) -> list[MapInfo]:
+        """Return the maps of a revision, or the one of a name; by default those of the worktree.
+
+        Raises:
+            NotFoundError: no such revision or map.
+            UsageError: several maps have this name.
+            FormatError: the file of that name is not a map.
+        """
+        return operations.data_maps.list_maps(self._context, revision, name)
+
+    def diff_data(
+        self, old: str | None = None, new: str | None = None, *, name: str | None = None
+    ) -> list[MapDiff]:
+        """Compare the maps of two revisions, or of one (HEAD) with the worktree; no shard is read.
+
+        Raises:
+            NotFoundError: no such revision or map.
+            FormatError: a map is damaged.
+        """
+        return operations.data_maps.diff_maps(self._context, old, new, name)
+
+    def verify_data(
+        self, name: str | None = None, *, level: Level = "normal", progress: Progress = None
+    ) -> list[tuple[str, MapReport]]:
+        """Compare maps of the worktree with their shards; return the path and a report of each.
+
+        Args:
+            name: one map; all by default.
+            level: ``quick`` reads no content, ``normal`` what stat data and tags do not prove unchanged,
+                ``full`` every byte.
+            progress: called with bytes read since the last call.
+
+        Raises:
+            NotFoundError: no such map.
+            FormatError: a map is damaged.
+            StorageError: a store does not answer.
+        """
+        return operations.data_maps.verify_maps(self._context, name, level=level, progress=progress)
+
+    def remove_data(self, name: str, shards: Sequence[str] = ()) -> tuple[str, MapChanges]:
+        """Remove a map, or some shards from it, and stage that; content is left where it is.
+
+        Returns:
+            The map's path, and what it lost.
+
+        Raises:
+            NotFoundError: no such map, or it has no such shard.
+        """
+        return operations.data_maps.remove_data(self._context, name, shards)

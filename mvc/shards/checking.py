@@ -1,0 +1,211 @@
+"""Is what a place holds still what a map says? Everything that differs is named.
+
+Three levels: ``quick`` reads no content: listing, sizes, stat data and tags tell. ``normal`` also reads
+what these leave open. ``full`` reads every byte. The bytes of a shard that only its size speaks for
+are counted as ``unproven``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mvc.errors import ConflictError, MvcError
+from mvc.shards.hashing import HashedShard, hash_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.progress import ByteProgress
+    from mvc.shards.hashing import StatCache
+    from mvc.shards.places import FoundShard, Place
+    from mvc.shards.shard_map import Shard, ShardMap
+
+Level = Literal["quick", "normal", "full"]
+FaultKind = Literal["missing", "changed", "swapped", "stale", "extra"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFault:
+    """One shard that is not as the map says.
+
+    Attributes:
+        kind: ``missing``; ``changed``, its size or content; ``swapped``, it holds what another
+            shard should, whose content is wrong, too; ``stale``, listing and store disagree
+            about whether it is there; ``extra``, the map does not have it.
+        path: relative to the root.
+        detail: what was found.
+    """
+
+    kind: FaultKind
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapReport:
+    """What a check found.
+
+    Attributes:
+        faults: by path.
+        read: how many shards were read and hashed, and how many bytes that were.
+        known: how many shards stat data or tag speak for.
+        unproven: how many only their size speaks for.
+    """
+
+    faults: tuple[ShardFault, ...]
+    read: int = 0
+    read_bytes: int = 0
+    known: int = 0
+    unproven: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.faults
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many faults there are of each kind."""
+        return Counter(fault.kind for fault in self.faults)
+
+
+def check_shards(
+    shard_map: ShardMap,
+    place: Place,
+    *,
+    level: Level = "normal",
+    cache: StatCache | None = None,
+    threads: int = 1,
+    progress: ByteProgress = None,
+) -> MapReport:
+    """Compare a map with the place of its shards.
+
+    Args:
+        shard_map: what should be there.
+        place: the folder or store of its root (``open_place``).
+        level: how much is read.
+        cache: what is known of files by their stat data.
+        threads: how many shards are read at once.
+        progress: called with bytes read since the last call.
+
+    Raises:
+        StorageError: the place cannot be listed.
+    """
+    try:
+        listed = {one.path: one for one in place.list(shard_map.pattern)}
+    except (FileNotFoundError, NotADirectoryError):
+        return MapReport((ShardFault("missing", shard_map.root, "the folder does not exist"),))
+    check = _Check(shard_map, place, level)
+    known = cache.find(list(listed.values())) if cache is not None and level != "full" else {}
+    for shard in shard_map.shards:
+        check.look(shard, listed.get(shard.path), known.get(shard.path))
+    hashed = check.read(threads, progress)
+    extra = [
+        ShardFault("extra", path, "is not in the map")
+        for path in listed
+        if not shard_map.find(path)
+    ]
+    if cache is not None:
+        cache.keep([listed[one.shard.path] for one in hashed], hashed)
+    faults = sorted([*check.faults(), *extra], key=lambda fault: fault.path)
+    read_bytes = sum(one.shard.size_bytes for one in hashed)
+    return MapReport(tuple(faults), len(hashed), read_bytes, check.known, check.unproven)
+
+
+class _Check:
+    """A check under way: what is right, what is wrong, what has to be read."""
+
+    def __init__(self, shard_map: ShardMap, place: Place, level: Level) -> None:
+        self._place = place
+        self._level = level
+        self._sizes = {shard.size_bytes for shard in shard_map.shards}
+        self._owners: dict[bytes, list[str]] = {}  # hash → the shards that should have it
+        for shard in shard_map.shards:
+            self._owners.setdefault(shard.sha256, []).append(shard.path)
+        self._faults: list[ShardFault] = []
+        self._unread: list[tuple[Shard, FoundShard]] = []
+        self._wrong: dict[str, bytes] = {}  # path → hash of what is there instead
+        self.known = self.unproven = 0
+
+    def look(self, shard: Shard, found: FoundShard | None, known: Shard | None) -> None:
+        """Compare a shard with what is listed and known of it."""
+        if found is None:
+            is_there = self._place.find(shard.path) is not None
+            kind: FaultKind = "stale" if is_there else "missing"
+            self._fail(kind, shard, "is there, but not listed" if is_there else "does not exist")
+        elif found.is_gone:
+            self._fail("stale", shard, "is listed, but cannot be opened")
+        elif known is not None:
+            self.known += 1
+            self._compare(shard, known)
+        elif found.size_bytes != shard.size_bytes:
+            if self._level != "quick" and found.size_bytes in self._sizes:
+                self._unread.append((shard, found))  # it may be another one's content
+            else:
+                self._fail("changed", shard, _other_size(shard, found.size_bytes))
+        elif self._level != "full" and found.tag is not None and found.tag == shard.tag:
+            self.known += 1
+        elif self._level != "quick":
+            self._unread.append((shard, found))
+        elif found.tag is not None and shard.tag is not None:
+            self._fail("changed", shard, "was written again: its tag is another one")
+        else:
+            self.unproven += 1
+
+    def read(self, threads: int, progress: ByteProgress) -> list[HashedShard]:
+        """Read what has to be read; return those that are as the map says."""
+        right: list[HashedShard] = []
+        todo = sorted(self._unread, key=lambda pair: pair[1].size_bytes, reverse=True)
+        with ThreadPoolExecutor(max(threads, 1)) as pool:
+            answers = pool.map(lambda pair: self._read_one(pair[1], progress), todo)
+            for (shard, _), answer in zip(todo, answers, strict=True):
+                if isinstance(answer, ShardFault):
+                    self._faults.append(answer)
+                elif self._compare(shard, answer.shard):
+                    right.append(HashedShard(shard, was_read=True))
+        return right
+
+    def _read_one(self, found: FoundShard, progress: ByteProgress) -> HashedShard | ShardFault:
+        try:
+            return hash_shard(self._place, found, progress, counted=False)
+        except FileNotFoundError:
+            return ShardFault("stale", found.path, "is listed, but cannot be opened")
+        except ConflictError:
+            return ShardFault("changed", found.path, "changed while it was read")
+        except MvcError as error:
+            return ShardFault("stale", found.path, f"is listed, but: {error.message}")
+
+    def _compare(self, shard: Shard, actual: Shard) -> bool:
+        if (actual.size_bytes, actual.sha256) == (shard.size_bytes, shard.sha256):
+            return True
+        self._wrong[shard.path] = actual.sha256
+        if actual.sha256 not in self._owners:
+            is_same = actual.size_bytes == shard.size_bytes
+            other = "has another content" if is_same else _other_size(shard, actual.size_bytes)
+            self._fail("changed", shard, other)
+        return False
+
+    def _fail(self, kind: FaultKind, shard: Shard, detail: str) -> None:
+        self._faults.append(ShardFault(kind, shard.path, detail))
+
+    def faults(self) -> list[ShardFault]:
+        """Return all faults of shards of the map."""
+        return [*self._faults, *self._find_swapped()]
+
+    def _find_swapped(self) -> list[ShardFault]:
+        """Return those that hold what others should; swapped if these are wrong, too."""
+        found = []
+        for path, sha256 in self._wrong.items():
+            others = self._owners.get(sha256, [])
+            wrong = [other for other in others if other in self._wrong]
+            if others:
+                kind: FaultKind = "swapped" if wrong else "changed"
+                detail = f"holds what {[*wrong, *others][0]!r} should hold"
+                found.append(ShardFault(kind, path, detail))
+        return found
+
+
+def _other_size(shard: Shard, size_bytes: int) -> str:
+    return f"has {size_bytes:,} bytes, not {shard.size_bytes:,}"

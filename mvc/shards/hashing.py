@@ -1,0 +1,156 @@
+"""SHA-256 and records of many shards, on all cores, each byte read once, only what changed read at all.
+
+What a file's stat data prove unchanged since it was last hashed is not read: they are kept, with the
+hash, in ``.mvc/shards.db``. Before a file is read, the clock tick of its last change is waited for, so
+every later change shows in the stat data. Of an object, size and tag say that; the map has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, FormatError
+from mvc.shards.records import count_records
+from mvc.shards.records.stream import Stream
+from mvc.shards.shard_map import Shard
+from mvc.sources import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from mvc.progress import ByteProgress
+    from mvc.shards.places import Folder, FoundShard, Place
+    from mvc.shards.records.stream import Piece
+    from mvc.workspace.kept import Kept
+
+STAT_CACHE_NAME = "shards.db"
+_KIND = b"shard"
+_STAT = struct.Struct("<qqqqq")  # size, mtime, ctime, inode, device
+_REST = struct.Struct("<32sq")  # hash, records or -1
+_WORD = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HashedShard:
+    """A shard as it was read.
+
+    Attributes:
+        shard: what a map says of it.
+        was_read: whether its bytes were, or stat data or tag told.
+        warning: why the number of records is not known though its format should tell, or None.
+    """
+
+    shard: Shard
+    was_read: bool
+    warning: str | None = None
+
+
+def hash_shard(
+    place: Place, found: FoundShard, progress: ByteProgress = None, *, counted: bool = True
+) -> HashedShard:
+    """Read all of a shard, once; its records are counted on the way, unless that is not wanted.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ConflictError: it changed while it was read.
+    """
+    digest = hashlib.sha256()
+    warning, records = None, None
+    with place.open(found) as one:
+        size_bytes = one.source.size_bytes
+        passing = _hashed(one.pieces(), digest.update, progress)
+        stream = Stream(passing, size_bytes, lambda at, size: read_bytes(one.source, at, size))
+        try:
+            records = count_records(stream, found.path) if counted else None
+        except FormatError as error:
+            warning = error.message
+        stream.drain()
+    if stream.position != size_bytes:
+        raise ConflictError(f"{found.path!r} was not read as a whole")
+    shard = Shard(found.path, size_bytes, digest.digest(), records, found.tag)
+    return HashedShard(shard, was_read=True, warning=warning)
+
+
+def _hashed(
+    pieces: Iterator[Piece], update: Callable[[Piece], None], progress: ByteProgress
+) -> Iterator[Piece]:
+    for piece in pieces:
+        update(piece)
+        if progress is not None:
+            progress(len(piece))
+        yield piece
+
+
+def hash_shards(
+    place: Place, found: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
+) -> list[HashedShard]:
+    """Read many shards, the largest first; return them by path. The first error ends all."""
+    ordered = sorted(found, key=lambda one: one.size_bytes, reverse=True)
+    stopped = threading.Event()
+
+    def count(size_bytes: int) -> None:
+        if stopped.is_set():  # by an error or Ctrl-C: the rest of a large shard is not waited for
+            raise ConflictError("stopped")
+        if progress is not None:
+            progress(size_bytes)
+
+    pool = ThreadPoolExecutor(max(threads, 1))
+    try:
+        tasks = [pool.submit(hash_shard, place, one, count) for one in ordered]
+        done = [task.result() for task in tasks]
+    finally:
+        stopped.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    return sorted(done, key=lambda one: one.shard.path)
+
+
+class StatCache:
+    """What stat data tell of the files of a folder; nothing if there is no repository."""
+
+    def __init__(self, kept: Kept | None, folder: Folder) -> None:
+        self._kept = kept
+        self._folder = os.fsencode(folder.folder)
+
+    def find(self, found: Sequence[FoundShard]) -> dict[str, Shard]:
+        """Return path → shard of the files that surely did not change since they were hashed."""
+        if self._kept is None:
+            return {}
+        keys = {self._key(one): one for one in found}
+        shards: dict[str, Shard] = {}
+        for key, value in self._kept.get_many(_KIND, keys).items():
+            one = keys[key]
+            if len(value) != _STAT.size + _REST.size or value[: _STAT.size] != _pack_stat(one):
+                continue
+            sha256, records = _REST.unpack_from(value, _STAT.size)
+            count = None if records < 0 else records
+            shards[one.path] = Shard(one.path, one.size_bytes, sha256, count)
+        return shards
+
+    def keep(self, found: Iterable[FoundShard], hashed: Iterable[HashedShard]) -> None:
+        """Keep what was hashed for the next time."""
+        stats = {one.path: one for one in found}
+        entries = {}
+        for one in hashed:
+            shard = one.shard
+            seen = stats[shard.path]
+            records = -1 if shard.records is None else shard.records
+            entries[self._key(seen)] = _pack_stat(seen) + _REST.pack(shard.sha256, records)
+        if self._kept is not None:
+            self._kept.put_many(_KIND, entries)
+
+    def _key(self, one: FoundShard) -> bytes:
+        return hashlib.sha256(self._folder + b"/" + os.fsencode(one.path)).digest()
+
+
+def _pack_stat(one: FoundShard) -> bytes:
+    stat = one.stat
+    if stat is None:
+        return b""
+    numbers = (stat.size_bytes, stat.mtime_ns, stat.ctime_ns, stat.inode, stat.device)
+    return _STAT.pack(*(number & _WORD for number in numbers))

@@ -1,0 +1,67 @@
+"""How many records a shard has, where its format tells.
+
+A counter reads a ``Stream`` as far as it needs to; what it leaves is read by the stream's owner, who
+hashes all of it. So every byte is read once, but for the end of a Parquet file. Counters trust
+nothing: they read little at a time, and give up with a FormatError, which means that the number is
+not known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError
+from mvc.shards.records import arrays, arrow, compressed, lines, mds, parquet, tar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mvc.shards.records.stream import Stream
+
+    Counter = Callable[[Stream], int]
+
+_COUNTERS: dict[str, Counter] = {
+    "parquet": parquet.count_rows,
+    "arrow": arrow.count_rows,
+    "arrows": arrow.count_rows,
+    "feather": arrow.count_rows,
+    "jsonl": lines.count_lines,
+    "ndjson": lines.count_lines,
+    "tar": tar.count_samples,
+    "mds": mds.count_samples,
+    "npy": arrays.count_rows,
+}
+_PACKED = {"gz": "gz", "zst": "zst", "zstd": "zst"}
+_SHORT = {"tgz": "tar.gz"}
+
+
+def find_counter(path: str) -> Counter | None:
+    """Return what counts the records of a file of that name, or None if its format does not tell."""
+    name = path.rpartition("/")[2].lower()
+    if name == "index.json":
+        return mds.count_in_index
+    stem, _, last = name.rpartition(".")
+    if last in _SHORT:
+        stem, _, last = f"{stem}.{_SHORT[last]}".rpartition(".")
+    packing = _PACKED.get(last)
+    inner = _COUNTERS.get(stem.rpartition(".")[2] if packing else last)
+    if inner is None or packing is None:
+        return inner
+    return lambda stream: inner(compressed.unpack(stream, packing))
+
+
+def count_records(stream: Stream, path: str) -> int | None:
+    """Return how many records a shard has, or None if its format does not tell.
+
+    Raises:
+        FormatError: its name says what it is, and it is not.
+    """
+    counter = find_counter(path)
+    if not stream.size_bytes:
+        return 0  # whatever it is
+    if counter is None:
+        return None
+    try:
+        return counter(stream)
+    except (IndexError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise FormatError(f"it cannot be read: {type(error).__name__}") from error

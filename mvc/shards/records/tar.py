@@ -1,0 +1,129 @@
+"""WebDataset: a sample is a run of files whose names are the same up to the first dot.
+
+Headers are those of POSIX ustar, with the long names of GNU and pax. Directories, links and names
+like ``__meta__`` are no part of a sample.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError
+
+if TYPE_CHECKING:
+    from mvc.shards.records.stream import Stream
+
+_BLOCK = 512
+_MAX_EXTRA_BYTES = 1 << 20  # of a long name, or of the pax records of one file
+_MAX_SIZE = 2**63 - 1
+_CHECKSUM = slice(148, 156)
+_SPACES = b" " * 8
+_SAMPLE = re.compile(rb"((?:.*/|)[^.]+)[.][^/]*", re.DOTALL)
+_PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,6}) ")
+_FILES = b"0\x007"
+_NEVER_DATA = b"123456"  # links, devices, folders, pipes: what their size says is not there
+
+
+def count_samples(stream: Stream) -> int:
+    """Return how many samples a tar file has."""
+    count, previous = 0, None
+    long_name: bytes | None = None
+    pax: dict[bytes, bytes] = {}
+    while not stream.at_end():
+        header = stream.read(_BLOCK)
+        if not header.strip(b"\0"):
+            break
+        _check_header(header)
+        kind, size = header[156:157], _parse_number(header[124:136])
+        if kind in (b"x", b"L"):
+            data = _read_padded(stream, size)
+            if kind == b"x":
+                pax = _parse_pax(data)
+            else:
+                long_name = data.rstrip(b"\0")
+            continue
+        if kind == b"S":
+            raise FormatError("it has sparse files")
+        if b"size" in pax:
+            size = _parse_decimal(pax[b"size"])
+        name = pax.get(b"path", long_name if long_name is not None else _name_of(header))
+        long_name, pax = None, {} if kind not in b"gK" else pax
+        if kind in _FILES:
+            key = _find_key(name)
+            count += key is not None and key != previous
+            previous = previous if key is None else key
+        _skip_padded(stream, 0 if kind in _NEVER_DATA else size)
+    return count
+
+
+def _find_key(name: bytes) -> bytes | None:
+    """Return which sample a file belongs to, or None if to none."""
+    if name.startswith(b"__") and name.endswith(b"__") and b"/" not in name:
+        return None
+    found = _SAMPLE.fullmatch(name)
+    return found[1] if found else None
+
+
+def _check_header(header: bytes) -> None:
+    own = _parse_number(header[_CHECKSUM])
+    if sum(header[: _CHECKSUM.start] + _SPACES + header[_CHECKSUM.stop :]) != own:
+        raise FormatError("it is not a tar file, or a header of it is damaged")
+
+
+def _parse_number(field: bytes) -> int:
+    if field[0] & 0x80:  # GNU: a number in base 256
+        number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    else:
+        text = field.split(b"\0")[0].strip(b" ")
+        if not re.fullmatch(rb"[0-7]*", text):
+            raise FormatError("it is not a tar file, or a header of it is damaged")
+        number = int(text or b"0", 8)
+    if number > _MAX_SIZE:
+        raise FormatError("it has a file of impossible length")
+    return number
+
+
+def _parse_decimal(text: bytes) -> int:
+    if not re.fullmatch(rb"[0-9]{1,18}", text):
+        raise FormatError("it has a file of impossible length")
+    return int(text)
+
+
+def _name_of(header: bytes) -> bytes:
+    name, prefix = (part.split(b"\0")[0] for part in (header[:100], header[345:500]))
+    is_posix = header[257:263] == b"ustar\0"
+    return prefix + b"/" + name if prefix and is_posix else name
+
+
+def _parse_pax(data: bytes) -> dict[bytes, bytes]:
+    """Return keyword → value of the records ``LENGTH KEYWORD=VALUE``."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data) and data[at]:
+        length = _PAX_LENGTH.match(data, at)
+        end = at + int(length[1]) if length else at
+        if length is None or not length.end() < end <= len(data):
+            raise FormatError("it has a damaged pax header")
+        keyword, equals, value = data[length.end() : end - 1].partition(b"=")
+        if not equals:
+            raise FormatError("it has a damaged pax header")
+        if keyword.startswith(b"GNU.sparse"):
+            raise FormatError("it has sparse files")
+        found[keyword] = value
+        at = end
+    return found
+
+
+def _read_padded(stream: Stream, size: int) -> bytes:
+    if size > _MAX_EXTRA_BYTES:
+        raise FormatError(f"it has a header of {size:,} bytes")
+    data = stream.read(size)
+    stream.skip(-size % _BLOCK)
+    return data
+
+
+def _skip_padded(stream: Stream, size: int) -> None:
+    stream.skip(size)
+    if not stream.at_end():  # the last file may lack its padding
+        stream.skip(-size % _BLOCK)
