@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
-    from mvc.sampling.ledger import DrawnEntry, IdList, parse_drawn
+    from mvc.sampling.digest import SampleDigest
+    from mvc.sampling.ids import IdList
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.shards.checking import MapReport, ShardFault, check_shards
     from mvc.shards.hashing import HashedShard, hash_shard
     from mvc.shards.places import FoundShard, open_place
@@ -66,7 +71,12 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
-        "mvc.sampling.ledger": "DrawnEntry IdList parse_drawn",
+        "mvc.sampling.digest": "SampleDigest",
+        "mvc.sampling.ids": "IdList",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.shards.checking": "MapReport ShardFault check_shards",
         "mvc.shards.hashing": "HashedShard hash_shard",
         "mvc.shards.places": "FoundShard open_place",
@@ -88,6 +98,7 @@ __getattr__ = lazy_names(
 __all__ = [
     "Agreement",
     "ArrayOutline",
+    "Batch",
     "ConflictError",
     "CorruptionError",
     "Dispute",
@@ -100,6 +111,7 @@ __all__ = [
     "IdList",
     "Identity",
     "LayoutPlan",
+    "Located",
     "MapChanges",
     "MapReport",
     "Model",
@@ -108,15 +120,23 @@ __all__ = [
     "Nearby",
     "NotFoundError",
     "Peers",
+    "PlanEntry",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "SampleDigest",
+    "SamplePlan",
     "Shard",
     "ShardFault",
     "ShardMap",
     "Share",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
     "SpreadTensor",
+    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -132,6 +152,7 @@ __all__ = [
     "compare",
     "compare_image",
     "compare_maps",
+    "draw_batch",
     "follow",
     "hash_shard",
     "is_process_alive",
@@ -140,10 +161,12 @@ __all__ = [
     "open_model",
     "open_place",
     "outline_image",
-    "parse_drawn",
+    "parse_ledger",
     "parse_stored_share",
+    "permute",
     "read_image",
     "this_process",
+    "unpermute",
     "verify_models",
 ]
 

@@ -74,6 +74,22 @@ class StepRun:
         self._check_open()
         return self._run.next_batch()
 
+    def saw(self, ids: object, *, source: str = "stream", skipped: str | None = None) -> None:
+        """Record samples that this rank's next step trains on, where no loader of the run can tell.
+
+        The samples of a torch DataLoader over a dataset with indices are recorded without it.
+
+        Args:
+            ids: indices (numbers, a range, an array) or keys (texts) of samples, in the order drawn.
+            source: what they are samples of.
+            skipped: why they were not trained on, if they were not.
+
+        Raises:
+            UsageError: samples that are not named so, or of a loader that is recorded already.
+        """
+        self._check_open()
+        self._run.record.saw(source, ids, skipped)
+
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
         """Judge a step before ``optimizer.step()``, so that it can still be skipped.
 

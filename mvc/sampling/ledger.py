@@ -2,90 +2,80 @@
 
 There is an entry for each loader, or source that the user names. All its numbers are cumulative, so
 what a commit saw since its parent is the difference of the two, and a commit that failed loses
-nothing. An entry of a loader without a plan lists ids besides: the last ones, at least since the
-newest commit that was durable when this one was made, and at most ``MAX_LISTED``. Everything parsed
-here may come from a remote.
+nothing.
+
+*With a plan* the order is known, and an entry is the plan, the cursor, what was passed over, and the
+digest of the samples that were really fetched. *Without one* it lists ids: the last ones, at least
+since the newest commit that was durable when this one was made, and at most ``MAX_LISTED``.
+Everything parsed here may come from a remote.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
-
-import numpy as np
-import zstandard
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mvc.errors import FormatError
 from mvc.sampling.digest import SampleDigest
+from mvc.sampling.ids import IdList, check_name
+from mvc.sampling.passed import MAX_REASONS, OTHER_REASONS, Passed
+from mvc.sampling.permutation import MAX_SIZE
+from mvc.sampling.plan import SamplePlan
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from mvc.sampling.skips import Skips
 
-MAX_LISTED = 1 << 18
-"""Ids that an entry lists at most; of earlier ones it has only the digest."""
-MAX_KEY = 1024
-"""Characters of a key, at most."""
-MAX_REASONS = 64
-_MAX_KEYS_BYTES = 16 << 20
 _MAX_ENTRIES = 4096
-_KEYS = 0  # in place of the width of the numbers
-
-Ids: TypeAlias = "NDArray[np.int64] | tuple[str, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IdList:
-    """Samples of one source: the digest of all, and the ids of the last ones, in order."""
+class PlanEntry:
+    """The samples of a loader with a plan: positions from ``start`` until before ``cursor``.
 
+    Attributes:
+        digest: of the samples that were fetched there.
+        passed: what was skipped there.
+    """
+
+    plan: SamplePlan
+    start: int = 0
+    cursor: int = 0
     digest: SampleDigest = field(default_factory=SampleDigest)
-    ids: Ids = ()
+    passed: Passed = field(default_factory=Passed)
 
-    @classmethod
-    def of(cls, source: str, ids: Ids) -> Self:
-        """Return the list of some samples."""
-        if isinstance(ids, tuple):
-            return cls(SampleDigest.of_keys(source, ids), ids[-MAX_LISTED:])
-        return cls(SampleDigest.of(source, ids), ids[-MAX_LISTED:])
+    def move(self, cursor: int, digest: SampleDigest, skips: Skips) -> PlanEntry:
+        """Return the entry after more samples; ``skips`` hold from the old cursor on."""
+        passed = self.passed.update(skips, self.cursor)
+        return replace(self, cursor=cursor, digest=self.digest + digest, passed=passed)
 
-    def join(self, later: IdList) -> IdList:
-        """Return this list with a later one after it."""
-        digest = self.digest + later.digest
-        if not len(self.ids) or later.is_cut:
-            return IdList(digest, later.ids)
-        return IdList(digest, _join(self.ids, later.ids)[-MAX_LISTED:])
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it does not list all of its samples."""
-        return len(self.ids) < self.digest.count
-
-    def after(self, count: int) -> Ids | None:
-        """Return the ids of all samples but the first ``count``; None if it does not list them."""
-        wanted = self.digest.count - count
-        if not 0 <= wanted <= len(self.ids):
-            return None
-        return self.ids[len(self.ids) - wanted :]
-
-    def forget(self, count: int) -> IdList:
-        """Return the list without the ids of the first ``count`` samples."""
-        kept = min(max(0, self.digest.count - count), len(self.ids))
-        return IdList(self.digest, self.ids[len(self.ids) - kept :])
+    def pass_over(self, stop: int, reason: str) -> PlanEntry:
+        """Return the entry with the positions until before ``stop`` skipped."""
+        passed = self.passed.add_window(self.cursor, stop, reason)
+        return replace(self, cursor=max(stop, self.cursor), passed=passed)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a state can hold it."""
-        listed = {"ids": encode_ids(self.ids)} if len(self.ids) else {}
-        return {"count": self.digest.count, "digest": self.digest.hex, **listed}
+        return {
+            "kind": "plan",
+            "plan": self.plan.to_json(),
+            "start": self.start,
+            "cursor": self.cursor,
+            "count": self.digest.count,
+            "digest": self.digest.hex,
+            **self.passed.to_json(),
+        }
 
-    @classmethod
-    def parse(cls, value: object) -> Self:
-        """Return a stored list; FormatError if it is none."""
-        if not isinstance(value, Mapping):
-            raise FormatError("an entry of a ledger is not a list of samples")
-        digest = SampleDigest.parse(value.get("count"), value.get("digest"))
-        ids = decode_ids(value["ids"], digest.count) if "ids" in value else ()
-        return cls(digest, ids)
+
+def _parse_plan(value: Mapping[str, Any]) -> PlanEntry:
+    plan = SamplePlan.parse(value.get("plan"))
+    start, cursor = value.get("start"), value.get("cursor")
+    if type(start) is not int or type(cursor) is not int or not 0 <= start <= cursor < MAX_SIZE:
+        raise FormatError("an entry of a ledger does not say which positions it is of")
+    digest = SampleDigest.parse(value.get("count"), value.get("digest"))
+    if digest.count > cursor - start:
+        raise FormatError("an entry of a ledger counts more samples than positions")
+    return PlanEntry(plan, start, cursor, digest, Passed.parse(value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +95,36 @@ class DrawnEntry:
         """The digest of the samples seen."""
         return self.seen.digest
 
+    def join(self, later: DrawnEntry) -> DrawnEntry:
+        """Return the entry with what came later; more reasons than there may be become one."""
+        skipped = dict(self.skipped)
+        for reason, one in later.skipped.items():
+            is_one_more = reason not in skipped and len(skipped) >= MAX_REASONS - 1
+            why = OTHER_REASONS if is_one_more else reason
+            skipped[why] = skipped.get(why, IdList()).join(one)
+        return DrawnEntry(self.kind, self.seen.join(later.seen), skipped)
+
+    def forget(self, before: DrawnEntry) -> DrawnEntry:
+        """Return the entry without the ids that an earlier one counts."""
+        skipped = {
+            reason: one.forget(before.skipped.get(reason, IdList()).digest.count)
+            for reason, one in self.skipped.items()
+        }
+        return DrawnEntry(self.kind, self.seen.forget(before.digest.count), skipped)
+
+    def skip_since(self, source: str, before: DrawnEntry, reason: str) -> DrawnEntry:
+        """Return what was seen or skipped since an earlier entry as skipped, the former for a reason."""
+        found = DrawnEntry(self.kind)
+        lists = {reason: (self.seen, before.seen)}
+        parts = [*lists.items()] + [
+            (why, (one, before.skipped.get(why, IdList()))) for why, one in self.skipped.items()
+        ]
+        for why, (now, then) in parts:
+            more = now.since(source, then)
+            if more.digest != SampleDigest():
+                found = found.join(DrawnEntry(self.kind, skipped={why: more}))
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a state can hold it."""
         skipped = {reason: one.to_json() for reason, one in sorted(self.skipped.items())}
@@ -112,7 +132,7 @@ class DrawnEntry:
         return {"kind": self.kind, **self.seen.to_json(), **extra}
 
 
-def parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
+def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
     """Return a stored entry of a loader without a plan; FormatError if it is none."""
     kind, skipped = value.get("kind"), value.get("skipped", {})
     if kind not in ("index", "key"):
@@ -121,7 +141,7 @@ def parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
         raise FormatError("an entry of a ledger does not say why samples were skipped")
     lists = {"": value, **skipped}
     found = {
-        _check_name(reason, is_empty=not reason): IdList.parse(one) for reason, one in lists.items()
+        check_name(reason, is_empty=not reason): IdList.parse(one) for reason, one in lists.items()
     }
     seen = found.pop("")
     for one in (seen, *found.values()):
@@ -130,73 +150,17 @@ def parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
     return DrawnEntry("key" if kind == "key" else "index", seen, found)
 
 
-def _check_name(name: object, *, is_empty: bool = False) -> str:
-    if not isinstance(name, str) or len(name) > MAX_KEY or not (name or is_empty):
-        raise FormatError("a ledger has a name that is not a short text")
-    return name
+LedgerEntry: TypeAlias = PlanEntry | DrawnEntry
 
 
-# Lists of ids.
-
-
-def encode_ids(ids: Ids) -> bytes:
-    """Return ids as bytes: the steps from each to the next in as few bytes as hold all, and zstd."""
-    if isinstance(ids, tuple):
-        return bytes([_KEYS]) + _compress(json.dumps(ids).encode("ascii"))
-    steps = np.diff(ids, prepend=np.int64(0))  # modulo 2^64
-    folded = ((steps << 1) ^ (steps >> 63)).view(np.uint64)
-    width = max(1, -(-int(folded.max()).bit_length() // 8))
-    planes = folded.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T
-    return bytes([width]) + _compress(planes.tobytes())
-
-
-def decode_ids(data: object, most: int) -> Ids:
-    """Return encoded ids, at most so many.
-
-    Raises:
-        FormatError: they are not ids, or more.
-    """
-    if not isinstance(data, bytes) or not data or data[0] > 8:  # noqa: PLR2004  bytes of an int64
-        raise FormatError("a ledger has ids that are not encoded as such")
-    most, width = min(most, MAX_LISTED), data[0]
-    if width == _KEYS:
-        return _decode_keys(_expand(data[1:], _MAX_KEYS_BYTES), most)
-    plain = _expand(data[1:], most * width)
-    if not plain or len(plain) % width:
-        raise FormatError("a ledger has ids that end in the middle of one")
-    planes = np.frombuffer(plain, np.uint8).reshape(width, -1)
-    wide = np.zeros((planes.shape[1], 8), np.uint8)
-    wide[:, :width] = planes.T
-    folded = wide.view("<u8").ravel().astype(np.uint64)
-    steps = (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(np.int64)
-    return np.cumsum(steps, dtype=np.int64)
-
-
-def _decode_keys(plain: bytes, most: int) -> tuple[str, ...]:
-    try:
-        keys = json.loads(plain)
-    except (ValueError, RecursionError):
-        raise FormatError("a ledger has keys that are not JSON") from None
-    if not isinstance(keys, list) or not 0 < len(keys) <= most:
-        raise FormatError("a ledger lists another number of keys than it counts")
-    return tuple(map(_check_name, keys))
-
-
-def _compress(plain: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=3).compress(plain)
-
-
-def _expand(data: bytes, most_bytes: int) -> bytes:
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= most_bytes:
-            raise FormatError("a ledger lists more ids than it counts, or may")
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=most_bytes)
-    except zstandard.ZstdError as error:
-        raise FormatError(f"a ledger has ids that cannot be read: {error}") from None
-
-
-def _join(first: Ids, second: Ids) -> Ids:
-    if isinstance(first, tuple) or isinstance(second, tuple):
-        return (*first, *second) if len(second) else first
-    return np.concatenate([first, second])
+def parse_ledger(value: object) -> dict[str, LedgerEntry]:
+    """Return a stored ledger; FormatError if it is none."""
+    if not isinstance(value, Mapping) or len(value) > _MAX_ENTRIES:
+        raise FormatError("a ledger is not a set of entries by name")
+    found = dict[str, LedgerEntry]()
+    for name, entry in value.items():
+        if not isinstance(entry, Mapping):
+            raise FormatError("an entry of a ledger is not one")
+        parse = _parse_plan if entry.get("kind") == "plan" else _parse_drawn
+        found[check_name(name)] = parse(entry)
+    return found

@@ -47,7 +47,6 @@ class FeedPart(DataPart):
         self.evaluation = EvaluationLoaders()
         self.settings: dict[str, object] = {}
         self._target: dict[str, Any] | None = None
-        self._draws_ahead = False
         self._at_draw: dict[str, object] = {}
 
     def bind(self, loader: Any, *, is_endless: bool = True) -> None:

@@ -154,8 +154,9 @@ class Commits:
         self.last_step = self._newest_step = step
         self._told[step] = facts, texts = self.facts, self.texts
         self.facts, self.texts = {}, {}
+        data = self._run.record.note_commit(step)
         if snapshot is not None:
-            self.submit(snapshot, message, numbers, facts=facts, texts=texts)
+            self.submit(snapshot, message, numbers, facts={**data, **facts}, texts=texts)
 
     def add_maps(self, repo: Repo) -> None:
         """Have the next commit hold the shard maps that the tip of the branch lacks."""
@@ -308,6 +309,8 @@ class Commits:
                 facts, texts = self._told.pop(report.step, ({}, {}))
                 if report.commit is None:  # the next one has to record it
                     self.facts, self.texts = facts | self.facts, texts | self.texts
+                else:
+                    self._run.record.note_durable(report.step)
             if self._ranks.is_first:  # which alone speaks, and marks commits
                 self._log.commit(report)
                 self._judge_commit(report)

@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import threading
 import warnings
+from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ from mvc_hooks.parts.value import Stateful
 from mvc_hooks.parts.watch import UNKNOWN, LoaderWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mvc_hooks.parts.tree import Steps
 
@@ -73,6 +74,9 @@ class DataPart(Part):
         is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
             as from any iterator, until somebody begins it.
         draws_in_thread: whether a random order is drawn in a thread of the loader's own.
+        on_drawn: gets the path of a torch DataLoader, the indices of a batch that it handed out for
+            the run, and whether the run drops that batch.
+        on_taken: gets a loader that a library hands over later, and ``is_dropping``.
     """
 
     order = RestoreOrder.DATA
@@ -89,6 +93,10 @@ class DataPart(Part):
         self._is_drawing, self._thread = False, 0
         self.draws_in_thread = False
         self._lacks_workers = False
+        self.on_drawn: Callable[[str, Any, bool], None] | None = None
+        self.on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
+        self._arrived: deque[tuple[str, Any]] = deque()
+        self._draws_ahead = self._is_dropping = False
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
@@ -106,7 +114,9 @@ class DataPart(Part):
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
         self._given = set(self.generators())
-        self._watches = {path: LoaderWatch(one, self) for path, one in self._loaders.items()}
+        self._watches = {path: LoaderWatch(one, self, path) for path, one in self._loaders.items()}
+        if self.on_taken is not None:
+            self.on_taken(loader, self.is_dropping)
 
     # Drawing.
 
@@ -123,6 +133,7 @@ class DataPart(Part):
                     raise
                 self._end_epoch()
                 continue
+            self._tell_drawn()
             self._pending, self._lacks_workers = None, False
             self._drawn += 1
             self.batches_drawn += 1
@@ -148,8 +159,29 @@ class DataPart(Part):
 
     def drop(self, count: int) -> None:
         """Draw that many batches and drop them."""
-        for _ in range(count):
-            self.next_batch()
+        self._is_dropping = True
+        try:
+            for _ in range(count):
+                self.next_batch()
+        finally:
+            self._is_dropping = False
+
+    def is_dropping(self) -> bool:
+        """Whether batches that come are dropped."""
+        return self._is_dropping
+
+    def note_drawn(self, path: str, indices: Any) -> None:
+        """Take the indices of a batch that a loader handed out; those drawn elsewhere count at once."""
+        self._arrived.append((path, indices))
+        if self._is_stateful and not self._is_drawing:
+            self._tell_drawn()
+
+    def _tell_drawn(self, *, is_redrawn: bool = False) -> None:
+        """Pass on what the batch that the run has now was made of; one was drawn ahead of it, perhaps."""
+        for _ in range(min(1, len(self._arrived)) if self._draws_ahead else len(self._arrived)):
+            path, indices = self._arrived.popleft()
+            if self.on_drawn is not None and not is_redrawn:
+                self.on_drawn(path, indices, self._is_dropping)
 
     @property
     def can_rewind(self) -> bool:
@@ -177,6 +209,7 @@ class DataPart(Part):
         for watch in self._watches.values():
             watch.begin_pass()
         self._start = {"rng": capture_rng(), "generators": capture_generators(self.generators())}
+        self._arrived.clear()
         self._iterator = self._open()
         self._pending = None
 
@@ -232,6 +265,7 @@ class DataPart(Part):
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
+        self._arrived.clear()
         self._restore_workers(stored)
         owners = self._find_epoch_owners()
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
@@ -279,6 +313,7 @@ class DataPart(Part):
                     self._prepare_redraw(index)
                     with self._drawing():
                         next(self._iterator)
+                    self._tell_drawn(is_redrawn=True)
             return
         self._pending = state
         if state is None:

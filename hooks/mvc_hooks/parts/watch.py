@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
+from mvc_hooks.parts.drawn import TellingIterator, make_iterator
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.workers import Said, Worker
 
@@ -42,8 +43,9 @@ class LoaderWatch:
     references, waits many seconds for each of its workers.
     """
 
-    def __init__(self, loader: DataLoader[Any], part: Any) -> None:
+    def __init__(self, loader: DataLoader[Any], part: Any, path: str = "") -> None:
         """Watch a loader for a part with ``note_begin()`` and ``epoch``, until ``remove``."""
+        self.path = path
         self._loader, self._part = weakref.ref(loader), weakref.ref(part)
         self._begun = 0
         self._rng: object = None
@@ -147,8 +149,15 @@ class LoaderWatch:
 
     def _make_iterator(self) -> Any:
         iterator = self._begin_iterator()
+        if isinstance(iterator, TellingIterator):
+            iterator.tell = self._note_drawn
         WATCHED.add(iterator)
         return iterator
+
+    def _note_drawn(self, indices: Any) -> None:
+        part = self._part()
+        if part is not None:
+            part.note_drawn(self.path, indices)
 
     def _begin_iterator(self) -> Any:
         loader = self._loader()
@@ -159,7 +168,7 @@ class LoaderWatch:
             if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
                 lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
             with lend(loader, lent):
-                return type(loader)._get_iterator(loader)  # noqa: SLF001
+                return make_iterator(loader)
         again, self._again = self._again, {**self._again, "base_seed": None}
         if again.get("base_seed") is None:
             part = self._part()
@@ -185,7 +194,7 @@ class LoaderWatch:
         return iterator
 
 
-class _WatchedIterator(_MultiProcessingDataLoaderIter):
+class _WatchedIterator(TellingIterator, _MultiProcessingDataLoaderIter):
     """An iterator whose persistent workers say what has become of their generators."""
 
     def __init__(self, loader: Any, watch: LoaderWatch) -> None:

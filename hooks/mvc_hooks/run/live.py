@@ -170,6 +170,10 @@ class LiveRun:
         ranks = ranks or Ranks()
         self._ranks = RankState(ranks, self.parts, EXTRAS)
         self.record = DataRecord(ranks)
+        for part in self._data_parts:
+            part.on_drawn = partial(self.record.note_drawn, part.name)
+            part.on_taken = partial(self.record.follow, part.name)
+            part.on_taken(part.loader, part.is_dropping)
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard = StepGuard(self._optimizers)
@@ -205,6 +209,7 @@ class LiveRun:
             if part.draws_in_thread:
                 yield THREADED.format(part.name)
                 part.draws_in_thread = False
+        yield from self.record.doubt()
         if self._strays.look([part.iterator for part in self._data_parts]):
             yield STRAY_LOADER
 
@@ -342,7 +347,7 @@ class LiveRun:
         leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
-        self.record.restore(values.get(DATA))
+        self.record.restore(values.get(DATA), is_durable=not source.is_own, passes_on=leave_data)
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
         # Older versions did not record it.
         environment = {"data": self.environment["data"], **environment}

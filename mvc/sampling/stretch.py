@@ -1,0 +1,161 @@
+"""What a state saw between two entries of a ledger: the samples themselves, and the proof.
+
+The samples come out of the plan, or are listed; the digest is of those that were fetched. The proof is
+that the two agree. Of a plan, positions are looked at in blocks, so memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.sampling.digest import SampleDigest
+from mvc.sampling.ids import IdList
+from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc.sampling.ids import Ids
+    from mvc.sampling.plan import Located
+
+_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Samples of a source in one of its epochs (None: it does not know), in the order they came.
+
+    ``reason`` is why they were skipped, if they were.
+    """
+
+    source: str
+    epoch: int | None
+    ids: Ids
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """What came between two entries of one loader; ``before`` is None if that is all of the later one."""
+
+    name: str
+    before: LedgerEntry | None
+    after: LedgerEntry
+
+    @property
+    def digest(self) -> SampleDigest:
+        """The digest of the samples that were seen in it."""
+        return self.after.digest if self.before is None else self.after.digest - self.before.digest
+
+    @property
+    def positions(self) -> tuple[int, int] | None:
+        """The positions that it is of, if there is a plan: from the first until before the second."""
+        if not isinstance(self.after, PlanEntry):
+            return None
+        is_on = isinstance(self.before, PlanEntry)
+        return self.before.cursor if is_on else self.after.start, self.after.cursor  # type: ignore[union-attr]  # it is one
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it can be said which samples these are."""
+        if isinstance(self.after, PlanEntry):
+            assert self.positions is not None
+            return self.after.passed.complete_from <= self.positions[0] or not self.positions[0]
+        before = self.before.seen if isinstance(self.before, DrawnEntry) else IdList()
+        return self.after.seen.after(before.digest.count) is not None
+
+    def samples(self) -> Iterator[Samples]:
+        """Yield what was seen, and with a reason what was skipped."""
+        if isinstance(self.after, DrawnEntry):
+            yield from _list_drawn(self.name, self.before, self.after)
+        else:
+            assert self.positions is not None
+            yield from _walk(self.after, *self.positions)
+
+    def prove(self) -> bool:
+        """Return whether the samples that it lists have the digest of those that were fetched."""
+        found = SampleDigest()
+        for one in self.samples():
+            if one.reason is None:
+                found += IdList.of(one.source, one.ids).digest
+        return self.is_listed and found == self.digest
+
+
+def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> Stretch:
+    """Return what came between two entries; all of the later one if it does not go on from the earlier."""
+    goes_on = type(before) is type(after) and before is not None
+    if isinstance(before, PlanEntry) and isinstance(after, PlanEntry):
+        goes_on = before.plan.id == after.plan.id and after.start <= before.cursor <= after.cursor
+    if goes_on and before is not None and before.digest.count > after.digest.count:
+        goes_on = False
+    return Stretch(name, before if goes_on else None, after)
+
+
+def _list_drawn(name: str, before: LedgerEntry | None, after: DrawnEntry) -> Iterator[Samples]:
+    earlier = before if isinstance(before, DrawnEntry) else DrawnEntry(after.kind)
+    for reason, one in {None: after.seen, **after.skipped}.items():
+        then = earlier.seen if reason is None else earlier.skipped.get(reason, IdList())
+        ids = one.after(then.digest.count)
+        if ids is not None and len(ids):
+            yield Samples(name, None, ids, reason)
+
+
+def _walk(entry: PlanEntry, start: int, stop: int) -> Iterator[Samples]:
+    """Yield the samples at positions; the last ones of an epoch that fill no batch are left out."""
+    length = entry.plan.epoch_length
+    while start < stop:
+        end = (start // length + 1) * length
+        drops_tail = entry.plan.tail == "drop" and stop >= end
+        yield from _walk_epoch(entry, start, min(end, stop), drops_tail=drops_tail)
+        start = min(end, stop)
+
+
+def _walk_epoch(entry: PlanEntry, start: int, stop: int, *, drops_tail: bool) -> Iterator[Samples]:
+    batch, count = entry.plan.batch, 0
+    held = np.empty(0, np.int64)
+    for first in range(start, stop, _BLOCK):
+        positions = np.arange(first, min(first + _BLOCK, stop), dtype=np.int64)
+        located = entry.plan.locate(positions)
+        is_passed = entry.passed.find(entry.plan, positions, located)
+        if is_passed.any():
+            yield from _name_passed(entry, positions[is_passed], located.take(is_passed))
+        kept = np.concatenate([held, positions[~is_passed]])
+        count += len(kept) - len(held)
+        # A batch begins at the start, and all but the last one are full.
+        over = (batch - 1 if first + _BLOCK < stop else count % batch) if drops_tail else 0
+        held = kept[len(kept) - min(over, len(kept)) :]
+        seen = kept[: len(kept) - len(held)]
+        if len(seen):
+            yield from _name(entry, entry.plan.locate(seen))
+    if len(held):
+        yield from _name(entry, entry.plan.locate(held), TAIL)
+
+
+TAIL = "the rest of an epoch fills no batch"
+"""Why samples at the end of an epoch are not seen if ``tail`` is ``drop``."""
+
+
+def _name(entry: PlanEntry, located: Located, reason: str | None = None) -> Iterator[Samples]:
+    """Yield samples by source and epoch."""
+    for source in np.unique(located.source).tolist():
+        its = located.take(located.source == source)
+        for epoch in np.unique(its.epoch).tolist():
+            ids = its.index[its.epoch == epoch]
+            yield Samples(entry.plan.sources[source].name, epoch, ids, reason)
+
+
+def _name_passed(
+    entry: PlanEntry, positions: np.ndarray[tuple[int], np.dtype[np.int64]], located: Located
+) -> Iterator[Samples]:
+    """Yield samples that were passed over, by the reason."""
+    left = np.ones(len(positions), np.bool_)
+    while left.any():
+        reason = entry.passed.reason(entry.plan, int(positions[np.argmax(left)])) or ""
+        is_so = left & entry.passed.find_reason(reason, entry.plan, positions, located)
+        if not is_so.any():
+            is_so = left
+        yield from _name(entry, located.take(is_so), reason)
+        left &= ~is_so
