@@ -119,7 +119,7 @@ def open_run(
         if monitor is not None:
             monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
-        guard = undo.enter_context(contextlib.closing(_check_data(run, ranks, settings, log)))
+        guard = undo.enter_context(contextlib.closing(_check_data(run, repo, ranks, settings, log)))
         ranks.on_first(lambda: catch_up(repo, branch))
         resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, guard, sends))
         # A writer that is left behind would hold the branch.
@@ -168,14 +168,20 @@ def _make_judge(
     )  # fmt: skip
 
 
-def _check_data(run: LiveRun, ranks: Ranks, settings: Settings, log: RunLog) -> DataGuard:
+def _check_data(
+    run: LiveRun, repo: Repo, ranks: Ranks, settings: Settings, log: RunLog
+) -> DataGuard:
     """Return what guards the data of the run, once that is known to be what its maps say."""
-    guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, log)
+    guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, repo)
     try:
         guard.check()
     except BaseException:
         guard.close()
         raise
+    for name, one in guard.maps.items():
+        log.check_data(name, one, ranks.size, guard.seconds, is_lazy=guard.is_lazy)
+    if not guard.is_watching and ranks.is_first:
+        log.doubt(["the system does not tell which shards are opened: all are hashed, one by one"])
     run.record.shards = {name: one.tree for name, one in guard.maps.items()}
     return guard
 

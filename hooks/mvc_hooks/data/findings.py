@@ -38,7 +38,7 @@ class Finding:
     Attributes:
         map: name of the map.
         path: of the shard, relative to the root of the map; "" for what is about the whole map.
-        kind: ``missing``, ``changed``, ``swapped``, ``stale``, ``extra``, ``unreadable`` or ``map``.
+        kind: ``missing``, ``changed``, ``swapped``, ``stale``, ``extra``, or ``other`` of a map.
         fact: what was found, in words.
         ranks: which ranks found it, or share the folder in which it was found.
     """
@@ -50,8 +50,8 @@ class Finding:
     ranks: tuple[int, ...] = (0,)
 
     def __str__(self) -> str:
-        what = f"shard {self.path} of {self.map}" if self.path else self.map
-        return f"{spell_ranks(self.ranks)}: {what} {self.fact}"
+        what = f"shard {self.path} of {self.map}" if self.path else f"map {self.map}"
+        return f"{spell_ranks(self.ranks)}: {self.kind} {what}: {self.fact}"
 
 
 def spell_ranks(ranks: Iterable[int]) -> str:

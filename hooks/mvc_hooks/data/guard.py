@@ -11,22 +11,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc import ShardMap, UsageError, compare_maps
+from mvc import ShardMap, UsageError, compare_maps, open_place
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
-from mvc_hooks.data.judging import Judge
 from mvc_hooks.data.lazy import LazyCheck, merge_findings
-from mvc_hooks.data.looking import Look, Share, look_at
-from mvc_hooks.data.stamps import Stamps
 from mvc_hooks.data.stored_maps import describe_changes
 from mvc_hooks.writer.place import name_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Literal
 
-    from mvc import MvcError
+    from mvc import MapReport, MvcError, Repo
     from mvc_hooks.data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.run.log import RunLog
 
 
 class DataGuard:
@@ -34,18 +31,20 @@ class DataGuard:
 
     Attributes:
         maps: name → shard map, once they are read.
+        seconds: how long the check before the first step took.
+        is_watching: whether lazy checks see what is opened; otherwise they hash all in turn.
     """
 
-    def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, log: RunLog) -> None:
-        self._checks, self._ranks, self._log = checks, ranks, log
+    def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, repo: Repo) -> None:
+        """Take what is asked; ``repo`` may know files that were hashed before."""
+        self._checks, self._ranks, self._repo = checks, ranks, repo
         self._opened: list[OpenCheck] = []
-        self._shares: list[Share] = []
         self._places: list[tuple[int, ...]] = []
         self._lazy: list[LazyCheck] = []
-        self._is_lazy = False
+        self.is_lazy = False
         self._findings: list[Finding] = []
-        self._stamps = Stamps()
         self.maps: dict[str, ShardMap] = {}
+        self.seconds, self.is_watching = 0.0, True
 
     # Before the first step.
 
@@ -56,22 +55,21 @@ class DataGuard:
             DataError: what differs, on all ranks.
             UsageError: ranks were given other maps.
         """
-        started_s = time.perf_counter()
+        started_s, ranks = time.perf_counter(), self._ranks
         named = [(name, one.verify, one.lazy) for name, one in self._checks.items()]
-        said = self._ranks.exchange(named)
-        _check_alike(said)
+        _check_alike(ranks.exchange(named))
         if not named:
             return
         self._open()
         self._compare_trees()
-        looks = self._look()
-        self._is_lazy = any(one.lazy for one in self._checks.values())
-        for one, look in zip(self._opened, looks, strict=True):
-            if one.check.lazy and one.folder is not None and look.left:
-                judge = Judge(one.name, one.map)
-                self._lazy.append(LazyCheck(judge, one.folder, look.left, look.good))
-        self._stamps.save()
-        self._tell(time.perf_counter() - started_s)
+        reports = self._look()
+        self.is_lazy = any(one.lazy for one in self._checks.values())
+        for one, report in zip(self._opened, reports, strict=True):
+            if one.check.lazy and one.folder is not None and report is not None:
+                shards = [shard for shard in map(one.map.find, report.left) if shard is not None]
+                self._lazy.append(LazyCheck(one.name, one.map, one.folder, shards))
+        watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
+        self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
 
     def _open(self) -> None:
         """Read the maps of all ranks, and find which of them share a folder."""
@@ -88,7 +86,6 @@ class DataGuard:
         for each in zip(*ranks.exchange(keys), strict=True):
             same = tuple(rank for rank, key in enumerate(each) if key == each[ranks.rank])
             self._places.append(same)
-            self._shares.append(Share(same.index(ranks.rank), len(same)))
 
     def _compare_trees(self) -> None:
         """Check that all ranks have the same maps; they tell what differs, if something does."""
@@ -101,23 +98,53 @@ class DataGuard:
             first = ShardMap.parse(ranks.share(one.map.encode()))
             if one.map.tree != first.tree:
                 changes = describe_changes(compare_maps(first, one.map))
-                fact = f"is another map than on rank 0: {changes}"
-                found.append(Finding(one.name, "", "map", fact, (ranks.rank,)))
+                fact = f"rank 0 has one with a difference: {changes}"
+                found.append(Finding(one.name, "", "other", fact, (ranks.rank,)))
         self._refuse(found)
 
-    def _look(self) -> list[Look]:
-        """Look at this rank's share of everything; DataError on all ranks if one found something."""
+    def _look(self) -> list[MapReport | None]:
+        """Look at this rank's share of everything; DataError on all ranks if one found something.
+
+        Returns:
+            What was found in the folder of each map; None for one that only a store has.
+        """
         threads = max(1, (os.cpu_count() or 1) // max(map(len, self._places)))
-        looks = []
-        found: list[Finding] = []
-        for one, share, same in zip(self._opened, self._shares, self._places, strict=True):
-            look = Look()
-            if one.folder is not None:
-                look = look_at(one, one.folder, share, self._stamps, threads)
-            looks.append(look)
-            found += [_with_ranks(finding, same) for finding in look.findings]
-        self._refuse(found)
-        return looks
+        reports, errors = self._ranks.attempt(
+            lambda: [
+                self._look_at(*one, threads) for one in zip(self._opened, self._places, strict=True)
+            ]
+        )
+        if errors:
+            raise _name_ranks(errors, self._ranks.size)
+        self._refuse([finding for _, found in reports for finding in found])
+        return [report for report, _ in reports]
+
+    def _look_at(
+        self, one: OpenCheck, same: tuple[int, ...], threads: int
+    ) -> tuple[MapReport | None, list[Finding]]:
+        share = same.index(self._ranks.rank), len(same)
+        level: Literal["quick", "normal", "full"] = "normal"
+        if one.check.verify == "full":
+            level = "full"
+        report, reports = None, []
+        if one.folder is not None:
+            place = open_place(str(one.folder), "/")
+            in_folder = "quick" if one.check.lazy else level
+            report = self._repo.check_shards(
+                one.map, place, level=in_folder, threads=threads, share=share
+            )
+            reports.append(report)
+        if one.url is not None and (share[0] == 0 or level == "full"):
+            # Of objects, size and tag are taken for their bytes; with a copy here they are all there is to ask.
+            is_full = level == "full" and one.folder is None
+            reports.append(
+                self._repo.check_shards(
+                    one.map, open_place(one.url, "/"), level="full" if is_full else "quick",
+                    threads=threads, share=share if is_full else (0, 1),
+                )
+            )  # fmt: skip
+        faults = [fault for found in reports for fault in found.faults]
+        return report, [Finding(one.name, f.path, f.kind, f.detail, same) for f in faults]
 
     def _refuse(self, found: Sequence[Finding]) -> None:
         """Raise DataError on all ranks if one has found something; every rank must call it."""
@@ -125,17 +152,6 @@ class DataGuard:
         every = join_findings(one for each in self._ranks.exchange(self._findings) for one in each)
         if every:
             raise refuse_findings(every)
-
-    def _tell(self, seconds: float) -> None:
-        for one in self._opened:
-            self._log.check_data(
-                one.name, one.map, self._ranks.size, seconds, is_lazy=one.check.lazy
-            )
-        told = self._ranks.collect(any(not one.is_watching for one in self._lazy))
-        if any(told):
-            self._log.doubt(
-                ["the system cannot tell which shards are opened: all are hashed in turn"]
-            )
 
     # Later.
 
@@ -145,7 +161,7 @@ class DataGuard:
         Raises:
             DataError: one of them is damaged, or an earlier call has found one.
         """
-        if not self._is_lazy:
+        if not self.is_lazy:
             return
         found, errors = self._ranks.attempt(partial(merge_findings, self._lazy))
         if errors:

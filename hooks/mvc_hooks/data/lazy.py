@@ -10,16 +10,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mvc import StorageError
 from mvc.interpreter import module_command
+from mvc_hooks.data.findings import Finding
 from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mvc import Shard
-    from mvc_hooks.data.findings import Finding
-    from mvc_hooks.data.judging import Judge
-    from mvc_hooks.data.lazy_worker import Stamp
+    from mvc import Shard, ShardMap
 
 _DEATH_S = 10.0
 
@@ -32,10 +30,11 @@ class LazyCheck:
     """
 
     def __init__(
-        self, judge: Judge, folder: Path, shards: Iterable[Shard], known: dict[str, Stamp]
+        self, name: str, shard_map: ShardMap, folder: Path, shards: Iterable[Shard]
     ) -> None:
-        """Begin to watch; shards whose files have the stamp in ``known`` are good already."""
-        self._judge = judge
+        """Begin to watch some shards of a map."""
+        self._name = name
+        self._owners = {one.sha256.hex(): one.path for one in reversed(shard_map.shards)}
         self._shards = {str(folder / one.path): one for one in shards}
         command = module_command("mvc_hooks.data.lazy_worker")
         try:
@@ -45,20 +44,26 @@ class LazyCheck:
         except OSError as error:
             raise StorageError(f"cannot start the check of shards: {error.strerror}") from error
         keep_from_children(self)
-        pairs = [[path, known.get(one.path)] for path, one in self._shards.items()]
-        self._tell({"shards": pairs, "process": os.getpid()})
+        self._tell({"shards": list(self._shards), "process": os.getpid()})
         self.is_watching = bool(self._hear()["is_watching"])
 
     def settle(self) -> list[Finding]:
         """Wait until all that was opened before this call is hashed; return what is newly found wrong."""
         self._tell({})
         said = self._hear()
-        found = [
-            self._judge.judge(self._shards[path], size, bytes.fromhex(digest))
-            for path, size, digest, _ in said["checked"]
+        found = [self._judge(self._shards[path], digest) for path, digest in said["checked"]]
+        failed = [
+            Finding(self._name, self._shards[path].path, "missing", f"cannot be read: {why}")
+            for path, why in said["failed"]
         ]
-        failed = [self._judge.unreadable(self._shards[path], why) for path, why in said["failed"]]
         return [*(one for one in found if one is not None), *failed]
+
+    def _judge(self, shard: Shard, digest: str) -> Finding | None:
+        if digest == shard.sha256.hex():
+            return None
+        owner = self._owners.get(digest)
+        fact = "has another content" if owner is None else f"holds what {owner!r} should hold"
+        return Finding(self._name, shard.path, "changed", fact)
 
     def _tell(self, message: object) -> None:
         with contextlib.suppress(BrokenPipeError):  # there will be no answer

@@ -4,9 +4,9 @@ It is a process, so that it takes nothing of the training's interpreter lock, an
 priority, so that on busy cores it takes 1.5 % of one at most. What it reads the reader reads too, so
 the page cache serves one of them. A shard is hashed again only if its file has changed since.
 
-    first line to it   {"shards": [[path, [size, time, time, inode] or null], ...], "process": number}
+    first line to it   {"shards": [path, ...], "process": number}
     to it              a line for every question
-    from it            {"checked": [[path, size, sha256, stamp], ...], "failed": [[path, reason], ...]}
+    from it            {"checked": [[path, sha256], ...], "failed": [[path, reason], ...]}
                        once all that was opened before the question is hashed
 """
 
@@ -34,26 +34,33 @@ def read_stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def hash_file(path: str) -> tuple[Stamp, bytes]:
+def _find_stamp(path: str) -> Stamp | None:
+    try:
+        return read_stamp(os.stat(path))
+    except OSError:
+        return None
+
+
+def hash_file(path: str) -> tuple[Stamp, str]:
     """Return stamp and SHA-256 of a file as it was before it was read."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
     with open(path, "rb", buffering=0) as file:
         stamp = read_stamp(os.fstat(file.fileno()))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
-    return stamp, digest.digest()
+    return stamp, digest.hexdigest()
 
 
 class Worker:
-    """Hashes what is opened; ``known`` are path → stamp of what need not be hashed."""
+    """Hashes what is opened of some files, by whatever process; ``process`` is the training."""
 
-    def __init__(self, known: dict[str, Stamp | None], process: int) -> None:
-        self._known = known
+    def __init__(self, shards: list[str], process: int) -> None:
+        self._known: dict[str, Stamp] = {}
         self._paths: dict[str, list[str]] = {}
-        for path in known:
+        for path in shards:
             self._paths.setdefault(os.path.realpath(path), []).append(path)
         self._pending: dict[str, None] = {}
-        self._checked: list[tuple[str, int, str, Stamp]] = []
+        self._checked: list[tuple[str, str]] = []
         self._failed: list[tuple[str, str]] = []
         self.watch: OpenWatch | None = None
         try:
@@ -71,10 +78,9 @@ class Worker:
     def _note(self, opened: Any) -> None:
         for real in opened:
             for path in self._paths.get(real, ()):
-                with contextlib.suppress(OSError):  # hashing it will say why
-                    if self._known[path] == read_stamp(os.stat(path)):
-                        continue
-                self._pending[path] = None
+                stamp = _find_stamp(path)  # of one that is gone, hashing will say why
+                if stamp is None or stamp != self._known.get(path):
+                    self._pending[path] = None
 
     @property
     def is_busy(self) -> bool:
@@ -91,14 +97,14 @@ class Worker:
             self._failed.append((path, (error.strerror or str(error)).lower()))
             return
         self._known[path] = stamp
-        self._checked.append((path, stamp[0], digest.hex(), stamp))
+        self._checked.append((path, digest))
 
     def answer(self) -> dict[str, object]:
         """Hash all that is waiting; return what was found since the last answer."""
         self.look()
         while self.is_busy:
             self.hash_next()
-        found = {"checked": self._checked, "failed": self._failed}
+        found: dict[str, object] = {"checked": self._checked, "failed": self._failed}
         self._checked, self._failed = [], []
         return found
 
@@ -106,9 +112,7 @@ class Worker:
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Work until the training closes its end."""
     begin = json.loads(source.readline())
-    worker = Worker(
-        {path: stamp and tuple(stamp) for path, stamp in begin["shards"]}, begin["process"]
-    )
+    worker = Worker(begin["shards"], begin["process"])
     _write(target, {"is_watching": worker.watch is not None})
     poll = select.poll()
     poll.register(source, select.POLLIN)
