@@ -100,7 +100,7 @@ def check_shards(
     try:
         listed = {one.path: one for one in place.list(shard_map.pattern)}
     except (FileNotFoundError, NotADirectoryError):
-        return MapReport((ShardFault("missing", shard_map.root, "the folder does not exist"),))
+        return MapReport((ShardFault("missing", "", "the folder does not exist"),))
     check = _Check(shard_map, place, level)
     known = cache.find(list(listed.values())) if cache is not None and level != "full" else {}
     index, count = share

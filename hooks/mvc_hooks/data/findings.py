@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MOST = 20
-_HINT = (
-    "restore these files, or run `mvc data add` again if they are meant to be as they are; nothing was "
-    "trained or committed on them"
-)
+_HINT = "restore these files, or run `mvc data add` again if they are meant to be as they are"
 
 
 class DataError(ConflictError):
