@@ -113,7 +113,11 @@ class Data(OpenRepo):
         threads: int = 1,
         share: tuple[int, int] = (0, 1),
     ) -> MapReport:
-        """As ``mvc.check_shards``, with what this repository knows of files that were hashed before."""
+        """As ``mvc.check_shards``, with what this repository knows of files that were hashed before.
+
+        Raises:
+            StorageError: the place cannot be listed.
+        """
         return operations.data_places.check_known(
             self._context, shard_map, place, level=level, threads=threads, share=share
         )

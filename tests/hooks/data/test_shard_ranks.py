@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import shard_ranks
-from support.shard_sets import flip, write_map, write_set
 
 from mvc import Repo, ShardMap
+from support import shard_ranks
+from support.shard_sets import flip, write_map, write_set
 
 
 def launch(folder, runs, size=2):
@@ -86,14 +86,17 @@ def said(tmp_path_factory):
 pytestmark = pytest.mark.slow
 
 HEAD = "DataError: the data is not what its shard map says:"
+SWAPPED = (
+    f"{HEAD}\n  rank 1: swapped shard 0.npy of train: holds what '1.npy' should hold\n"
+    "  rank 1: swapped shard 1.npy of train: holds what '0.npy' should hold"
+)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("flipped", f"{HEAD} rank 1: changed shard samples.tar of train: has another content"),
-        ("swapped", f"{HEAD}\n  rank 1: swapped shard 0.npy of train: holds what '1.npy' should hold"
-         "\n  rank 1: swapped shard 1.npy of train: holds what '0.npy' should hold"),
+        ("swapped", SWAPPED),
         ("missing", f"{HEAD} rank 1: missing shard part/1.jsonl of train: does not exist"),
         ("extra", f"{HEAD} rank 1: extra shard new.npy of train: is not in the map"),
         ("older", f"{HEAD} rank 1: other map train: rank 0 has one with a difference: 1 removed"),
