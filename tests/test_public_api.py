@@ -40,6 +40,7 @@ check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
 check_ignore(self, paths)
 check_remote(self, remote=None)
+check_shards(self, shard_map, place, *, level='normal', threads=1, share=(0, 1))
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 cherry_pick(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, mainline=None, \
 record_origin=False, commit=True, no_gate=False, progress=None)
@@ -47,10 +48,10 @@ close(self)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
-delta=None, parent=None, describe=None, no_gate=False, progress=None)
+delta=None, parent=None, describe=None, no_gate=False, texts=None, progress=None)
 commit_recipe(self, recipe, *, seed=0, message=None, no_gate=False, progress=None)
 commit_shares(self, share, stored, *, message, step=None, metrics=None, meta=None, branch=None, \
-parent=None, describe=None, no_gate=False)
+parent=None, describe=None, no_gate=False, texts=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
@@ -325,10 +326,10 @@ def test_every_promised_name_is_seen_by_type_checkers():
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
         "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport", "ConsistentDataLoader",
-        "Deviation", "DivergedError", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
+        "Deviation", "DataError", "DivergedError", "Finding", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
         "ModuleReport", "Monitor", "NotFinite", "OutputReport",
         "Reading", "ReplayReport", "Ring", "RollbackReport", "ScaleCollapse",
-        "Spike", "StepRun", "Thresholds", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
+        "ShardCheck", "Spike", "StepRun", "Thresholds", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "compare_modules", "compare_outputs", "default_detectors", "load_weights", "lr_scale", "read_environment", "replay_steps", "restore",
         "rollback", "skip_step", "stop",
     }  # fmt: skip

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.consistency.reports import ConsistencyReport, Deviation, InconsistentError
     from mvc_hooks.data.loader import ConsistentDataLoader
+    from mvc_hooks.data.findings import DataError, Finding
+    from mvc_hooks.data.shards import ShardCheck
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
@@ -52,8 +54,10 @@ __all__ = [
     "Consistency",
     "ConsistencyReport",
     "ConsistentDataLoader",
+    "DataError",
     "Deviation",
     "DivergedError",
+    "Finding",
     "History",
     "InconsistentError",
     "InexactRestoreError",
@@ -67,6 +71,7 @@ __all__ = [
     "Ring",
     "RollbackReport",
     "ScaleCollapse",
+    "ShardCheck",
     "Spike",
     "StepRun",
     "Thresholds",
@@ -101,6 +106,8 @@ _find_name = lazy_names(
         "mvc_hooks.consistency.checking": "Consistency",
         "mvc_hooks.consistency.reports": "ConsistencyReport Deviation InconsistentError",
         "mvc_hooks.data.loader": "ConsistentDataLoader",
+        "mvc_hooks.data.findings": "DataError Finding",
+        "mvc_hooks.data.shards": "ShardCheck",
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from mvc import Identity
     from mvc_hooks.consistency.checking import Consistency
+    from mvc_hooks.data.shards import ShardChecks
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.monitor.monitor import Monitor
@@ -96,6 +97,7 @@ class Checkpointer(StepRun):
         warm_up: Callable[[], object] | None = None,
         monitor: Monitor | None = None,
         pipeline: object = None,
+        shards: ShardChecks | None = None,
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
@@ -136,6 +138,9 @@ class Checkpointer(StepRun):
             monitor: measures the run, and serves its metrics.
             pipeline: a node of the data pipeline (``mvc_hooks.data.node``), or a list of them, that the
                 loaders do not use themselves, such as a tokenizer that made the files they read.
+            shards: shard maps that the data is checked against before the first step: the path of one,
+                a ``ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
+                as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder``, ``data`` and ``ranks`` are reserved.
@@ -146,6 +151,7 @@ class Checkpointer(StepRun):
         Raises:
             UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
                 parts, a part that mvc cannot take, or nobody's name for the commits.
+            DataError: the data is not what its shard map says, on whichever rank.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts or has another data pipeline; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
@@ -172,6 +178,7 @@ class Checkpointer(StepRun):
             monitor=monitor,
             consistency=consistency,
             pipeline=pipeline,
+            shards=shards,
         )
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)

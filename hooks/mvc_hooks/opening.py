@@ -20,6 +20,8 @@ from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.compression.run import check_compressions
 from mvc_hooks.consistency.checking import check_consistencies, spell_settings
 from mvc_hooks.consistency.watching import Host
+from mvc_hooks.data.guard import DataGuard
+from mvc_hooks.data.shards import as_checks, find_checks
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
@@ -66,6 +68,7 @@ class OpenRun:
     lock: BranchLock | None
     consistency: Consistency | None
     monitor: Monitor | None
+    guard: DataGuard
 
     def close(self) -> None:
         """Take all hooks off, and let go of writer, branch, log and monitor."""
@@ -73,6 +76,7 @@ class OpenRun:
         if self.consistency is not None:
             self.consistency.remove()
         self.run.remove()
+        self.guard.close()
         try:
             self.commits.close()
         finally:
@@ -115,8 +119,9 @@ def open_run(
         if monitor is not None:
             monitor.follow(log, branch)
         log.start(0, settings.every, run.parts, ranks.merge(run.doubts))
+        guard = undo.enter_context(contextlib.closing(_check_data(run, repo, ranks, settings, log)))
         ranks.on_first(lambda: catch_up(repo, branch))
-        resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, sends))
+        resumed = _resume(Resuming(repo, branch, run, judge, ranks, log, settings, guard, sends))
         # A writer that is left behind would hold the branch.
         queue = undo.enter_context(
             contextlib.closing(_make_queue(repo, settings, ranks, lock, log, sends=sends))
@@ -126,11 +131,11 @@ def open_run(
         commits = Commits(
             branch, run, judge, queue, ranks=ranks, talk=talk, settings=settings, log=log,
             last_step=None if resumed is None else run.counters.step, chunk_bytes=repo.chunk_bytes,
+            guard=guard,
         )  # fmt: skip
-        if resumed is not None:
-            commits.facts |= resumed.facts
+        _tell_first(commits, ranks, repo, resumed)
         recovery = Recovery(
-            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, sends
+            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, guard, sends
         )
         if settings.consistency is not None:
             host = _make_host(repo, branch, ranks, log, queue, judge, recovery)
@@ -144,7 +149,7 @@ def open_run(
         undo.pop_all()
     return OpenRun(
         repo, branch, run, judge, ranks, talk, signals, log, commits, recovery, resumed, lock,
-        settings.consistency, monitor,
+        settings.consistency, monitor, guard,
     )  # fmt: skip
 
 
@@ -161,6 +166,31 @@ def _make_judge(
     return Judge(
         detectors, ladder, settings.healthy_after, has_scaler=any(scalers), scale=run.first_scale
     )  # fmt: skip
+
+
+def _check_data(
+    run: LiveRun, repo: Repo, ranks: Ranks, settings: Settings, log: RunLog
+) -> DataGuard:
+    """Return what guards the data of the run, once that is known to be what its maps say."""
+    guard = DataGuard(find_checks(run.loaders) | as_checks(settings.shards), ranks, repo)
+    try:
+        guard.check()
+    except BaseException:
+        guard.close()
+        raise
+    for name, one in guard.maps.items():
+        log.check_data(name, one, ranks.size, guard.seconds, is_lazy=guard.is_lazy)
+    if not guard.is_watching and ranks.is_first:
+        log.doubt(["the system does not tell which shards are opened: all are hashed, one by one"])
+    run.record.shards = {name: one.tree for name, one in guard.maps.items()}
+    return guard
+
+
+def _tell_first(commits: Commits, ranks: Ranks, repo: Repo, resumed: Resumed | None) -> None:
+    """Have the first commit of this process record what is new since the one before it."""
+    if resumed is not None:
+        commits.facts |= resumed.facts
+    ranks.on_first(partial(commits.add_maps, repo))
 
 
 def _resume(resuming: Resuming) -> Resumed | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.attempts import Failure
     from mvc_hooks.commits.coordinator import Commits
+    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
@@ -78,6 +79,7 @@ class Recovery:
     talk: Talk
     log: RunLog
     keeps_diverged: bool
+    guard: DataGuard
     sends: bool = False
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
@@ -145,6 +147,8 @@ class Recovery:
         self._keep(frozen, tip, report.reason, report.diverged_branch)
         self._tell_next_commit(report)
         self.log.rollback(report)
+        self.ranks.on_first(lambda: commits.add_maps(self.repo))
+        self.guard.check_again()
         return report
 
     def _freeze(self) -> tuple[Snapshot | None, str | None]:

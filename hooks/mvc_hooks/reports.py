@@ -116,3 +116,12 @@ class DivergedError(MvcError):
 
     kind: ClassVar[str] = "diverged"
     exit_code: ClassVar[int] = 11
+
+
+def spell_size(size_bytes: int) -> str:
+    """Return a number of bytes in words: ``812 B``, ``1.2 GB``."""
+    value, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:  # noqa: PLR2004  what would round to four digits
+        value, units = value / 1000, units[1:]
+    is_whole = units[0] == "B" or value >= 99.95  # noqa: PLR2004  the same with one decimal
+    return f"{value:,.{0 if is_whole else 1}f} {units[0]}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mvc import CorruptionError, MvcError, NotFoundError, UsageError
 from mvc_hooks.attempts import restore_first
+from mvc_hooks.data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.run.ranges import ranged
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc_hooks.attempts import Failure
+    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.live import LiveRun
@@ -67,6 +69,7 @@ class Resuming:
     ranks: Ranks
     log: RunLog
     settings: Settings
+    guard: DataGuard
     sends: bool = False
 
     def resume(self) -> Resumed | None:
@@ -159,16 +162,19 @@ class Resuming:
         run = self.run
         if self.sends:  # another machine has made it
             self.repo.bring_commit(commit)
+        source = from_commit(self.repo, commit)
+        others = find_other_maps(self.repo, commit, source, self.guard.maps)
+        refuse_maps(others, self.settings.allow)
         with memory.reading(commit):
-            source, allow = from_commit(self.repo, commit), self.settings.allow
-            stored = run.restore(source, allow=allow, is_resume=True)
+            stored = run.restore(source, allow=self.settings.allow, is_resume=True)
         run.counters = stored.counters
         run.is_clean = True
         self.judge.restore(stored.watch, stored.ladder)
         if self.ranks.is_first:
             self.log.doubt(stored.doubts)
         facts = {"new_nodes": ", ".join(stored.new_nodes)} if stored.new_nodes else {}
-        return list(compare_environments(stored.environment, run.environment)), facts
+        changes = compare_environments(stored.environment, run.environment)
+        return [*changes, *(one.as_change() for one in others)], facts
 
     # What is damaged.
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from mvc import Identity, UsageError
 from mvc_hooks.consistency.checking import Consistency
+from mvc_hooks.data.shards import as_checks
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.monitor.monitor import Monitor
 from mvc_hooks.snapshot.ring import Ring
@@ -55,6 +56,7 @@ class Settings:
     monitor: Monitor | None
     consistency: Consistency | None
     pipeline: object = None
+    shards: object = None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
@@ -74,6 +76,7 @@ class Settings:
             if type(value) is not bool and (value is not None or name != "delta"):
                 raise UsageError(f"{name} is {value!r}, neither True nor False")
         _check_patterns(self.allow)
+        as_checks(self.shards)
         for name, kind, what, hint in _OBJECTS:
             value = getattr(self, name)
             if value is not None and (value == "" or not isinstance(value, kind)):

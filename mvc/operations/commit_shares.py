@@ -207,6 +207,7 @@ def commit_shares(
     parent: str | None = None,
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
+    texts: Mapping[str, bytes] | None = None,
 ) -> CommitResult:
     """Record what all ranks have stored as one commit, as ``commit_state`` would of the whole."""
     by_rank = _check_shares(context, share, stored)
@@ -236,6 +237,7 @@ def commit_shares(
         describe=describe,
         no_gate=no_gate,
         agreement=agreement,
+        texts=texts,
     )
     elsewhere_bytes = sum(one.counts.stored_bytes for one in by_rank if one.packs)
     return replace(result, written_bytes=result.written_bytes + elsewhere_bytes)

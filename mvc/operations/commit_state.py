@@ -60,11 +60,13 @@ def commit_state(
     beside: Sequence[StateFile] = (),
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
+    texts: Mapping[str, bytes] | None = None,
     progress: ByteProgress = None,
 ) -> CommitResult:
     """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit.
 
-    ``beside`` are other files for the same commit, which the next state leaves as they are.
+    ``beside`` are other files for the same commit, which the next state leaves as they are; ``texts``
+    are small ones, as of ``commit_files``.
     """
     files = [*_checked_beside(beside, files), *files]
 
@@ -86,6 +88,7 @@ def commit_state(
         parent=parent,
         describe=describe,
         no_gate=no_gate,
+        texts=texts,
     )
 
 
@@ -104,10 +107,12 @@ def commit_files(
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
     agreement: Agreement | None = None,
+    texts: Mapping[str, bytes] | None = None,
 ) -> CommitResult:
     """Commit the files of a state; ``store`` stores them on top of a tree and returns entries and counts.
 
-    The caller holds the sweep lock.
+    ``texts`` are path → content of small files for the same commit; one that is staged or committed
+    with this content already is left as it is. The caller holds the sweep lock.
     """
     started_s = time.perf_counter()
     recover(context)
@@ -126,6 +131,10 @@ def commit_files(
         kept = staged_tree(index)
     kept = {path: entry for path, entry in kept.items() if path not in old}
     check_kept(context, kept)  # only what is carried over: the state itself was just stored
+    blobs = {path: context.history.write_blob(data) for path, data in (texts or {}).items()}
+    for path, blob in blobs.items():
+        if path not in kept or kept[path].blob != blob:
+            entries[path] = TreeEntry(MODE_FILE, blob)
     tree = {**kept, **entries}
     if describe is not None:
         facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})

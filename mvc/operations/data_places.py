@@ -9,13 +9,16 @@ from mvc.fs import remove_file, write_durable
 from mvc.history.ignore import IGNORE_NAME
 from mvc.history.paths import encode_path
 from mvc.operations.add import add
+from mvc.shards.checking import check_shards
 from mvc.shards.hashing import STAT_CACHE_NAME, StatCache
 from mvc.shards.places import Folder, escape, open_place
 from mvc.storage.urls import has_store_scheme, parse_store_url
 from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
+    from mvc.shards.checking import Level, MapReport
     from mvc.shards.places import Place
+    from mvc.shards.shard_map import ShardMap
     from mvc.storage.options import StoreOptions
     from mvc.workspace.context import Context
 
@@ -46,6 +49,20 @@ def open_cache(context: Context, place: Place) -> StatCache | None:
     from mvc.workspace.kept import Kept  # noqa: PLC0415  brings BLAKE3
 
     return StatCache(Kept(context.git_dir / STAT_CACHE_NAME), place)
+
+
+def check_known(
+    context: Context,
+    shard_map: ShardMap,
+    place: Place,
+    *,
+    level: Level,
+    threads: int,
+    share: tuple[int, int],
+) -> MapReport:
+    """Compare a map with a place, and keep what was hashed for the next time."""
+    cache = open_cache(context, place)
+    return check_shards(shard_map, place, level=level, cache=cache, threads=threads, share=share)
 
 
 def make_rule(folder: str, pattern: str | None) -> bytes:

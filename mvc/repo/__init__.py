@@ -60,7 +60,7 @@ else:  # their names here, their modules on first use: a command loads only what
     Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
     Data = _room(
         "mvc.repo.data.Data",
-        "add_data name_data list_data diff_data verify_data remove_data seen_data who_saw",
+        "add_data name_data list_data diff_data verify_data check_shards remove_data seen_data who_saw",
     )
     TrainingStates = _room(
         "mvc.repo.states.TrainingStates",

@@ -11,14 +11,15 @@ from mvc.repo.opening import OpenRepo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations import data_add, data_maps, data_seen, data_who  # noqa: F401
+    from mvc.operations import data_add, data_maps, data_places, data_seen, data_who  # noqa: F401
     from mvc.operations.data_add import DataAddResult
     from mvc.operations.data_maps import MapDiff, MapInfo
     from mvc.operations.data_seen import DataSeen
     from mvc.operations.data_who import WhoSaw
     from mvc.repo.opening import Progress, StrPath
     from mvc.shards.checking import Level, MapReport
-    from mvc.shards.shard_map import MapChanges
+    from mvc.shards.places import Place
+    from mvc.shards.shard_map import MapChanges, ShardMap
 
 
 class Data(OpenRepo):
@@ -104,6 +105,24 @@ class Data(OpenRepo):
             StorageError: a store does not answer.
         """
         return operations.data_maps.verify_maps(self._context, name, level=level, progress=progress)
+
+    def check_shards(
+        self,
+        shard_map: ShardMap,
+        place: Place,
+        *,
+        level: Level = "normal",
+        threads: int = 1,
+        share: tuple[int, int] = (0, 1),
+    ) -> MapReport:
+        """As ``mvc.check_shards``, with what this repository knows of files that were hashed before.
+
+        Raises:
+            StorageError: the place cannot be listed.
+        """
+        return operations.data_places.check_known(
+            self._context, shard_map, place, level=level, threads=threads, share=share
+        )
 
     def remove_data(self, name: str, shards: Sequence[str] = ()) -> tuple[str, MapChanges]:
         """Remove a map, or some shards from it, and stage that; content is left where it is.

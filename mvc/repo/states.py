@@ -113,13 +113,15 @@ class TrainingStates(OpenRepo):
         parent: str | None = None,
         describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
         no_gate: bool = False,
+        texts: Mapping[str, bytes] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit the image of a state (see ``mvc.layout_state``) as ``commit_state`` would.
 
         ``files`` is name → bytes of every file of the image; they must not change meanwhile.
         ``describe`` is called once everything but the commit itself is durable, and what it
-        returns joins ``meta``. All else is as for ``commit_state``.
+        returns joins ``meta``. ``texts`` are path → content of small files to be committed too; the
+        states after it leave them as they are. All else is as for ``commit_state``.
 
         Raises:
             FormatError: not the files of a state.
@@ -135,6 +137,7 @@ class TrainingStates(OpenRepo):
             parent=parent,
             describe=describe,
             no_gate=no_gate,
+            texts=texts,
             progress=progress,
         )
         return operations.aftercare.keep_up(self._context, result)
@@ -198,6 +201,7 @@ class TrainingStates(OpenRepo):
         parent: str | None = None,
         describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
         no_gate: bool = False,
+        texts: Mapping[str, bytes] | None = None,
     ) -> CommitResult:
         """Commit what all ranks have stored, as ``commit_state`` would commit the whole.
 
@@ -212,6 +216,7 @@ class TrainingStates(OpenRepo):
             parent: id of the commit that the branch must be at ("" for a branch without one).
             describe: as for ``commit_image``.
             no_gate: as for ``commit``.
+            texts: as for ``commit_image``.
 
         Where ranks have checked what others keep, ``agreement`` of the result says what came of it; a
         difference does not keep the commit from being made.
@@ -232,6 +237,7 @@ class TrainingStates(OpenRepo):
             parent=parent,
             describe=describe,
             no_gate=no_gate,
+            texts=texts,
         )
         return operations.aftercare.keep_up(self._context, result)
 

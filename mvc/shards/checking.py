@@ -16,7 +16,7 @@ from mvc.shards.hashing import HashedShard, hash_shard, read_shards
 from mvc.shards.places import GONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from mvc.progress import ByteProgress
     from mvc.shards.hashing import StatCache
@@ -55,6 +55,7 @@ class MapReport:
         read_bytes: how many bytes that were.
         known: how many shards stat data or tag speak for.
         unproven: how many only their size speaks for.
+        left: paths of these.
     """
 
     root: str
@@ -63,6 +64,7 @@ class MapReport:
     read_bytes: int = 0
     known: int = 0
     unproven: int = 0
+    left: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -81,6 +83,7 @@ def check_shards(
     level: Level = "normal",
     cache: StatCache | None = None,
     threads: int = 1,
+    share: tuple[int, int] = (0, 1),
     progress: ByteProgress = None,
 ) -> MapReport:
     """Compare a map with the place of its shards.
@@ -91,6 +94,7 @@ def check_shards(
         level: how much is read.
         cache: what is known of files by their stat data.
         threads: how many shards are read at once.
+        share: index and count, if several processes divide the shards; the first names what is extra.
         progress: called with bytes read since the last call.
 
     Raises:
@@ -103,12 +107,13 @@ def check_shards(
         return MapReport(shard_map.root, (fault,))
     check = _Check(shard_map, place, level)
     known = cache.find(list(listed.values())) if cache is not None and level != "full" else {}
-    for shard in shard_map.shards:
+    index, count = share
+    for shard in _divide(shard_map, index, count):
         check.look(shard, listed.get(shard.path), known.get(shard.path))
     hashed = check.read(threads, progress)
     extra = [
         ShardFault("extra", path, "is not in the map")
-        for path in listed
+        for path in (listed if index == 0 else ())
         if not shard_map.find(path)
     ]
     if cache is not None:
@@ -116,8 +121,15 @@ def check_shards(
     faults = sorted([*check.faults(), *extra], key=lambda fault: fault.path)
     read_bytes = sum(one.shard.size_bytes for one in hashed)
     return MapReport(
-        shard_map.root, tuple(faults), len(hashed), read_bytes, check.known, check.unproven
-    )
+        shard_map.root, tuple(faults), len(hashed), read_bytes, check.known, check.unproven,
+        tuple(check.left),
+    )  # fmt: skip
+
+
+def _divide(shard_map: ShardMap, index: int, count: int) -> Iterable[Shard]:
+    """Return the shards of one of several processes, each with as many bytes as nearly every other."""
+    ordered = sorted(shard_map.shards, key=lambda one: one.size_bytes, reverse=True)
+    return ordered[index::count]
 
 
 class _Check:
@@ -134,6 +146,7 @@ class _Check:
         self._unread: list[tuple[Shard, FoundShard]] = []
         self._wrong: dict[str, bytes] = {}  # path → hash of what is there instead
         self.known = self.unproven = 0
+        self.left: list[str] = []
 
     def look(self, shard: Shard, found: FoundShard | None, known: Shard | None) -> None:
         """Compare a shard with what is listed and known of it."""
@@ -159,6 +172,7 @@ class _Check:
             self._fail("changed", shard, "was written again: its tag is another one")
         else:
             self.unproven += 1
+            self.left.append(shard.path)
 
     def read(self, threads: int, progress: ByteProgress) -> list[HashedShard]:
         """Read what has to be read; return those that are as the map says."""

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
+from mvc_hooks.data.stored_maps import list_texts
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
@@ -21,7 +22,9 @@ from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mvc import Repo
     from mvc_hooks.commits.queue import CommitQueue
+    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.notes import Talk
@@ -74,6 +77,7 @@ class Commits:
     Attributes:
         last_step: newest step that is committed or on its way, or None.
         facts: what the next commit records besides: name → text.
+        texts: small files that the next commit holds besides: path → content.
         failure: a failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
     """
 
@@ -90,11 +94,12 @@ class Commits:
         log: RunLog,
         last_step: int | None,
         chunk_bytes: int,
+        guard: DataGuard,
     ) -> None:
         self.branch = branch
         self.queue, self._run, self._judge = queue, run, judge
         self._ranks, self._talk = ranks, talk
-        self._settings, self._log = settings, log
+        self._settings, self._log, self._guard = settings, log, guard
         self.schedule = Schedule(settings.every, settings.every_seconds)
         self.schedule.note(time.monotonic())
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
@@ -105,8 +110,9 @@ class Commits:
         self._chunk_bytes, self._first_round = chunk_bytes, last_step or 0
         self._disputed = 0  # commits until all has been checked again
         self.facts: dict[str, str] = {}
+        self.texts: dict[str, bytes] = {}
         self.failure: CommitFailedError | None = None
-        self._told: dict[int, dict[str, str]] = {}
+        self._told: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
 
     @property
     def _step(self) -> int:
@@ -116,6 +122,7 @@ class Commits:
 
     def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
+        self._guard.settle()
         since_s = time.perf_counter()
         is_behind = self._is_behind
         numbers = self._judge.read_metrics(self._step) | self._run.compression.read_metrics()
@@ -145,10 +152,17 @@ class Commits:
     ) -> None:
         step = self._step
         self.last_step = self._newest_step = step
-        self._told[step], self.facts = self.facts, {}
+        self._told[step] = facts, texts = self.facts, self.texts
+        self.facts, self.texts = {}, {}
         data = self._run.record.note_commit(step)
         if snapshot is not None:
-            self.submit(snapshot, message, numbers, facts={**data, **self._told[step]})
+            self.submit(snapshot, message, numbers, facts={**data, **facts}, texts=texts)
+
+    def add_maps(self, repo: Repo) -> None:
+        """Have the next commit hold the shard maps that the tip of the branch lacks."""
+        tip = self.queue.tips.get(self.branch)
+        self.texts, doubts = list_texts(repo, tip, self._guard.maps)
+        self._log.doubt(doubts)
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
@@ -212,12 +226,13 @@ class Commits:
         metrics: Mapping[str, float] | None = None,
         *,
         facts: Mapping[str, str] | None = None,
+        texts: Mapping[str, bytes] | None = None,
         branch: str | None = None,
         no_gate: bool = False,
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
         to = branch or self.branch
-        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate)
+        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts)
         self._log.snapshot(snapshot)
 
     @ranged("mvc.freeze_light")
@@ -243,6 +258,7 @@ class Commits:
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""
+        self._guard.settle()
         done, step = self._ranks.share(self.last_step), self._step
         if all(self._ranks.exchange(self._run.is_clean)):
             if step and done != step:
@@ -290,9 +306,9 @@ class Commits:
         failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
             if report.branch == self.branch:
-                told = self._told.pop(report.step, {})
-                if report.commit is None:
-                    self.facts = told | self.facts  # the next one has to record it
+                facts, texts = self._told.pop(report.step, ({}, {}))
+                if report.commit is None:  # the next one has to record it
+                    self.facts, self.texts = facts | self.facts, texts | self.texts
                 else:
                     self._run.record.note_durable(report.step)
             if self._ranks.is_first:  # which alone speaks, and marks commits

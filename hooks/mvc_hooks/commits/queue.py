@@ -125,10 +125,12 @@ class CommitQueue:
         facts: Mapping[str, str] | None = None,
         *,
         no_gate: bool = False,
+        texts: Mapping[str, bytes] | None = None,
     ) -> None:
         """Commit a snapshot to a branch, with facts to record, and release it then; returns at once.
 
-        ``no_gate`` is for what is known to be bad and kept as it is.
+        ``no_gate`` is for what is known to be bad and kept as it is; ``texts`` are small files for the
+        same commit.
         """
         self._number += 1
         depth = len(self._pending) + 1
@@ -151,6 +153,7 @@ class CommitQueue:
             no_gate,
             self._next_turn(),
             snapshot.form,
+            texts=dict(texts or {}),
         )
         self._pending.append(_Pending(request, snapshot, depth))
         self._send_ready()

@@ -256,6 +256,11 @@ class LiveRun:
             part.check_drawn()
 
     @property
+    def loaders(self) -> list[Any]:
+        """The loaders of the run."""
+        return [part.loader for part in self._data_parts]
+
+    @property
     def lr(self) -> float | None:
         """Learning rate of the first group, if it can be read without waiting for a device."""
         for optimizer in self._optimizers:

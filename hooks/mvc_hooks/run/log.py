@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from torch import distributed
 
-from mvc_hooks.reports import CommitFailedError
+from mvc_hooks.reports import CommitFailedError, spell_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from mvc import RunFeed
+    from mvc import RunFeed, ShardMap
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
@@ -73,6 +73,23 @@ class RunLog:
         """The run begins."""
         self.doubt(doubts)
         self._record("start", step=step, every=every, parts=sorted(parts))
+
+    def check_data(
+        self, name: str, found: ShardMap, ranks: int, seconds: float, *, is_lazy: bool
+    ) -> None:
+        """The data of a map is what it says; of a lazy check, as far as that is known without reading it."""
+        shards, records = len(found.shards), found.records
+        known = "" if records is None else f"{records:,} records, "
+        self._announce(
+            "data: %s, %d shard%s, %s, %s%s on %d rank%s in %.1f s",
+            *(name, shards, "s"[: shards != 1], spell_size(found.size_bytes), known),
+            *(
+                "each checked when it is opened," if is_lazy else "checked",
+                ranks,
+                "s"[: ranks != 1],
+            ),
+            seconds,
+        )
 
     def resume(
         self,

@@ -258,6 +258,7 @@ class _Writer:
             delta=request.delta,
             describe=describe,
             no_gate=request.no_gate,
+            texts=request.texts,
         )
         return Answer(
             request.number,

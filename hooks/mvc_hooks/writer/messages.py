@@ -66,7 +66,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
     ``places`` are name of each file → offset and length. The branch must be at ``parent`` ("" for
     no commit yet); None means where the last commit of this writer left it. ``metrics`` have
-    infinities and NaN, which JSON lacks, as text.
+    infinities and NaN, which JSON lacks, as text. ``texts`` are small files for the same commit.
 
     In a sharded run every rank commits its part: ``turn`` counts the commits, alike on all ranks, and
     ``form`` is where in the memory the form of the share is. ``settled``, without memory, is what
@@ -87,6 +87,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     turn: int = 0
     form: tuple[int, int] = (0, 0)
     settled: Answer | None = None
+    texts: dict[str, bytes] = {}
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):

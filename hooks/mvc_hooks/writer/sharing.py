@@ -147,6 +147,7 @@ class SharedCommits:
             parent=parent,
             describe=describe,
             no_gate=request.no_gate,
+            texts=request.texts,
         )
         answer = Answer(
             request.turn,

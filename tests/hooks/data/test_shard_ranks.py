@@ -1,0 +1,134 @@
+"""Two real ranks, each with a copy of the data: one word for both, whichever has the damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mvc import Repo, ShardMap
+from support import shard_ranks
+from support.shard_sets import flip, write_map, write_set
+
+
+def launch(folder, runs, size=2):
+    commands = [
+        [sys.executable, shard_ranks.__file__, str(rank), str(size), str(folder / "store"), str(folder), json.dumps(runs)]
+        for rank in range(size)
+    ]  # fmt: skip
+    ranks = [
+        subprocess.Popen(one, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for one in commands
+    ]
+    for rank in ranks:
+        text = rank.communicate(timeout=200)[1].decode()
+        assert rank.returncode == 0, text
+
+
+def prepare(folder, name, damage, **options):
+    """Return a run of two ranks with copies of the data; ``damage`` gets the folder of rank 1."""
+    checks = []
+    for rank in (0, 1):
+        place = folder / name / f"rank{rank}"
+        write_set(place / "train")
+        write_map(place / "train", place / "train.shards")
+        checks.append(
+            {"source": str(place / "train.shards"), "root": str(place / "train"), **options}
+        )
+    damage(folder / name / "rank1")
+    return {"name": name, "checks": checks, "steps": 4}
+
+
+def swap(place):
+    one, other = place / "train/0.npy", place / "train/1.npy"
+    one.rename(place / "kept")
+    other.rename(one)
+    (place / "kept").rename(other)
+
+
+def make_older(place):
+    path = place / "train.shards"
+    found = ShardMap.read(path)
+    path.write_bytes(ShardMap.build(found.root, found.shards[1:]).encode())
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    runs = [
+        prepare(folder, "good", lambda _: None),
+        prepare(folder, "flipped", lambda place: flip(place / "train/samples.tar", 700)),
+        prepare(folder, "swapped", swap),
+        prepare(folder, "missing", lambda place: (place / "train/part/1.jsonl").unlink()),
+        prepare(folder, "extra", lambda place: (place / "train/new.npy").write_bytes(b"new")),
+        prepare(folder, "older", make_older),
+        prepare(folder, "no folder", lambda place: shutil.rmtree(place / "train")),
+        prepare(folder, "no map", lambda place: (place / "train.shards").unlink()),
+        prepare(folder, "lazy", lambda place: flip(place / "train/2.npy", 140), lazy=True),
+    ]
+    shared = prepare(folder, "shared", lambda _: None)
+    shared["checks"][1] = shared["checks"][0]
+    flip(folder / "shared/rank0/train/2.npy", 3)
+    runs.append(shared)
+    launch(folder, runs)
+    texts = {
+        run["name"]: [Path(folder, f"said-{number}-{rank}").read_text() for rank in (0, 1)]
+        for number, run in enumerate(runs)
+    }
+    return folder, texts
+
+
+pytestmark = pytest.mark.slow
+
+HEAD = "DataError: the data is not what its shard map says:"
+SWAPPED = (
+    f"{HEAD}\n  rank 1: swapped shard 0.npy of train: holds what '1.npy' should hold\n"
+    "  rank 1: swapped shard 1.npy of train: holds what '0.npy' should hold"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flipped", f"{HEAD} rank 1: changed shard samples.tar of train: has another content"),
+        ("swapped", SWAPPED),
+        ("missing", f"{HEAD} rank 1: missing shard part/1.jsonl of train: does not exist"),
+        ("extra", f"{HEAD} rank 1: extra shard new.npy of train: is not in the map"),
+        ("older", f"{HEAD} rank 1: other map train: rank 0 has one with a difference: 1 removed"),
+        ("no folder", f"{HEAD} rank 1: missing map train: the folder does not exist"),
+        ("shared", f"{HEAD} ranks 0-1: changed shard 2.npy of train: has another content"),
+        ("lazy", f"{HEAD} rank 1: changed shard 2.npy of train: has another content"),
+    ],
+)  # fmt: skip
+def test_both_ranks_say_which_shard_of_which_rank(said, name, text):
+    folder, texts = said
+    assert texts[name] == [text, text]
+    steps = []
+    if name == "lazy":  # the first step is before the first open
+        steps = [0]
+    with Repo.open(folder / name / "run") as repo:
+        found = [entry.annotations.step for entry in repo.log()] if repo.head.commit else []
+    assert found == steps
+
+
+def test_a_map_that_one_rank_lacks_ends_both(said):
+    _, texts = said
+    assert len(set(texts["no map"])) == 1
+    assert "rank 1: there is no shard map" in texts["no map"][0]
+
+
+def test_good_data_trains_and_each_commit_has_its_map(said):
+    folder, texts = said
+    assert texts["good"] == ["", ""]
+    wanted = (folder / "good/rank0/train.shards").read_bytes()
+    with Repo.open(folder / "good/run") as repo:
+        for entry in repo.log():
+            assert repo.read_file(entry.info.id, "train.shards") == wanted
+            state = repo.outline_state(entry.info.id)
+            assert state["data"]["shards"] == {"train": ShardMap.parse(wanted).tree}
+        assert [entry.annotations.step for entry in repo.log()] == [4, 2, 0]
