@@ -15,7 +15,7 @@ What is done about both inside of a worker is in ``parts/workers.py``.
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
-from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
 from mvc_hooks.parts.workers import Said, Worker
 
 if TYPE_CHECKING:
@@ -146,7 +146,11 @@ class LoaderWatch:
     # Iterators.
 
     def _make_iterator(self) -> Any:
-        iterator = self._begin_iterator()
+        part = self._part()
+        # One that goes on with a pass may draw no seed: the pass has drawn it.
+        is_within = part is not None and part.begins_within_pass
+        with keep_rng(part.generators().values()) if is_within else nullcontext():
+            iterator = self._begin_iterator()
         WATCHED.add(iterator)
         return iterator
 
