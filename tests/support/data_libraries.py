@@ -75,7 +75,7 @@ def list_samples():
 
 def _split():
     samples = list_samples()
-    return [samples[start :: FILES] for start in range(FILES)]
+    return [samples[start::FILES] for start in range(FILES)]
 
 
 # torchdata.
@@ -308,7 +308,9 @@ LOADERS = {
         Loader("datasets", "streamed in StatefulDataLoader", make_streamed),
         Loader("datasets", "streamed, passed itself", make_streamed_itself, has_workers=False),
         Loader("datasets", "shuffle buffer in DataLoader", make_shuffled),
-        Loader("datasets", "shuffle buffer, passed itself", make_shuffled_itself, has_workers=False),
+        Loader(
+            "datasets", "shuffle buffer, passed itself", make_shuffled_itself, has_workers=False
+        ),
         Loader("datasets", "shuffle buffer in StatefulDataLoader", make_shuffled_stateful),
         Loader("webdataset", "detshuffle", make_tars),
         Loader("webdataset", "shuffle without a seed", make_tars_unseeded),
@@ -384,7 +386,9 @@ def warm_up():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def train(root, name, run, *, until=TOTAL, commits=(), dies=False, back_at=None, iterates=False, **how):
+def train(
+    root, name, run, *, until=TOTAL, commits=(), dies=False, back_at=None, iterates=False, **how
+):
     """Train to a step, from the run's last commit if it has one; be killed there if asked to."""
     from mvc_hooks import Checkpointer
 
@@ -412,7 +416,10 @@ def train(root, name, run, *, until=TOTAL, commits=(), dies=False, back_at=None,
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
         ckpt.close()
-    return {"began": began, "said": [str(one.message) for one in said if "drawn" in str(one.message)]}
+    return {
+        "began": began,
+        "said": [str(one.message) for one in said if "drawn" in str(one.message)],
+    }
 
 
 def _iterate(ckpt, loader, until, iterates):
@@ -436,7 +443,7 @@ CUTS = {"in a pass": 5, "a second time": 8, "end of a pass": 12, "in a later pas
 def examine(zygote, root, name):
     """Return what is found of a loader, by column of the table."""
     many = 2 if LOADERS[name].has_workers else 0
-    plain = zygote.run("train", root, name=name, run="plain-2", workers=many)
+    plain = zygote.run("train", root, name=name, run=f"plain-{many}", workers=many)
     if plain.error:
         assert plain.kind == "UsageError", plain.error
         return dict.fromkeys(COLUMNS, "refused")
@@ -449,7 +456,9 @@ def examine(zygote, root, name):
         found |= {column: said for column, said in _cut(zygote, root, name, workers, expected).items()
                   if said != "exact"}  # fmt: skip
     found["rolled back"] = _roll_back(zygote, root, name, many)
-    found["other workers"] = _move(zygote, root, name, [{"workers": 2}], [{"workers": 0}]) if many else "-"
+    found["other workers"] = (
+        _move(zygote, root, name, [{"workers": 2}], [{"workers": 0}]) if many else "-"
+    )
     one, two = [{}], [{"rank": rank, "size": 2} for rank in range(2)]
     moved = {_move(zygote, root, name, *pair) for pair in ((one, two), (two, one))}
     found["other ranks"] = " or ".join(sorted(moved))
@@ -477,7 +486,9 @@ def _cut(zygote, root, name, workers, expected):
     got = read_trace(root / f"cut-{workers}-0.jsonl")
     ends = [*list(CUTS.values())[1:], TOTAL]
     return {
-        column: "exact" if all(got[step] == expected[step] for step in range(start, end)) else "not exact"
+        column: "exact"
+        if all(got[step] == expected[step] for step in range(start, end))
+        else "not exact"
         for (column, start), end in zip(CUTS.items(), ends, strict=True)
     }
 
@@ -502,7 +513,10 @@ def _move(zygote, root, name, before, after):
     )
     assert not any(one.error for one in outcomes), [one.error for one in outcomes]
     outcomes = zygote.run_all(
-        [("train", root, {**part, **how, "until": PASS * len(before) // len(after)}) for how in after]
+        [
+            ("train", root, {**part, **how, "until": PASS * len(before) // len(after)})
+            for how in after
+        ]
     )
     if any(one.error for one in outcomes):
         assert {one.kind for one in outcomes} <= {"ConflictError", "MisfitError"}, outcomes
@@ -518,7 +532,7 @@ def format_row(name, found):
 
 
 def rewrite(path):
-    """Examine all loaders and write the table of a page anew."""
+    """Examine all loaders and write the table of a page."""
     from support.zygote import Zygote
 
     text = Path(path).read_text()

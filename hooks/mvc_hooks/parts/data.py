@@ -334,11 +334,12 @@ class DataPart(Part):
             self.loader.load_state_dict({})
             self.loader.next_iter_state = None
             return
-        self._own.load(state)
-        if self._is_torchdata:
-            self.loader.state_dict()
-        if self._start is not None:
-            self._iterator = iter(()) if self._own.is_pass_over else self._open()
+        with self._accepting():
+            self._own.load(state)
+            if self._is_torchdata:
+                self.loader.state_dict()
+            if self._start is not None:
+                self._iterator = iter(()) if self._own.is_pass_over else self._open()
 
     def _draw_again(self) -> None:
         for index in range(self._drawn):
@@ -353,11 +354,19 @@ class DataPart(Part):
                 )
 
     def _set_iterator(self, state: Any) -> None:
-        try:
+        with self._accepting():
             self._iterator.set_state(state)
-        except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ConflictError(f"{self.name} does not accept its state: {reason}") from error
+
+    @contextmanager
+    def _accepting(self) -> Iterator[None]:
+        try:
+            yield
+        except (AssertionError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ConflictError(
+                f"{self.name} does not accept its state: {reason}",
+                hint="go on with as many workers, and the same data, as before",
+            ) from error
 
     def _prepare_redraw(self, index: int) -> None:
         """Do what has to be done before a batch of a pass is drawn again."""

@@ -147,9 +147,9 @@ class LoaderWatch:
 
     def _make_iterator(self) -> Any:
         part = self._part()
-        # One that goes on with a pass may draw no seed: the pass has drawn it.
-        is_within = part is not None and part.begins_within_pass
-        with keep_rng(part.generators().values()) if is_within else nullcontext():
+        goes_on = part is not None and part.begins_within_pass
+        # The pass that it goes on with has drawn a seed already.
+        with nullcontext() if part is None or not goes_on else keep_rng(part.generators().values()):
             iterator = self._begin_iterator()
         WATCHED.add(iterator)
         return iterator

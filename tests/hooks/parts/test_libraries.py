@@ -11,7 +11,13 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.ranks.own import splits_data
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+    # webdataset leaves the files of a pass that is not drawn to its end open.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 webdataset = pytest.importorskip("webdataset")
 
@@ -54,8 +60,14 @@ def test_a_later_pass_of_webdataset_comes_back_in_its_own_order(tars):
 @pytest.mark.parametrize(
     ("shuffle", "reason"),
     [
-        (lambda tars: webdataset.WebDataset(tars, shardshuffle=False).shuffle(5), "takes a new seed"),
-        (lambda tars: webdataset.WebDataset(tars, resampled=True), "resampled by webdataset"),
+        (
+            lambda tars: webdataset.WebDataset(tars, shardshuffle=False).shuffle(5),
+            "takes a new seed",
+        ),
+        (
+            lambda tars: webdataset.WebDataset(tars, shardshuffle=False, resampled=True),
+            "resampled by webdataset",
+        ),
         (
             lambda tars: torch.utils.data.DataLoader(
                 webdataset.WebDataset(tars, shardshuffle=False).shuffle(5), batch_size=None
@@ -151,7 +163,9 @@ def test_nodes_with_a_random_order_have_to_be_drawn_here():
     generator = torch.Generator().manual_seed(0)
     sampler = torch.utils.data.RandomSampler(range(6), generator=generator)
     part = DataPart("dataloader", nodes.Loader(nodes.SamplerWrapper(sampler)))
-    with pytest.raises(UsageError, match="a random order, which its state alone does not bring back"):
+    with pytest.raises(
+        UsageError, match="a random order, which its state alone does not bring back"
+    ):
         part.check_drawn()
 
 
@@ -188,5 +202,7 @@ def test_a_state_of_grain_with_other_workers_is_refused():
     state = first.capture()
     other = {**json.loads(state["loader"]), "worker_count": 2}
     state["loader"] = json.dumps(other).encode()
-    with pytest.raises(ConflictError, match="does not accept its state: Worker count in checkpoint"):
+    with pytest.raises(
+        ConflictError, match="does not accept its state: Worker count in checkpoint"
+    ):
         make("dataloader").restore(state)
