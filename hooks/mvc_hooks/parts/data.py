@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import (
     DataLoader,
+    IterableDataset,
     RandomSampler,
     Subset,
     SubsetRandomSampler,
@@ -261,6 +262,7 @@ class DataPart(Part):
             **({"first": self._first} if self._drawn and not self._is_stateful else {}),
             **({"order": self._order} if self._order else {}),
             **({"passes": self._count_passes()} if self._passes else {}),
+            **({"divided": divided} if (divided := self._count_divided()) else {}),
         }
 
     def restore(self, stored: Any) -> None:
@@ -270,6 +272,8 @@ class DataPart(Part):
                 f"{self.name} is already being iterated",
                 hint="make iter(loader) after the checkpointer",
             )
+        if stored["start"] is not None and stored["loader"] is None:
+            self._check_divided(stored.get("divided", []))
         before, self.epoch = self.epoch, stored["epoch"]
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
@@ -340,6 +344,20 @@ class DataPart(Part):
                 self.loader.state_dict()
             if self._start is not None:
                 self._iterator = iter(()) if self._own.is_pass_over else self._open()
+
+    def _count_divided(self) -> list[int]:
+        """Return among how many workers each stream is divided, on which its order depends."""
+        streams = [one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)]
+        return [max(one.num_workers, 1) for one in streams]
+
+    def _check_divided(self, stored: list[int]) -> None:
+        for then, now in zip(stored, self._count_divided(), strict=False):
+            if then != now:
+                raise ConflictError(
+                    f"{self.name} is a stream that was divided among {then} workers, and is now among "
+                    f"{now}: the middle of a pass cannot be drawn again",
+                    hint=f"go on with num_workers={then} to the end of the pass",
+                )
 
     def _draw_again(self) -> None:
         for index in range(self._drawn):

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
+from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,13 +201,13 @@ def refuse_inexact(name: str, loader: Any) -> None:
     """Check that the order of a loader can come back; UsageError if its library makes that impossible."""
     for one in (loader, *find_reachable(loader, DataLoader).values()):
         dataset = getattr(one, "dataset", one)
-        kind = type(dataset).__name__
-        is_own = _root(type(one)) in ("streaming", "litdata") and one is not dataset
-        if _root(type(dataset)) in ("streaming", "litdata") and not is_own:
-            library = _root(type(dataset))
+        library = _find_library(dataset)
+        is_kept = one is loader or (isinstance(loader, Stateful) and not _is_of_accelerate(loader))
+        if library and not (is_kept and one is not dataset and library == _find_library(one)):
             raise UsageError(
-                f"{name} has a {kind} of {library}, which does not say where it is",
-                hint=f"load it with {library}.StreamingDataLoader",
+                f"{name} has a {type(dataset).__name__} of {library}, whose position is known to its "
+                "own loader only",
+                hint=f"pass the {library}.StreamingDataLoader itself as dataloader",
             )
         if hasattr(one, "next_iter_state") and _has_buffer(dataset):
             raise UsageError(
@@ -215,6 +216,17 @@ def refuse_inexact(name: str, loader: Any) -> None:
             )
     for stage in _list_stages(loader):
         _refuse_unseeded(name, stage)
+
+
+def _find_library(value: object) -> str:
+    """Return which of the libraries with loaders of their own has a class of a value."""
+    roots = {_root(kind) for kind in type(value).__mro__}
+    return next(iter(roots & {"streaming", "litdata"}), "")
+
+
+def _is_of_accelerate(loader: object) -> bool:
+    """Return whether a loader has a state only for the sake of its class."""
+    return hasattr(loader, "base_dataloader")
 
 
 def _list_stages(loader: Any) -> list[Any]:

@@ -206,3 +206,20 @@ def test_a_state_of_grain_with_other_workers_is_refused():
         ConflictError, match="does not accept its state: Worker count in checkpoint"
     ):
         make("dataloader").restore(state)
+
+
+def test_the_middle_of_a_stream_is_not_drawn_again_by_other_workers():
+    def make(workers):
+        return DataPart(
+            "dataloader",
+            torch.utils.data.DataLoader(make_streamed(buffer=5), batch_size=2, num_workers=workers),
+        )
+
+    first = make(0)
+    first.next_batch()
+    state = first.capture()
+    with pytest.raises(ConflictError, match="divided among 1 workers, and is now among 2"):
+        make(2).restore(state)
+    again = make(0)
+    again.restore(state)
+    assert again.next_batch()["index"].tolist() == first.next_batch()["index"].tolist()
