@@ -25,8 +25,9 @@ $(DEMO_READY): requirements/demo.txt pyproject.toml
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(READY): requirements/dev.txt $(DEMO_READY)
+$(READY): requirements/dev.txt requirements/no-deps.txt $(DEMO_READY)
 	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps -r requirements/no-deps.txt
 	@touch $@
 
 setup: $(READY)

@@ -10,6 +10,8 @@ on the loader and on what draws from it:
 * The position in a plain loader is known only to the code that draws from it, which must be
   ``next_batch``. It is (epoch, batches drawn, all generators when the epoch began); a restore
   starts the epoch again with those generators, drops as many batches, and puts the generators back.
+  The first batch has to come out as it was: if it does not, a warning says that the order depends on
+  something that no commit has.
 
 Generators that the loader reaches (its own, its sampler's, its dataset's) are captured as well: a
 restore of the position alone leaves them one draw off, and would shuffle the next epoch differently.
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import (
     DataLoader,
+    IterableDataset,
     RandomSampler,
     Subset,
     SubsetRandomSampler,
@@ -36,6 +39,16 @@ from torch.utils.data import (
 )
 
 from mvc import ConflictError, UsageError
+from mvc_hooks.parts.libraries import (
+    OwnState,
+    capture_passes,
+    describe_order,
+    has_inexact_state,
+    has_stateful_iterators,
+    make_own_state,
+    refuse_inexact,
+    restore_passes,
+)
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
 from mvc_hooks.parts.rng import (
@@ -46,7 +59,7 @@ from mvc_hooks.parts.rng import (
     restore_generators,
     restore_rng,
 )
-from mvc_hooks.parts.tree import Difference
+from mvc_hooks.parts.tree import Difference, hash_values
 from mvc_hooks.parts.value import Stateful
 from mvc_hooks.parts.watch import UNKNOWN, LoaderWatch
 
@@ -99,6 +112,7 @@ class DataPart(Part):
         self.on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
         self._arrived: deque[tuple[str, Any]] = deque()
         self._draws_ahead = self._is_dropping = False
+        self._first = ""
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
@@ -107,11 +121,16 @@ class DataPart(Part):
                 f"{self.name} is an iterator, whose position cannot be restored",
                 hint="pass the loader itself",
             )
+        refuse_inexact(self.name, loader)
         self.remove()
         self.loader = loader
+        self._own = make_own_state(loader)
+        self._order, self._passes_since = describe_order(loader), self.epoch
+        self._passes = capture_passes(loader)
         self._iterator: Any = None
         self._pending: Any = None
-        self._is_stateful = isinstance(loader, Stateful)
+        self._is_stateful = isinstance(loader, Stateful) and not has_inexact_state(loader)
+        self._is_torchdata = hasattr(loader, "_initial_iter_for_state_dict")
         self._is_bare = not self._is_stateful and not isinstance(loader, DataLoader)
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
@@ -137,6 +156,8 @@ class DataPart(Part):
                 continue
             self._tell_drawn()
             self._pending, self._lacks_workers = None, False
+            if not self._drawn and not self._is_stateful:
+                self._first = hash_values(batch)
             self._drawn += 1
             self.batches_drawn += 1
             return batch
@@ -190,6 +211,11 @@ class DataPart(Part):
                 self.on_drawn(path, indices, self._is_dropping)
 
     @property
+    def begins_within_pass(self) -> bool:
+        """Whether the loader's next iterator goes on with a pass, so that it may draw no seed."""
+        return self._own.is_within_pass
+
+    @property
     def can_rewind(self) -> bool:
         """Whether the run can go back: nothing can rewind an iterator that the run made itself."""
         is_plain_elsewhere = self.is_iterated_elsewhere and self._iterator is None
@@ -202,7 +228,9 @@ class DataPart(Part):
 
     def note_begin(self) -> bool:
         """Note that a loader begins an iterator; return whether that is for this part."""
-        if not self._is_drawing and not self._is_stateful:
+        self._own.is_within_pass = False
+        is_seen = not self._is_stateful or type(self._own) is not OwnState
+        if not self._is_drawing and is_seen:
             self.is_iterated_elsewhere = True
         is_other = self._is_drawing and threading.get_ident() != self._thread
         loaders = self._loaders.values()
@@ -216,12 +244,24 @@ class DataPart(Part):
             watch.begin_pass()
         self._start = {"rng": capture_rng(), "generators": capture_generators(self.generators())}
         self._arrived.clear()
+        if passes := self._count_passes():
+            self._start["passes"] = passes
         self._iterator = self._open()
         self._pending = None
 
     def _open(self) -> Any:
         with self._drawing():
-            return iter(self.loader)
+            return self._own.open()
+
+    def _count_passes(self) -> list[int]:
+        """Return what stages have counted; those in workers that live on do it where it is not seen."""
+        if not any(watch.is_persistent for watch in self._watches.values()):
+            return capture_passes(self.loader)
+        return [count + self.epoch - self._passes_since for count in self._passes]
+
+    def _set_passes(self, counts: list[int]) -> None:
+        restore_passes(self.loader, counts)
+        self._passes, self._passes_since = counts, self.epoch
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -258,6 +298,10 @@ class DataPart(Part):
             "sampler_epoch": [getattr(one, "epoch", None) for one in self._find_epoch_owners()],
             "generators": capture_generators(self.generators()),
             "loader": self._capture_loader(),
+            **({"first": self._first} if self._drawn and not self._is_stateful else {}),
+            **({"order": self._order} if self._order else {}),
+            **({"passes": self._count_passes()} if self._passes else {}),
+            **({"divided": divided} if (divided := self._count_divided()) else {}),
         }
 
     def restore(self, stored: Any) -> None:
@@ -267,11 +311,15 @@ class DataPart(Part):
                 f"{self.name} is already being iterated",
                 hint="make iter(loader) after the checkpointer",
             )
+        if stored["start"] is not None and stored["loader"] is None:
+            self._check_divided(stored.get("divided", []))
         before, self.epoch = self.epoch, stored["epoch"]
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
         self._arrived.clear()
+        self._first = stored.get("first", "")
+        self._set_passes((self._start or stored).get("passes", self._passes))
         self._restore_workers(stored)
         owners = self._find_epoch_owners()
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
@@ -289,12 +337,17 @@ class DataPart(Part):
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare who knows the position, and which generators there are; an older commit has fewer."""
         had_state, has_state = stored["loader"] is not None, self._is_stateful
+        if has_stateful_iterators(self.loader):
+            has_state = had_state
         is_bound = type(self.loader) is not tuple  # a library may hand it over later
         # Between two passes that are drawn here, both know.
         if is_bound and had_state != has_state and (had_state or stored["start"] is not None):
             kinds = "a loader without state_dict", "a loader with state_dict"
             yield Difference(path, kinds[has_state], kinds[had_state])
         known = stored.get("generators", {}) if isinstance(stored, dict) else {}
+        before = stored.get("order", self._order) if isinstance(stored, dict) else self._order
+        if before != self._order and is_bound:
+            yield Difference((*path, "order"), f"seeds {self._order}", f"seeds {before}")
         for name in self._given & (live["generators"].keys() - known.keys()):
             yield Difference((*path, "generators", name), "a generator", None)
 
@@ -315,43 +368,88 @@ class DataPart(Part):
         if not self._is_stateful:
             if self._start is not None:
                 self._iterator = self._open()
-                for index in range(self._drawn):
-                    self._prepare_redraw(index)
-                    with self._drawing():
-                        next(self._iterator)
-                    self._tell_drawn(is_redrawn=True)
+                if state is not None:
+                    self._set_iterator(state)
+                else:
+                    self._draw_again()
             return
         self._pending = state
         if state is None:
             self.loader.load_state_dict({})
             self.loader.next_iter_state = None
             return
-        self.loader.load_state_dict(state)
-        if hasattr(self.loader, "_initial_iter_for_state_dict"):
-            self.loader.state_dict()
-        if self._start is not None:
-            self._iterator = self._open()
+        with self._accepting():
+            self._own.load(state)
+            if self._is_torchdata:
+                self.loader.state_dict()
+            if self._start is not None:
+                self._iterator = iter(()) if self._own.is_pass_over else self._open()
+
+    def _count_divided(self) -> list[int]:
+        """Return among how many workers each stream is divided, on which its order depends."""
+        streams = [one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)]
+        return [max(one.num_workers, 1) for one in streams]
+
+    def _check_divided(self, stored: list[int]) -> None:
+        for then, now in zip(stored, self._count_divided(), strict=False):
+            if then != now:
+                raise ConflictError(
+                    f"{self.name} is a stream that was divided among {then} workers, and is now among "
+                    f"{now}: the middle of a pass cannot be drawn again",
+                    hint=f"go on with num_workers={then} to the end of the pass",
+                )
+
+    def _draw_again(self) -> None:
+        for index in range(self._drawn):
+            self._prepare_redraw(index)
+            with self._drawing():
+                batch = next(self._iterator, None)
+            self._tell_drawn(is_redrawn=True)
+            if index == 0 and self._first not in ("", hash_values(batch)):
+                warnings.warn(
+                    f"the first batch of this pass of {self.name} is not the one that the run had: its "
+                    "order or its content depends on something that is not in the commit",
+                    stacklevel=2,
+                )
+
+    def _set_iterator(self, state: Any) -> None:
+        with self._accepting():
+            self._iterator.set_state(state)
+
+    @contextmanager
+    def _accepting(self) -> Iterator[None]:
+        try:
+            yield
+        except (AssertionError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ConflictError(
+                f"{self.name} does not accept its state: {reason}",
+                hint="go on with as many workers, and the same data, as before",
+            ) from error
 
     def _prepare_redraw(self, index: int) -> None:
         """Do what has to be done before a batch of a pass is drawn again."""
 
     def _capture_loader(self) -> Any:
         if not self._is_stateful:
-            return None
+            is_held = self._iterator is not None and has_stateful_iterators(self.loader)
+            return self._iterator.get_state() if is_held else None
         loader = self.loader
-        if hasattr(loader, "_initial_iter_for_state_dict"):
+        if self._is_torchdata:
             is_prepared = self._start is not None or loader._initial_iter_for_state_dict  # noqa: SLF001  torchdata has no public way to ask
             if self._pending is not None and is_prepared:
                 return self._pending
             if loader._iterator is None:  # noqa: SLF001
                 return loader.next_iter_state
         with keep_rng(self.generators().values()):
-            return loader.state_dict()
+            return self._own.capture()
 
     def _is_foreign(self) -> bool:
         loader = self.loader
         live = getattr(loader, "_iterator", None)
         if self._is_bare or live is None or live is self._iterator:
+            return False
+        if type(self._own) is not OwnState:
             return False
         if getattr(live, "_finished", False):
             return False
@@ -359,6 +457,7 @@ class DataPart(Part):
 
     def check_known(self) -> None:
         """Check that a capture finds the position; UsageError if only other code knows it."""
+        self._own.tidy()
         if self.can_rewind:
             return
         hint = "draw the batches with next_batch(), or use torchdata's StatefulDataLoader"
@@ -376,6 +475,11 @@ class DataPart(Part):
 
     def check_drawn(self) -> None:
         """Check, after a step, that an iterable of the user's feeds the run; UsageError if it is something else."""
+        if self._own.needs_drawing and not self.batches_drawn:
+            raise UsageError(
+                f"{self.name} has a random order, which its state alone does not bring back",
+                hint="draw the batches with next_batch()",
+            )
         if self._is_bare and not self.batches_drawn:
             raise UsageError(
                 f"{self.name} (a {type(self.loader).__name__}) has no state_dict, and no batch is drawn "

@@ -8,6 +8,7 @@ they were stored, and do not count as structure.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,20 @@ def walk_leaves(value: Any, path: Steps = ()) -> Iterator[tuple[Steps, Any]]:
         yield path, value
     for key, item in items or ():
         yield from walk_leaves(item, (*path, key))
+
+
+def hash_values(value: Any) -> str:
+    """Return a short hash of the arrays, texts and numbers in a nested value; objects do not count."""
+    hasher = hashlib.sha256()
+    for _, leaf in walk_leaves(value):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            array = leaf.detach().cpu().contiguous()
+            hasher.update(array.reshape(-1).view(torch.uint8).numpy().data)
+        elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            hasher.update(np.ascontiguousarray(leaf).tobytes())
+        elif isinstance(leaf, (str, bytes, int, float)):
+            hasher.update(repr(leaf).encode())
+    return hasher.hexdigest()[:16]
 
 
 def pair_leaves(

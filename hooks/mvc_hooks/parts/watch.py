@@ -15,7 +15,7 @@ What is done about both inside of a worker is in ``parts/workers.py``.
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
 from mvc_hooks.parts.drawn import TellingIterator, make_iterator
-from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
 from mvc_hooks.parts.workers import Said, Worker
 
 if TYPE_CHECKING:
@@ -148,7 +148,11 @@ class LoaderWatch:
     # Iterators.
 
     def _make_iterator(self) -> Any:
-        iterator = self._begin_iterator()
+        part = self._part()
+        goes_on = part is not None and part.begins_within_pass
+        # The pass that it goes on with has drawn a seed already.
+        with nullcontext() if part is None or not goes_on else keep_rng(part.generators().values()):
+            iterator = self._begin_iterator()
         if isinstance(iterator, TellingIterator):
             iterator.tell = self._note_drawn
         WATCHED.add(iterator)

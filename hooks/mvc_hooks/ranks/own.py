@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.distributed import DistributedSampler
 
 from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.libraries import divides
 from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
@@ -139,7 +140,7 @@ def splits_data(part: Part) -> bool:
     if not isinstance(part, DataPart):
         return False
     found = find_reachable(part.loader, (DistributedSampler,))
-    return any(one.num_replicas > 1 for one in found.values())
+    return any(one.num_replicas > 1 for one in found.values()) or divides(part.loader)
 
 
 def has_shards(value: object) -> bool:
