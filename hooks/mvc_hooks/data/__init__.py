@@ -1,0 +1,1 @@
+"""Data in an order that does not depend on ranks and workers."""
