@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.blocks import BlockOrder
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -63,6 +64,7 @@ __getattr__ = lazy_names(
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.sampling.blocks": "BlockOrder",
+        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -89,6 +91,7 @@ __all__ = [
     "HeldChunks",
     "Identity",
     "LayoutPlan",
+    "MapChanges",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -99,6 +102,8 @@ __all__ = [
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "Shard",
+    "ShardMap",
     "Share",
     "SpreadTensor",
     "StateLayout",
@@ -114,6 +119,7 @@ __all__ = [
     "clone",
     "compare",
     "compare_image",
+    "compare_maps",
     "follow",
     "is_process_alive",
     "layout_state",

@@ -271,12 +271,12 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
+        "Shard", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
-        "__version__", "choose_senders", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
+        "__version__", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "follow", "is_process_alive", "layout_state", "merge_recipe",
         "open_model", "outline_image", "parse_stored_share", "read_image",
         "this_process", "verify_models",
     }  # fmt: skip

@@ -1,0 +1,97 @@
+"""Which reader a shard takes, by its name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc import NotFoundError, UnsupportedError
+from mvc_hooks.data.readers.ahead import ReadAhead
+from mvc_hooks.data.readers.arrays import open_bin, open_npy
+from mvc_hooks.data.readers.columns import ArrowRows, ParquetRows
+from mvc_hooks.data.readers.lines import iterate_compressed_lines, open_lines, parse_line
+from mvc_hooks.data.readers.mds import open_mds
+from mvc_hooks.data.readers.tars import TarSamples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mvc_hooks.data.readers.reader import Reader
+
+_LINES = (".jsonl", ".ndjson")
+_COMPRESSED = tuple(f"{name}.{kind}" for name in _LINES for kind in ("zst", "gz"))
+_ARROW = (".arrow", ".feather", ".ipc")
+FORMATS = (*_LINES, *_COMPRESSED, ".tar", ".parquet", *_ARROW, ".npy", ".bin", ".mds")
+"""How the names of shards end that can be read without the user's help."""
+_COUNTED_FAST = (".parquet", *_ARROW, ".npy", ".bin", ".mds")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How shards are read.
+
+    Attributes:
+        open_fn: the user's own way: the path of a shard to an iterator of its samples.
+        tokens: numbers in a record of a .bin file, or an .npy file of one dimension.
+        dtype: type of the numbers in a .bin file.
+        block: records that are shuffled together, of which twice as many are kept.
+    """
+
+    open_fn: Callable[[str], Iterator[Any]] | None
+    tokens: int | None
+    dtype: str | None
+    block: int
+
+    def open(self, path: str, expected: int | None) -> Reader:
+        """Open a shard of so many records, as far as they are known.
+
+        Raises:
+            NotFoundError: there is no such file.
+            FormatError: the file is not what its name says.
+        """
+        if self.open_fn is not None:
+            return ReadAhead(path, self.open_fn, None, expected, 2 * self.block)
+        try:
+            return self._open_known(path, expected)
+        except FileNotFoundError:
+            raise NotFoundError(f"shard {path} does not exist") from None
+
+    def _open_known(self, path: str, expected: int | None) -> Reader:
+        if path.endswith(_COMPRESSED):
+            os.stat(path)
+            return ReadAhead(path, iterate_compressed_lines, parse_line, expected, 2 * self.block)
+        if path.endswith(_LINES):
+            return open_lines(path)
+        if path.endswith(".tar"):
+            return TarSamples(path)
+        if path.endswith(".parquet"):
+            return ParquetRows(path, self.block)
+        if path.endswith(_ARROW):
+            return ArrowRows(path)
+        if path.endswith(".npy"):
+            return open_npy(path, self.tokens)
+        if path.endswith(".bin"):
+            return open_bin(path, self.tokens, self.dtype)
+        if path.endswith(".mds"):
+            return open_mds(path)
+        raise UnsupportedError(
+            f"shard {path} has a format that is not known by its name",
+            hint=f"open_fn=f, where f(path) yields its samples; known are {', '.join(FORMATS)}",
+        )
+
+    def count(self, path: str) -> int:
+        """Return how many records a shard has, reading it all if its format does not tell."""
+        reader = self.open(path, None)
+        try:
+            known = reader.count
+            if known is None:
+                assert isinstance(reader, ReadAhead)
+                known = reader.count_all()
+            return known
+        finally:
+            reader.close()
+
+    def is_counted_fast(self, path: str) -> bool:
+        """Return whether ``count`` reads no more than the head or foot of the file."""
+        return self.open_fn is None and path.endswith(_COUNTED_FAST)
