@@ -173,7 +173,7 @@ def _find_shards(shards: Any) -> tuple[list[str], str | None, Mapping[str, int] 
         return _read_map(place)
     if os.path.isdir(place):
         names = sorted(os.listdir(place))
-        paths = [os.path.join(place, name) for name in names if name.endswith(FORMATS)]
+        paths = [os.path.join(place, name) for name in names if name.lower().endswith(FORMATS)]
     elif glob.has_magic(place):
         paths = sorted(glob.glob(place, recursive=True))
     else:
@@ -213,7 +213,7 @@ def _find_counts(format_: Format, paths: list[str], records: Any) -> list[int]:
     known: Mapping[str, int] = records if isinstance(records, Mapping) else {}
     counts = []
     for path in paths:
-        count = known.get(path)
+        count = None if format_.is_cut(path) else known.get(path)
         if count is None and (records == "count" or format_.is_counted_fast(path)):
             count = format_.count(path)
         if count is None:

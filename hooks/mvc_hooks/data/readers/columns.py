@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,20 +11,28 @@ from mvc import FormatError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
 
 class ParquetRows:
-    """The rows of a Parquet file; whole row groups are decoded, and the last ones kept."""
+    """The rows of a Parquet file; whole row groups are decoded, and the last ones kept.
+
+    Row groups that are asked for together are decoded together, into one table, because taking
+    rows costs the same for one as for many.
+    """
 
     def __init__(self, path: str, block: int) -> None:
         pa, parquet = _import("pyarrow"), _import("pyarrow.parquet")
         self._faults = (pa.ArrowException, OSError)
-        self.path = path
+        self.path, self._keep = path, 2 * block
         self._file = _try(path, self._faults, lambda: parquet.ParquetFile(path))
         meta = self._file.metadata
-        rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
-        self._ends = np.cumsum(rows, dtype=np.int64)
-        self._kept: OrderedDict[int, Any] = OrderedDict()
-        self._most = 2 + -(-2 * block // max(1, min(rows, default=1)))
+        sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self._tables: list[Any] = []
+        self._table_of = np.full(len(sizes), -1)
+        self._begin_of = np.zeros(len(sizes), np.int64)
+        self._dropped = 0
 
     @property
     def count(self) -> int:
@@ -34,20 +41,43 @@ class ParquetRows:
 
     def read(self, numbers: Sequence[int]) -> list[Any]:
         """Return some rows."""
-        return _take(numbers, self._ends, self._decode, self.path, self._faults)
+        return _try(self.path, self._faults, lambda: self._read(np.asarray(numbers, np.int64)))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the file."""
-        self._kept.clear()
+        self._tables.clear()
         self._file.close()
 
-    def _decode(self, group: int) -> Any:
-        if group not in self._kept:
-            # Threads of a worker would fight with those of the others for the same cores.
-            self._kept[group] = self._file.read_row_group(group, use_threads=False).combine_chunks()
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return self._kept[group]
+    def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
+        groups = np.searchsorted(self._ends, wanted, "right")
+        missing = np.unique(groups[self._table_of[groups] < self._dropped])
+        if len(missing):
+            self._decode(missing)
+        owners = self._table_of[groups]
+        found: list[Any] = [None] * len(wanted)
+        for owner in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == owner)
+            rows = wanted[places] - self._begin_of[groups[places]]
+            taken = self._tables[owner - self._dropped].take(rows).to_pylist()
+            for place, row in zip(places.tolist(), taken, strict=True):
+                found[place] = row
+        self._drop_oldest()
+        return found
+
+    def _decode(self, groups: NDArray[np.int64]) -> None:
+        # Threads of a worker would fight with those of the others for the same cores.
+        table = self._file.read_row_groups(groups.tolist(), use_threads=False).combine_chunks()
+        sizes = np.diff(self._ends, prepend=0)[groups]
+        self._table_of[groups] = self._dropped + len(self._tables)
+        self._begin_of[groups] = self._ends[groups] - np.cumsum(sizes)
+        self._tables.append(table)
+
+    def _drop_oldest(self) -> None:
+        held = sum(table.num_rows for table in self._tables[1:])
+        while len(self._tables) > 1 and held >= self._keep:
+            self._tables.pop(0)
+            self._dropped += 1
+            held -= self._tables[0].num_rows
 
 
 class ArrowRows:
@@ -56,7 +86,7 @@ class ArrowRows:
     def __init__(self, path: str) -> None:
         pa = _import("pyarrow")
         self._faults = (pa.ArrowException, OSError)
-        self.path = path
+        self.path, self._make_array = path, pa.array
         self._map = _try(path, self._faults, lambda: pa.memory_map(path))
         self._batches = _try(path, self._faults, lambda: _list_batches(pa, self._map))
         self._ends = np.cumsum([one.num_rows for one in self._batches], dtype=np.int64)
@@ -68,12 +98,24 @@ class ArrowRows:
 
     def read(self, numbers: Sequence[int]) -> list[Any]:
         """Return some rows."""
-        return _take(numbers, self._ends, self._batches.__getitem__, self.path, self._faults)
+        return _try(self.path, self._faults, lambda: self._read(np.asarray(numbers, np.int64)))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the file."""
         self._batches = []
         self._map.close()
+
+    def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
+        batches = np.searchsorted(self._ends, wanted, "right")
+        found: list[Any] = [None] * len(wanted)
+        # Batch by batch: taking from all of them together would copy the whole file.
+        for number in np.unique(batches).tolist():
+            batch, places = self._batches[number], np.flatnonzero(batches == number)
+            rows = wanted[places] - (int(self._ends[number]) - batch.num_rows)
+            taken = batch.take(self._make_array(rows)).to_pylist()
+            for place, row in zip(places.tolist(), taken, strict=True):
+                found[place] = row
+        return found
 
 
 def _list_batches(pa: Any, source: Any) -> list[Any]:
@@ -82,31 +124,6 @@ def _list_batches(pa: Any, source: Any) -> list[Any]:
         return [file.get_batch(number) for number in range(file.num_record_batches)]
     source.seek(0)
     return list(pa.ipc.open_stream(source))
-
-
-def _take(
-    numbers: Sequence[int],
-    ends: Any,
-    decode: Callable[[int], Any],
-    path: str,
-    faults: tuple[type[Exception], ...],
-) -> list[Any]:
-    wanted = np.asarray(numbers, np.int64)
-    pieces = np.searchsorted(ends, wanted, "right")
-    found: list[Any] = [None] * len(wanted)
-    for piece in np.unique(pieces).tolist():
-        places = np.flatnonzero(pieces == piece)
-        first = int(ends[piece - 1]) if piece else 0
-        rows = _try(
-            path,
-            faults,
-            lambda piece=piece, places=places, first=first: (
-                decode(piece).take(wanted[places] - first).to_pylist()
-            ),
-        )
-        for place, row in zip(places.tolist(), rows, strict=True):
-            found[place] = row
-    return found
 
 
 def _import(name: str) -> Any:

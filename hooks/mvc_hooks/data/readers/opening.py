@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc import NotFoundError, UnsupportedError
-from mvc_hooks.data.readers.ahead import ReadAhead
+from mvc_hooks.data.readers.ahead import ReadAhead, gather
 from mvc_hooks.data.readers.arrays import open_bin, open_npy
 from mvc_hooks.data.readers.columns import ArrowRows, ParquetRows
 from mvc_hooks.data.readers.lines import iterate_compressed_lines, open_lines, parse_line
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from mvc_hooks.data.readers.reader import Reader
 
 _LINES = (".jsonl", ".ndjson")
-_COMPRESSED = tuple(f"{name}.{kind}" for name in _LINES for kind in ("zst", "gz"))
-_ARROW = (".arrow", ".feather", ".ipc")
+_COMPRESSED = tuple(f"{name}.{kind}" for name in _LINES for kind in ("zst", "zstd", "gz"))
+_ARROW = (".arrow", ".arrows", ".feather")
 FORMATS = (*_LINES, *_COMPRESSED, ".tar", ".parquet", *_ARROW, ".npy", ".bin", ".mds")
 """How the names of shards end that can be read without the user's help."""
 _COUNTED_FAST = (".parquet", *_ARROW, ".npy", ".bin", ".mds")
@@ -51,29 +52,31 @@ class Format:
             FormatError: the file is not what its name says.
         """
         if self.open_fn is not None:
-            return ReadAhead(path, self.open_fn, None, expected, 2 * self.block)
+            runs = partial(gather, self.open_fn)
+            return ReadAhead(path, runs, None, expected, 2 * self.block)
         try:
             return self._open_known(path, expected)
         except FileNotFoundError:
             raise NotFoundError(f"shard {path} does not exist") from None
 
     def _open_known(self, path: str, expected: int | None) -> Reader:
-        if path.endswith(_COMPRESSED):
+        name = path.lower()
+        if name.endswith(_COMPRESSED):
             os.stat(path)
             return ReadAhead(path, iterate_compressed_lines, parse_line, expected, 2 * self.block)
-        if path.endswith(_LINES):
+        if name.endswith(_LINES):
             return open_lines(path)
-        if path.endswith(".tar"):
+        if name.endswith(".tar"):
             return TarSamples(path)
-        if path.endswith(".parquet"):
+        if name.endswith(".parquet"):
             return ParquetRows(path, self.block)
-        if path.endswith(_ARROW):
+        if name.endswith(_ARROW):
             return ArrowRows(path)
-        if path.endswith(".npy"):
+        if name.endswith(".npy"):
             return open_npy(path, self.tokens)
-        if path.endswith(".bin"):
+        if name.endswith(".bin"):
             return open_bin(path, self.tokens, self.dtype)
-        if path.endswith(".mds"):
+        if name.endswith(".mds"):
             return open_mds(path)
         raise UnsupportedError(
             f"shard {path} has a format that is not known by its name",
@@ -92,6 +95,10 @@ class Format:
         finally:
             reader.close()
 
+    def is_cut(self, path: str) -> bool:
+        """Return whether what is a record is up to ``tokens``, so that no map tells how many there are."""
+        return self.open_fn is None and path.lower().endswith((".npy", ".bin"))
+
     def is_counted_fast(self, path: str) -> bool:
         """Return whether ``count`` reads no more than the head or foot of the file."""
-        return self.open_fn is None and path.endswith(_COUNTED_FAST)
+        return self.open_fn is None and path.lower().endswith(_COUNTED_FAST)

@@ -7,6 +7,7 @@ here, because ``tarfile`` takes 30 µs for each; names that need more than a hea
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BLOCK = 512
-_FILES = b"0\0"
+_FILES = b"0\x007"
+_SAMPLE = re.compile("((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _EXTENDED = b"xgLK"
 _MAGIC = slice(257, 262)
 
@@ -59,11 +61,10 @@ class TarSamples:
         return sample
 
     def _add(self, name: str, begin: int, size: int) -> None:
-        folder, slash, file = name.rpartition("/")
-        stem, dot, extension = file.partition(".")
-        if not dot or not stem:
-            return  # no file of a sample
-        key, extension = f"{folder}{slash}{stem}", extension.lower()
+        found = _SAMPLE.fullmatch(name)
+        if found is None or (name.startswith("__") and name.endswith("__") and "/" not in name):
+            return
+        key, extension = found[1], found[2].lower()
         if not self._samples or self._samples[-1][0] != key:
             self._samples.append((key, []))
         files = self._samples[-1][1]
@@ -76,10 +77,10 @@ class TarSamples:
         found, at = [], 0
         while True:
             header = os.pread(self._file, _BLOCK, at)
-            if len(header) < _BLOCK:
-                raise FormatError(f"shard {self.path} is cut off: it has no end mark")
             if not header.strip(b"\0"):
                 break
+            if len(header) < _BLOCK:
+                raise FormatError(f"shard {self.path} is cut off in a header at byte {at}")
             kind = header[156:157]
             if kind in _EXTENDED or header[_MAGIC] != b"ustar" or header[124] & 0x80:
                 return self._list_slowly()
@@ -115,4 +116,4 @@ def _read_name(header: bytes) -> str:
     name = header[:100].split(b"\0", 1)[0]
     prefix = header[345:500].split(b"\0", 1)[0]
     joined = prefix + b"/" + name if prefix and header[263:265] == b"00" else name
-    return joined.decode("utf-8", "surrogateescape").removeprefix("./")
+    return joined.decode("utf-8", "surrogateescape")
