@@ -44,7 +44,7 @@ class BlockOrder:
     """
 
     sizes: Positions
-    block: int
+    block: int = 1
 
     def __post_init__(self) -> None:
         """Check the numbers; UsageError if they are wrong."""

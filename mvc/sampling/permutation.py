@@ -149,7 +149,11 @@ class _Network:
 
 
 def _hash(
-    digits: Words, words: tuple[np.uint64, np.uint64, np.uint64], size: int, scratch: Words, out: Words
+    digits: Words,
+    words: tuple[np.uint64, np.uint64, np.uint64],
+    size: int,
+    scratch: Words,
+    out: Words,
 ) -> None:
     """Put a pseudo-random number below ``size`` for each digit into ``out``."""
     first, added, second = words

@@ -14,7 +14,10 @@ import zstandard
 
 def make_rows(first, count):
     """Return samples that tell their number."""
-    return [{"id": number, "text": f"sample {number} " + "x" * (number % 17)} for number in range(first, first + count)]
+    return [
+        {"id": number, "text": f"sample {number} " + "x" * (number % 17)}
+        for number in range(first, first + count)
+    ]
 
 
 def write_jsonl(path, rows):
@@ -29,13 +32,18 @@ def write_zst(path, rows):
 
 
 def write_gz(path, rows):
-    Path(path).write_bytes(gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows)))
+    Path(path).write_bytes(
+        gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    )
 
 
-def write_tar(path, rows, format=tarfile.USTAR_FORMAT):
-    with tarfile.open(path, "w", format=format) as tar:
+def write_tar(path, rows, kind=tarfile.USTAR_FORMAT):
+    with tarfile.open(path, "w", format=kind) as tar:
         for row in rows:
-            for extension, data in (("json", json.dumps(row).encode()), ("txt", row["text"].encode())):
+            for extension, data in (
+                ("json", json.dumps(row).encode()),
+                ("txt", row["text"].encode()),
+            ):
                 info = tarfile.TarInfo(f"part/{row['id']:06}.{extension}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
@@ -62,7 +70,9 @@ def write_arrow_stream(path, rows):
 
 
 def write_npy(path, rows):
-    np.save(path, np.array([[row["id"], len(row["text"])] for row in rows], np.int32).reshape(-1, 2))
+    np.save(
+        path, np.array([[row["id"], len(row["text"])] for row in rows], np.int32).reshape(-1, 2)
+    )
 
 
 def write_bin(path, rows):
@@ -81,7 +91,9 @@ def write_mds(path, rows):
     for row in rows:
         text = row["text"].encode()
         head = len(text).to_bytes(4, "little")
-        samples.append(head + np.int64(row["id"]).tobytes() + text + np.float32(row["id"]).tobytes())
+        samples.append(
+            head + np.int64(row["id"]).tobytes() + text + np.float32(row["id"]).tobytes()
+        )
     told = json.dumps(settings).encode()
     start = 4 * (len(rows) + 2) + len(told)
     offsets = start + np.cumsum([0, *map(len, samples)])

@@ -76,7 +76,11 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         self._pad, self._cut_long = pad, cut_long
         below = getattr(dataset, "order", None)
         runs = below.sizes if isinstance(below, BlockOrder) else np.array([len(known)])
-        self._lengths = np.minimum(known, known.dtype.type(window)) if cut_long and _is_over(known, window) else known
+        self._lengths = (
+            np.minimum(known, known.dtype.type(window))
+            if cut_long and _is_over(known, window)
+            else known
+        )
         self._windows = (Cut if split else FirstFit)(self._lengths, window, runs)
         self._size = int(self._windows.runs.sum())
         self.order = self._order_like(below) if isinstance(below, BlockOrder) else None
@@ -136,7 +140,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
     def _fill(
         self, pieces: Pieces, known: Mapping[int, Mapping[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:
-        parts = list(zip(*(array.tolist() for array in (pieces.samples, pieces.begins, pieces.ends)), strict=True))
+        parts = list(
+            zip(
+                *(array.tolist() for array in (pieces.samples, pieces.begins, pieces.ends)),
+                strict=True,
+            )
+        )
         names = known[parts[0][0]] if parts else {}
         filled: dict[str, torch.Tensor] = {}
         for name, example in names.items():
@@ -204,7 +213,8 @@ def _read_lengths(dataset: Any, lengths: Any) -> NDArray[np.integer[Any]]:
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
             what = "cannot be read" if is_file else "is no column of the dataset"
             raise UsageError(
-                f"lengths={path!r} {what}", hint="pass an array, a .npy file or the name of a column"
+                f"lengths={path!r} {what}",
+                hint="pass an array, a .npy file or the name of a column",
             ) from error
     known = np.asarray(given)
     size = len(dataset)

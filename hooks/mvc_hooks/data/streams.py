@@ -72,7 +72,7 @@ class ShardedStream(Dataset[Any]):
         self.paths, self.shards, known = _find_shards(shards)
         self._format = Format(open_fn, tokens, dtype, _check_block(shuffle_block))
         counts = _find_counts(self._format, self.paths, known if records is None else records)
-        self.order = BlockOrder(counts, shuffle_block)
+        self.order = BlockOrder(np.array(counts, np.int64), shuffle_block)
         self._starts = np.cumsum([0, *counts])
         self._transform, self._on_open = transform, on_open
         self._open: OrderedDict[int, Reader] = OrderedDict()
@@ -186,9 +186,15 @@ def _find_shards(shards: Any) -> tuple[list[str], str | None, Mapping[str, int] 
 def _check_paths(paths: list[str]) -> list[str]:
     if not paths:
         raise UsageError("a stream of no shards")
-    twice = next((one for one in paths if paths.count(one) > 1), None) if len(set(paths)) < len(paths) else None
+    twice = (
+        next((one for one in paths if paths.count(one) > 1), None)
+        if len(set(paths)) < len(paths)
+        else None
+    )
     if twice is not None:
-        raise UsageError(f"shard {twice} is given twice", hint="a mixture with weights repeats data")
+        raise UsageError(
+            f"shard {twice} is given twice", hint="a mixture with weights repeats data"
+        )
     return paths
 
 

@@ -44,8 +44,7 @@ class Pieces:
 class Windows(Protocol):
     """All windows over some sequences; ``runs`` are how many each run has."""
 
-    @property
-    def runs(self) -> Integers: ...
+    runs: Integers
 
     def find_pieces(self, window: int) -> Pieces:
         """Return what a window holds."""
@@ -82,7 +81,9 @@ class FirstFit:
         ends = np.cumsum(whole)
         at = int(np.searchsorted(ends, local - opened, "right"))
         begin = (local - opened - int(ends[at] - whole[at])) * self._window
-        return Pieces(*(np.array([value], np.int64) for value in (first + at, begin, begin + self._window)))
+        return Pieces(
+            *(np.array([value], np.int64) for value in (first + at, begin, begin + self._window))
+        )
 
     def _pack(self, chunk: slice) -> tuple[Integers, Integers]:
         """Pack some blocks; return how many windows are of rests, and how many each has in all."""

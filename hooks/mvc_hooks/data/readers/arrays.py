@@ -53,7 +53,9 @@ def open_bin(path: str, tokens: int | None, dtype: str | None) -> Rows:
     with open(path, "rb") as file:
         size = file.seek(0, 2)
     if size % kind.itemsize:
-        raise FormatError(f"shard {path} has {size} bytes, not a multiple of {kind.itemsize} ({kind})")
+        raise FormatError(
+            f"shard {path} has {size} bytes, not a multiple of {kind.itemsize} ({kind})"
+        )
     array = np.memmap(path, kind, "r") if size else np.zeros(0, kind)
     return Rows(path, _cut(path, array, tokens))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class ParquetRows:
 
     def __init__(self, path: str, block: int) -> None:
         pa, parquet = _import("pyarrow"), _import("pyarrow.parquet")
-        self._faults = (pa.ArrowException, OSError)
+        self._faults = (pa.ArrowException, OSError, ValueError)
         self.path, self._keep = path, 2 * block
         self._file = _try(path, self._faults, lambda: parquet.ParquetFile(path))
         meta = self._file.metadata
@@ -85,7 +86,7 @@ class ArrowRows:
 
     def __init__(self, path: str) -> None:
         pa = _import("pyarrow")
-        self._faults = (pa.ArrowException, OSError)
+        self._faults = (pa.ArrowException, OSError, ValueError)
         self.path, self._make_array = path, pa.array
         self._map = _try(path, self._faults, lambda: pa.memory_map(path))
         self._batches = _try(path, self._faults, lambda: _list_batches(pa, self._map))
@@ -128,7 +129,7 @@ def _list_batches(pa: Any, source: Any) -> list[Any]:
 
 def _import(name: str) -> Any:
     try:
-        return __import__(name, fromlist=["_"])
+        return import_module(name)
     except ImportError:
         raise UnsupportedError(
             "reading Parquet and Arrow files needs pyarrow", hint="pip install pyarrow"
@@ -140,6 +141,6 @@ def _try(path: str, faults: tuple[type[Exception], ...], read: Callable[[], Any]
         return read()
     except FileNotFoundError:
         raise
-    except (*faults, ValueError, UnicodeDecodeError) as error:
+    except faults as error:
         text = " ".join(str(error).split())[:200]
         raise FormatError(f"shard {path} cannot be read: {text}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -69,18 +70,15 @@ def _find_decoder(path: str, kind: str) -> Any:
     if kind in _NUMBERS:
         return lambda data: np.frombuffer(data, kind)[0]
     try:
-        from streaming.base.format.mds.encodings import (  # noqa: PLC0415  # type: ignore[import-not-found]
-            is_mds_encoding_safe,
-            mds_decode,
-        )
+        encodings: Any = import_module("streaming.base.format.mds.encodings")
     except ImportError:
-        is_mds_encoding_safe = None
-    if is_mds_encoding_safe is None or not is_mds_encoding_safe(kind):
+        encodings = None
+    if encodings is None or not encodings.is_mds_encoding_safe(kind):
         raise UnsupportedError(
             f"shard {path} has a column of kind {kind!r}",
             hint="pass open_fn= that yields its samples, with a library that reads it",
         )
-    return partial(mds_decode, kind)
+    return partial(encodings.mds_decode, kind)
 
 
 def _decode(

@@ -64,20 +64,9 @@ class Format:
         if name.endswith(_COMPRESSED):
             os.stat(path)
             return ReadAhead(path, iterate_compressed_lines, parse_line, expected, 2 * self.block)
-        if name.endswith(_LINES):
-            return open_lines(path)
-        if name.endswith(".tar"):
-            return TarSamples(path)
-        if name.endswith(".parquet"):
-            return ParquetRows(path, self.block)
-        if name.endswith(_ARROW):
-            return ArrowRows(path)
-        if name.endswith(".npy"):
-            return open_npy(path, self.tokens)
-        if name.endswith(".bin"):
-            return open_bin(path, self.tokens, self.dtype)
-        if name.endswith(".mds"):
-            return open_mds(path)
+        for suffixes, open_it in _OPENERS.items():
+            if name.endswith(suffixes):
+                return open_it(self, path)
         raise UnsupportedError(
             f"shard {path} has a format that is not known by its name",
             hint=f"open_fn=f, where f(path) yields its samples; known are {', '.join(FORMATS)}",
@@ -102,3 +91,14 @@ class Format:
     def is_counted_fast(self, path: str) -> bool:
         """Return whether ``count`` reads no more than the head or foot of the file."""
         return self.open_fn is None and path.lower().endswith(_COUNTED_FAST)
+
+
+_OPENERS: dict[tuple[str, ...], Callable[[Format, str], Reader]] = {
+    _LINES: lambda _, path: open_lines(path),
+    (".tar",): lambda _, path: TarSamples(path),
+    (".parquet",): lambda how, path: ParquetRows(path, how.block),
+    _ARROW: lambda _, path: ArrowRows(path),
+    (".npy",): lambda how, path: open_npy(path, how.tokens),
+    (".bin",): lambda how, path: open_bin(path, how.tokens, how.dtype),
+    (".mds",): lambda _, path: open_mds(path),
+}

@@ -78,4 +78,6 @@ class SlicedFile:
 def describe_fault(path: str, number: int, error: Exception) -> FormatError:
     """Return the error of a record that cannot be read."""
     text = str(error) or type(error).__name__
-    return FormatError(f"record {number} of shard {path} cannot be read: {text.splitlines()[0][:200]}")
+    return FormatError(
+        f"record {number} of shard {path} cannot be read: {text.splitlines()[0][:200]}"
+    )

@@ -87,7 +87,9 @@ class TarSamples:
             size = self._parse_size(header, at)
             if at + _BLOCK + size > length:
                 name = header[:100].rstrip(b"\0")
-                raise FormatError(f"shard {self.path} is cut off in file {name.decode('utf-8', 'replace')!r}")
+                raise FormatError(
+                    f"shard {self.path} is cut off in file {name.decode('utf-8', 'replace')!r}"
+                )
             if kind in _FILES:
                 found.append((_read_name(header), at + _BLOCK, size))
             at += _BLOCK + -(-size // _BLOCK) * _BLOCK
