@@ -140,10 +140,10 @@ class ShardedStream(Dataset[Any]):
             self._on_open(path)
             self._told.add(shard)
         reader = self._format.open(path, expected)
-        if reader.count != expected:
+        if (count := reader.count) != expected:
             reader.close()
             raise FormatError(
-                f"shard {path} has {reader.count} records, and {expected} are expected",
+                f"shard {path} has {count} records, and {expected} are expected",
                 hint="look at `mvc data verify`, or count again",
             )
         return reader
