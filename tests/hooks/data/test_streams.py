@@ -9,10 +9,10 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 from mvc import FormatError, NotFoundError, Shard, ShardMap, UnsupportedError, UsageError
 from mvc_hooks.data.streams import ShardedStream
+from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 SIZES = (13, 1, 40, 22)
 HOW = {"records": "count", "shuffle_block": 8, "tokens": 2, "dtype": "uint16"}
@@ -197,7 +197,9 @@ def test_a_reader_of_the_user_that_fails_names_the_shard(tmp_path):
         raise RuntimeError("the tape is torn")
 
     stream = ShardedStream(["a.x"], read_shard, records=[5])
-    with pytest.raises(FormatError, match=r"record 1 of shard a\.x cannot be read: the tape is torn"):
+    with pytest.raises(
+        FormatError, match=r"record 1 of shard a\.x cannot be read: the tape is torn"
+    ):
         stream[3]
 
 

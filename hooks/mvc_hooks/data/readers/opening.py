@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mvc import NotFoundError, UnsupportedError
+from mvc import MvcError, NotFoundError, UnsupportedError
 from mvc_hooks.data.readers.ahead import ReadAhead, gather
 from mvc_hooks.data.readers.arrays import open_bin, open_npy
 from mvc_hooks.data.readers.columns import ArrowRows, ParquetRows
 from mvc_hooks.data.readers.lines import iterate_compressed_lines, open_lines, parse_line
 from mvc_hooks.data.readers.mds import open_mds
+from mvc_hooks.data.readers.reader import describe_fault
 from mvc_hooks.data.readers.tars import TarSamples
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ class Format:
             NotFoundError: there is no such file.
             FormatError: the file is not what its name says.
         """
-        if self.open_fn is not None:
-            runs = partial(gather, self.open_fn)
-            return ReadAhead(path, runs, None, expected, 2 * self.block)
+        if (open_fn := self.open_fn) is not None:
+            return ReadAhead(path, lambda _: _gather(open_fn, path), expected, 2 * self.block)
         try:
             return self._open_known(path, expected)
         except FileNotFoundError:
@@ -63,7 +62,13 @@ class Format:
         name = path.lower()
         if name.endswith(_COMPRESSED):
             os.stat(path)
-            return ReadAhead(path, iterate_compressed_lines, parse_line, expected, 2 * self.block)
+            return ReadAhead(
+                path,
+                lambda _: iterate_compressed_lines(path),
+                expected,
+                2 * self.block,
+                decode=parse_line,
+            )
         for suffixes, open_it in _OPENERS.items():
             if name.endswith(suffixes):
                 return open_it(self, path)
@@ -102,3 +107,13 @@ _OPENERS: dict[tuple[str, ...], Callable[[Format, str], Reader]] = {
     (".bin",): lambda how, path: open_bin(path, how.tokens, how.dtype),
     (".mds",): lambda _, path: open_mds(path),
 }
+
+
+def _gather(open_fn: Callable[[str], Iterator[Any]], path: str) -> Iterator[list[Any]]:
+    try:
+        samples = open_fn(path)
+    except (MvcError, OSError):
+        raise
+    except Exception as error:
+        raise describe_fault(path, 0, error) from error
+    return gather(samples, path)
