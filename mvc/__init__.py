@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.blocks import BlockOrder
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -65,6 +68,9 @@ __getattr__ = lazy_names(
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.sampling.blocks": "BlockOrder",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -82,6 +88,7 @@ __getattr__ = lazy_names(
 __all__ = [
     "Agreement",
     "ArrayOutline",
+    "Batch",
     "BlockOrder",
     "ConflictError",
     "CorruptionError",
@@ -91,6 +98,7 @@ __all__ = [
     "HeldChunks",
     "Identity",
     "LayoutPlan",
+    "Located",
     "MapChanges",
     "Model",
     "ModelTensor",
@@ -102,10 +110,16 @@ __all__ = [
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "SamplePlan",
     "Shard",
     "ShardMap",
     "Share",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
     "SpreadTensor",
+    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -120,6 +134,7 @@ __all__ = [
     "compare",
     "compare_image",
     "compare_maps",
+    "draw_batch",
     "follow",
     "is_process_alive",
     "layout_state",
@@ -127,8 +142,10 @@ __all__ = [
     "open_model",
     "outline_image",
     "parse_stored_share",
+    "permute",
     "read_image",
     "this_process",
+    "unpermute",
     "verify_models",
 ]
 

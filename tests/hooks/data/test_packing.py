@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +36,10 @@ def read_tokens(packed):
     return [one["input_ids"][one["document_ids"] >= 0].tolist() for one in windows]
 
 
+def join(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
 def draw_lengths(trial):
     rng = np.random.default_rng(trial)
     lengths = rng.integers(0, int(rng.integers(2, 300)), int(rng.integers(1, 700)))
@@ -48,11 +54,11 @@ def test_every_token_is_in_one_window(trial, split):
     runs = np.diff([0, *cuts, len(lengths)]) if trial % 2 else None
     packed = PackedDataset(Sequences(lengths, runs), lengths, window, split=split, pad=-7)
     found = read_tokens(packed)
-    assert sorted(sum(found, [])) == list(range(int(lengths.sum())))
+    assert sorted(join(found)) == list(range(int(lengths.sum())))
     assert all(found)
     assert packed.tokens == lengths.sum()
     if split:
-        assert sum(found, []) == list(range(int(lengths.sum())))
+        assert join(found) == list(range(int(lengths.sum())))
 
 
 def test_a_run_shares_no_window_with_the_next():
@@ -88,9 +94,9 @@ def test_a_window_says_which_sequence_is_where():
 def test_a_long_sequence_fills_windows_of_its_own_or_is_cut():
     lengths = [2, 25, 3]
     whole = PackedDataset(Sequences(lengths), lengths, 10)
-    assert sorted(sum(read_tokens(whole), [])) == list(range(30))
+    assert sorted(join(read_tokens(whole))) == list(range(30))
     cut = PackedDataset(Sequences(lengths), lengths, 10, cut_long=True)
-    assert sorted(sum(read_tokens(cut), [])) == [*range(12), 27, 28, 29]
+    assert sorted(join(read_tokens(cut))) == [*range(12), 27, 28, 29]
 
 
 def test_fields_are_packed_alike_and_padded_by_name():
@@ -145,7 +151,7 @@ def test_lengths_that_cannot_be_are_refused(lengths, message):
 
 def test_samples_that_are_not_as_their_lengths_say_are_refused():
     packed = PackedDataset(Sequences([3, 4]), [3, 5], 8)
-    with pytest.raises(UsageError, match="input_ids of sample 1 has 4 tokens, .* given as 5"):
+    with pytest.raises(UsageError, match=r"input_ids of sample 1 has 4 tokens, .* given as 5"):
         packed[0]
     with pytest.raises(UsageError, match="a window of 0 tokens"):
         PackedDataset(Sequences([3]), [3], 0)
@@ -167,7 +173,7 @@ def test_a_window_longer_than_sixteen_bits_is_packed():
     lengths = [70_000, 60_000, 10_000]
     packed = PackedDataset(Sequences(lengths), lengths, 80_000)
     assert len(packed) == 2
-    assert sorted(sum(read_tokens(packed), [])) == list(range(140_000))
+    assert sorted(join(read_tokens(packed))) == list(range(140_000))
 
 
 @pytest.mark.slow
