@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.blocks import BlockOrder
-    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
     from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline

@@ -16,15 +16,17 @@ Memory is 24 bytes a shard and pass; a lookup takes O(log shards).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
 
-from mvc.errors import UsageError
-from mvc.sampling.permutation import permute, unpermute
+from mvc.errors import FormatError, UsageError
+from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +35,24 @@ if TYPE_CHECKING:
 
     Positions = NDArray[np.int64]
 
+_MOST_RUNS = 64
+"""Runs of shards of equal size that a plan stores; beyond, their hash, as a commit has to stay small."""
+_MOST_SHARDS = 1 << 24
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BlockOrder:
     """Orders of the records of some shards, one for each key.
 
     Attributes:
         sizes: how many records each shard has. Records are numbered through all shards.
         block: how many consecutive records of a pass are shuffled together; 1: none.
+        id: hash of all that the orders depend on, in hex. Where it is given, it is all that is known.
     """
 
     sizes: Positions
     block: int = 1
+    id: str = ""
 
     def __post_init__(self) -> None:
         """Check the numbers; UsageError if they are wrong."""
@@ -54,6 +62,19 @@ class BlockOrder:
         if self.sizes.size and int(self.sizes.min()) < 0:
             raise UsageError(f"a shard of {int(self.sizes.min())} records")
         self.sizes.setflags(write=False)
+        if not self.id:
+            head = b"mvc blocks 1\0%d\0" % self.block
+            told = blake3(head + self.sizes.astype("<i8").tobytes()).hexdigest()
+            object.__setattr__(self, "id", told)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockOrder) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"blocks of {self.block} ({self.id[:12]})"
 
     @property
     def size(self) -> int:
@@ -61,13 +82,35 @@ class BlockOrder:
         return int(self.sizes.sum())
 
     @property
-    def id(self) -> str:
-        """Hash of all that the orders depend on, in hex."""
-        head = b"mvc blocks 1\0%d\0" % self.block
-        return blake3(head + self.sizes.astype("<i8").tobytes()).hexdigest()
+    def is_known(self) -> bool:
+        """Whether the sizes of the shards are there, and not only their hash."""
+        return bool(self.sizes.size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, which ``parse`` takes; many different sizes as their hash."""
+        ends = np.flatnonzero(np.diff(self.sizes, append=-1))
+        if not self.is_known or len(ends) > _MOST_RUNS:
+            return {"block": self.block, "id": self.id}
+        runs = np.stack([np.diff(ends, prepend=-1), self.sizes[ends]], 1)
+        return {"block": self.block, "runs": runs.tolist()}
+
+    @classmethod
+    def parse(cls, value: object) -> BlockOrder:
+        """Return a stored order; FormatError if it is none."""
+        if not isinstance(value, Mapping) or set(value) not in ({"block", "id"}, {"block", "runs"}):
+            raise FormatError("an order by blocks has not the fields block and runs, or id")
+        block = value["block"]
+        if type(block) is not int or not 0 < block <= MAX_SIZE:
+            raise FormatError("an order by blocks has no whole number as block")
+        if "id" in value:
+            if not isinstance(value["id"], str) or not re.fullmatch("[0-9a-f]{64}", value["id"]):
+                raise FormatError("an order by blocks has an id that is no hash")
+            return cls(np.zeros(0, np.int64), block, value["id"])
+        return cls(_parse_runs(value["runs"]), block)
 
     def find_indices(self, places: Positions, key: bytes | int) -> Positions:
         """Return the numbers of the records at some places of the pass with this key."""
+        self._check(np.asarray(places, np.int64))
         found = self._shuffle(np.asarray(places, np.int64), key, permute)
         shards, begins, starts = _lay_out(self, key)
         slot = np.searchsorted(begins, found, "right") - 1
@@ -83,6 +126,11 @@ class BlockOrder:
         return self._shuffle(begins[slot] + given - starts[shard], key, unpermute)
 
     def _check(self, values: Positions) -> None:
+        if not self.is_known:
+            raise UsageError(
+                "an order by blocks does not tell the sizes of its shards",
+                hint="they are in the map of the shards",
+            )
         size = self.size
         if values.size and not 0 <= int(values.min()) <= int(values.max()) < size:
             raise UsageError(f"a position outside an order of {size} elements")
@@ -93,7 +141,6 @@ class BlockOrder:
         key: bytes | int,
         move: Callable[[Positions, int, bytes | int], Positions],
     ) -> Positions:
-        self._check(places)
         if self.block == 1:
             return places
         blocks, within = np.divmod(places, self.block)
@@ -105,6 +152,23 @@ class BlockOrder:
             moved = move(within[chosen], length, _derive(key, b"block %d" % number))
             found[chosen] = first + moved
         return found
+
+
+def _parse_runs(value: object) -> Positions:
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST_RUNS:
+        raise FormatError("an order by blocks has no runs of shards")
+    records = 0
+    for run in value:
+        if not isinstance(run, list) or [type(one) for one in run] != [int, int]:
+            raise FormatError("a run of shards is not two whole numbers")
+        count, size = run
+        records += count * size
+        if not 0 < count <= _MOST_SHARDS or size < 0 or records > MAX_SIZE:
+            raise FormatError("a run of shards has impossible numbers")
+    if sum(count for count, _ in value) > _MOST_SHARDS:
+        raise FormatError(f"an order of more than {_MOST_SHARDS} shards")
+    counts, sizes = np.array(value, np.int64).T
+    return np.repeat(sizes, counts)
 
 
 @lru_cache(maxsize=16)

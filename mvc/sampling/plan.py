@@ -12,6 +12,9 @@ The epoch of the whole is ``epoch_size`` positions, as many as there are samples
 
 *Stages* give the sources other weights from some position on. A source goes on in its own order.
 
+A source that is read in order (``Source.order``) is shuffled by blocks instead (``blocks.py``); sources
+one after another are, if one of them is.
+
 Without shuffling, samples come in the order of the sources, and the slots of a block are spread evenly.
 """
 
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from json import dumps
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +31,7 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.errors import FormatError, UsageError
+from mvc.sampling.blocks import BlockOrder
 from mvc.sampling.mixture import Mix, choose_slots, split
 from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
 
@@ -51,12 +55,14 @@ class Source:
     Attributes:
         weight: its share in a mixture, relative to those of the others; None: it is not mixed.
         shards: tree hash of the shard map that it comes from, if there is one.
+        order: how it is shuffled, if it is read in order (``blocks.py``); None: as a whole.
     """
 
     name: str
     size: int
     weight: float | None = None
     shards: str | None = None
+    order: BlockOrder | None = None
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -69,6 +75,19 @@ class Source:
             _check_weight(name, self.weight)
         if self.shards is not None and not isinstance(self.shards, str):
             raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
+        if self.order is not None and self.order.is_known and self.order.size != self.size:
+            raise UsageError(
+                f"source {name!r} has {self.size} samples, its order {self.order.size}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values; an order only if there is one."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.order is None:
+            del plain["order"]
+        else:
+            plain["order"] = self.order.to_json()
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +205,27 @@ class SamplePlan:
     ) -> Positions:
         if not self.shuffle:
             return places
+        blocks = self.sources[source].order if self.is_mixture else self._joint_order
         found = np.empty_like(places)
         for epoch, chosen in split(epochs):
             key = b"samples %d %d %d" % (self.seed, source, epoch)
-            found[chosen] = (unpermute if is_inverse else permute)(places[chosen], size, key)
+            if blocks is None:
+                found[chosen] = (unpermute if is_inverse else permute)(places[chosen], size, key)
+            else:
+                find = blocks.find_places if is_inverse else blocks.find_indices
+                found[chosen] = find(places[chosen], key)
         return found
+
+    @cached_property
+    def _joint_order(self) -> BlockOrder | None:
+        """The order of sources that are one after another, if one of them is read in order."""
+        orders = [one.order for one in self.sources]
+        if len(orders) == 1 or not any(orders):
+            return orders[0]
+        sizes = [
+            np.array([one.size]) if one.order is None else one.order.sizes for one in self.sources
+        ]
+        return BlockOrder(np.concatenate(sizes), max(one.block for one in orders if one))
 
     # Mixtures.
 
@@ -233,7 +268,7 @@ class SamplePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values, which ``parse`` takes."""
-        sources = [asdict(one) for one in self.sources]
+        sources = [one.to_json() for one in self.sources]
         stages = [{"until": one.until, "weights": list(one.weights)} for one in self.stages]
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {"version": _VERSION, **plain, "sources": sources, "stages": stages}
@@ -357,7 +392,11 @@ def _read_list(value: object) -> list[Any]:
 
 
 def _parse_source(value: object) -> Source:
-    return Source(**_read_fields("a source", value, {one.name for one in fields(Source)}))
+    names = {one.name for one in fields(Source)}
+    if isinstance(value, Mapping) and "order" not in value:
+        return Source(**_read_fields("a source", value, names - {"order"}))
+    given = _read_fields("a source", value, names)
+    return Source(**{**given, "order": BlockOrder.parse(given["order"])})
 
 
 def _parse_stage(value: object) -> Stage:

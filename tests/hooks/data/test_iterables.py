@@ -21,7 +21,9 @@ def test_samples_come_by_their_place_and_the_stream_is_read_once():
     made = []
     source = IterableSource(lambda: made.append(1) or iter(range(500)), 500, shuffle_block=32)
     places = source.order.find_indices(np.arange(500), 3)
-    found = [one for at in range(0, 500, 7) for one in source.__getitems__(places[at : at + 7].tolist())]
+    found = [
+        one for at in range(0, 500, 7) for one in source.__getitems__(places[at : at + 7].tolist())
+    ]
     assert found == places.tolist()
     assert len(made) == 1
     assert source[0] == 0
@@ -86,5 +88,7 @@ def test_a_stream_that_is_shorter_than_its_size_or_fails_is_told():
         yield 0
         raise RuntimeError("no route to host")
 
-    with pytest.raises(FormatError, match="record 1 of shard lines cannot be read: no route to host"):
+    with pytest.raises(
+        FormatError, match="record 1 of shard lines cannot be read: no route to host"
+    ):
         IterableSource(fail, name="lines")[1]
