@@ -26,6 +26,7 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.errors import FormatError, UsageError
+from mvc.sampling.mixture import split
 from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ class BlockOrder:
             return places
         blocks, within = np.divmod(places, self.block)
         found, size = np.empty_like(places), self.size
-        for number in np.unique(blocks).tolist():
-            chosen = blocks == number
+        for number, chosen in split(blocks):
             first = number * self.block
             length = min(self.block, size - first)
             moved = move(within[chosen], length, _derive(key, b"block %d" % number))
