@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 Tail = Literal["short", "drop", "wrap"]
+_OPTIONAL = {"order", "content"}
 _TAILS = ("short", "drop", "wrap")
 _VERSION = 1
 _MAX_SOURCES, _MAX_STAGES, _MAX_NAME = 4096, 1024, 1024
@@ -56,6 +57,7 @@ class Source:
         weight: its share in a mixture, relative to those of the others; None: it is not mixed.
         shards: tree hash of the shard map that it comes from, if there is one.
         order: how it is shuffled, if it is read in order (``blocks.py``); None: as a whole.
+        content: hash of what else decides which sample an index finds (a packing), or None.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Source:
     weight: float | None = None
     shards: str | None = None
     order: BlockOrder | None = None
+    content: str | None = None
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -75,18 +78,20 @@ class Source:
             _check_weight(name, self.weight)
         if self.shards is not None and not isinstance(self.shards, str):
             raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
+        if self.content is not None and not isinstance(self.content, str):
+            raise UsageError(f"content of source {name!r} is {self.content!r}, not a hash")
         if self.order is not None and self.order.is_known and self.order.size != self.size:
             raise UsageError(
                 f"source {name!r} has {self.size} samples, its order {self.order.size}"
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values; an order only if there is one."""
+        """Return it as plain values; order and content only if there are any."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        if self.order is None:
-            del plain["order"]
-        else:
-            plain["order"] = self.order.to_json()
+        plain["order"] = None if self.order is None else self.order.to_json()
+        for name in _OPTIONAL:
+            if plain[name] is None:
+                del plain[name]
         return plain
 
 
@@ -393,10 +398,11 @@ def _read_list(value: object) -> list[Any]:
 
 def _parse_source(value: object) -> Source:
     names = {one.name for one in fields(Source)}
-    if isinstance(value, Mapping) and "order" not in value:
-        return Source(**_read_fields("a source", value, names - {"order"}))
-    given = _read_fields("a source", value, names)
-    return Source(**{**given, "order": BlockOrder.parse(given["order"])})
+    absent = _OPTIONAL - set(value) if isinstance(value, Mapping) else set()
+    given = _read_fields("a source", value, names - absent)
+    if "order" in given:
+        given["order"] = BlockOrder.parse(given["order"])
+    return Source(**given)
 
 
 def _parse_stage(value: object) -> Stage:

@@ -1,1 +1,1 @@
-"""Data in an order that does not depend on ranks and workers."""
+"""What feeds a run: loaders whose order is computed, and what a run records of its data."""
