@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mvc.operations.pipeline_diff import NodeDiff, compare_pipelines
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.sampling.blocks import BlockOrder
     from mvc.sampling.digest import SampleDigest
     from mvc.sampling.ids import IdList
     from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
@@ -73,6 +74,7 @@ __getattr__ = lazy_names(
         "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.sampling.blocks": "BlockOrder",
         "mvc.sampling.digest": "SampleDigest",
         "mvc.sampling.ids": "IdList",
         "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
@@ -101,6 +103,7 @@ __all__ = [
     "Agreement",
     "ArrayOutline",
     "Batch",
+    "BlockOrder",
     "ConflictError",
     "CorruptionError",
     "Dispute",

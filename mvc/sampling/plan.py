@@ -12,6 +12,9 @@ The epoch of the whole is ``epoch_size`` positions, as many as there are samples
 
 *Stages* give the sources other weights from some position on. A source goes on in its own order.
 
+A source that is read in order (``Source.order``) is shuffled by blocks instead (``blocks.py``); sources
+one after another are, if one of them is.
+
 Without shuffling, samples come in the order of the sources, and the slots of a block are spread evenly.
 """
 
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from json import dumps
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +31,7 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.errors import FormatError, UsageError
+from mvc.sampling.blocks import BlockOrder
 from mvc.sampling.mixture import Mix, choose_slots, split
 from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
 
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 Tail = Literal["short", "drop", "wrap"]
+_OPTIONAL = {"order", "content"}
 _TAILS = ("short", "drop", "wrap")
 _VERSION = 1
 _MAX_SOURCES, _MAX_STAGES, _MAX_NAME = 4096, 1024, 1024
@@ -51,12 +56,16 @@ class Source:
     Attributes:
         weight: its share in a mixture, relative to those of the others; None: it is not mixed.
         shards: tree hash of the shard map that it comes from, if there is one.
+        order: how it is shuffled, if it is read in order (``blocks.py``); None: as a whole.
+        content: hash of what else decides which sample an index finds (a packing), or None.
     """
 
     name: str
     size: int
     weight: float | None = None
     shards: str | None = None
+    order: BlockOrder | None = None
+    content: str | None = None
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -69,6 +78,21 @@ class Source:
             _check_weight(name, self.weight)
         if self.shards is not None and not isinstance(self.shards, str):
             raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
+        if self.content is not None and not isinstance(self.content, str):
+            raise UsageError(f"content of source {name!r} is {self.content!r}, not a hash")
+        if self.order is not None and self.order.is_known and self.order.size != self.size:
+            raise UsageError(
+                f"source {name!r} has {self.size} samples, its order {self.order.size}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values; order and content only if there are any."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain["order"] = None if self.order is None else self.order.to_json()
+        for name in _OPTIONAL:
+            if plain[name] is None:
+                del plain[name]
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +210,27 @@ class SamplePlan:
     ) -> Positions:
         if not self.shuffle:
             return places
+        blocks = self.sources[source].order if self.is_mixture else self._joint_order
         found = np.empty_like(places)
         for epoch, chosen in split(epochs):
             key = b"samples %d %d %d" % (self.seed, source, epoch)
-            found[chosen] = (unpermute if is_inverse else permute)(places[chosen], size, key)
+            if blocks is None:
+                found[chosen] = (unpermute if is_inverse else permute)(places[chosen], size, key)
+            else:
+                find = blocks.find_places if is_inverse else blocks.find_indices
+                found[chosen] = find(places[chosen], key)
         return found
+
+    @cached_property
+    def _joint_order(self) -> BlockOrder | None:
+        """The order of sources that are one after another, if one of them is read in order."""
+        orders = [one.order for one in self.sources]
+        if len(orders) == 1 or not any(orders):
+            return orders[0]
+        sizes = [
+            np.array([one.size]) if one.order is None else one.order.sizes for one in self.sources
+        ]
+        return BlockOrder(np.concatenate(sizes), max(one.block for one in orders if one))
 
     # Mixtures.
 
@@ -233,7 +273,7 @@ class SamplePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values, which ``parse`` takes."""
-        sources = [asdict(one) for one in self.sources]
+        sources = [one.to_json() for one in self.sources]
         stages = [{"until": one.until, "weights": list(one.weights)} for one in self.stages]
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {"version": _VERSION, **plain, "sources": sources, "stages": stages}
@@ -357,7 +397,12 @@ def _read_list(value: object) -> list[Any]:
 
 
 def _parse_source(value: object) -> Source:
-    return Source(**_read_fields("a source", value, {one.name for one in fields(Source)}))
+    names = {one.name for one in fields(Source)}
+    absent = _OPTIONAL - set(value) if isinstance(value, Mapping) else set()
+    given = _read_fields("a source", value, names - absent)
+    if "order" in given:
+        given["order"] = BlockOrder.parse(given["order"])
+    return Source(**given)
 
 
 def _parse_stage(value: object) -> Stage:

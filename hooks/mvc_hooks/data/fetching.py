@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -56,6 +57,9 @@ class Fetcher:
 
     def __getitems__(self, request: Request) -> Fetched:
         """Return the batch of a request; torch calls it so."""
+        first = self.datasets[0]
+        if getattr(first, "is_endless", False):
+            first.check_reach((request.stop - 1) % len(first))
         if self.seeds is False:
             return Fetched(self._make(request), request)
         if self.seeds:
@@ -86,8 +90,14 @@ class Fetcher:
         located = request.located
         if len(self.datasets) == 1:
             return self._collate(_fetch(self.datasets[0], located.index.tolist()))
-        pairs = zip(located.source.tolist(), located.index.tolist(), strict=True)
-        return self._collate([self.datasets[source][index] for source, index in pairs])
+        found: list[Any] = [None] * len(request)
+        for source, dataset in enumerate(self.datasets):
+            places = np.flatnonzero(located.source == source)
+            if len(places):
+                samples = _fetch(dataset, located.index[places].tolist())
+                for place, sample in zip(places.tolist(), samples, strict=True):
+                    found[place] = sample
+        return self._collate(found)
 
     def _make_seeded(self, request: Request) -> Any:
         located = request.located

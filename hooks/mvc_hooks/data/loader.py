@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mvc import (
+    BlockOrder,
     ConflictError,
     FormatError,
     Located,
@@ -29,7 +30,9 @@ from mvc import (
     draw_batch,
 )
 from mvc_hooks.data.fetching import Fetched, Fetcher
+from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.part import OrderPart
+from mvc_hooks.data.readers.ahead import StreamEndedError
 from mvc_hooks.data.sampler import Request, Share, draw_requests, find_end
 
 if TYPE_CHECKING:
@@ -121,6 +124,9 @@ class ConsistentDataLoader:
             raise UsageError("no global_batch_size", hint=_REPLACED["batch_size"])
         if drop_last not in _TAILS:
             raise UsageError(f"drop_last is {drop_last!r}, not True, False or 'wrap'")
+        self._is_endless = _find_endless(datasets)
+        if self._is_endless and drop_last is False:
+            drop_last = True  # no batch is begun that the stream may not fill
         self.plan = SamplePlan(
             _make_sources(datasets, weights, shards),
             seed,
@@ -166,6 +172,8 @@ class ConsistentDataLoader:
 
     def __len__(self) -> int:
         """Return the micro-batches of a whole epoch, as if none were skipped."""
+        if self._is_endless:
+            raise TypeError("how many batches there are is not known before the stream ends")
         whole, rest = divmod(self.plan.epoch_length, self.plan.batch)
         count = whole * self._share.count(self.plan.batch)
         if not rest or self.plan.tail == "drop":
@@ -324,6 +332,11 @@ class ConsistentDataLoader:
     def _requests(self) -> Iterator[Request]:
         return draw_requests(self.plan, self.skips, self._share, self.cursor, self._micro)
 
+    def _leave(self, end: int, reason: str) -> None:
+        """Pass over the positions of an epoch that the stream does not fill."""
+        self.skips = self.skips.add_window(self.cursor, end, reason=reason[-200:])
+        self._end(end)
+
     def _end(self, end: int) -> None:
         self.cursor, self._pass = max(self.cursor, end), None
 
@@ -358,6 +371,10 @@ class _Pass:
             self._is_over = True
             loader._end(self._end)  # noqa: SLF001
             raise
+        except StreamEndedError as error:
+            self._is_over = True
+            loader._leave(self._end, str(error).splitlines()[-1])  # noqa: SLF001
+            raise StopIteration from None
         except BaseException:
             self.restart()  # torch would go on after the batch that failed
             raise
@@ -414,14 +431,41 @@ def _make_sources(
                 f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
             )
     return tuple(
-        Source(name, _measure(name, one), (weights or {}).get(name), maps.get(name))
+        Source(
+            name,
+            _measure(name, one),
+            (weights or {}).get(name),
+            maps.get(name) or getattr(one, "shards", None),
+            _find_order(one),
+            getattr(one, "id", None) if isinstance(one, PackedDataset) else None,
+        )
         for name, one in datasets.items()
     )
 
 
+def _find_order(dataset: Any) -> BlockOrder | None:
+    """Return how a dataset that is read in order wants to be shuffled."""
+    order = getattr(dataset, "order", None)
+    return order if isinstance(order, BlockOrder) else None
+
+
+def _find_endless(datasets: Mapping[str, Any]) -> bool:
+    """Return whether there is one dataset, of unknown length; UsageError if it is one of several."""
+    endless = [name for name, one in datasets.items() if getattr(one, "is_endless", False)]
+    if endless and len(datasets) > 1:
+        raise UsageError(
+            f"dataset {endless[0]!r} does not say how many samples it has, and is not alone",
+            hint="IterableSource(make, size) takes that many as an epoch",
+        )
+    return bool(endless)
+
+
 def _measure(name: str, dataset: Any) -> int:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise UsageError(f"dataset {name!r} has no __getitem__ that finds a sample by its index")
+        raise UsageError(
+            f"dataset {name!r} has no __getitem__ that finds a sample by its index",
+            hint="wrap it: mvc_hooks.data.iterables.IterableSource(lambda: dataset)",
+        )
     try:
         return len(dataset)
     except TypeError:

@@ -1,0 +1,1 @@
+"""Readers of shards by format: the records of one file, by number."""

@@ -1,0 +1,146 @@
+"""Parquet and Arrow files: a record is a dict of plain Python values."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mvc import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+
+class ParquetRows:
+    """The rows of a Parquet file; whole row groups are decoded, and the last ones kept.
+
+    Row groups that are asked for together are decoded together, into one table, because taking
+    rows costs the same for one as for many.
+    """
+
+    def __init__(self, path: str, block: int) -> None:
+        pa, parquet = _import("pyarrow"), _import("pyarrow.parquet")
+        self._faults = (pa.ArrowException, OSError, ValueError)
+        self.path, self._keep = path, 2 * block
+        self._file = _try(path, self._faults, lambda: parquet.ParquetFile(path))
+        meta = self._file.metadata
+        sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self._tables: list[Any] = []
+        self._table_of = np.full(len(sizes), -1)
+        self._begin_of = np.zeros(len(sizes), np.int64)
+        self._dropped = 0
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, numbers: Sequence[int]) -> list[Any]:
+        """Return some rows."""
+        return _try(self.path, self._faults, lambda: self._read(np.asarray(numbers, np.int64)))  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._tables.clear()
+        self._file.close()
+
+    def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
+        groups = np.searchsorted(self._ends, wanted, "right")
+        missing = np.unique(groups[self._table_of[groups] < self._dropped])
+        if len(missing):
+            self._decode(missing)
+        owners = self._table_of[groups]
+        found: list[Any] = [None] * len(wanted)
+        for owner in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == owner)
+            rows = wanted[places] - self._begin_of[groups[places]]
+            taken = self._tables[owner - self._dropped].take(rows).to_pylist()
+            for place, row in zip(places.tolist(), taken, strict=True):
+                found[place] = row
+        self._drop_oldest()
+        return found
+
+    def _decode(self, groups: NDArray[np.int64]) -> None:
+        # Threads of a worker would fight with those of the others for the same cores.
+        table = self._file.read_row_groups(groups.tolist(), use_threads=False).combine_chunks()
+        sizes = np.diff(self._ends, prepend=0)[groups]
+        self._table_of[groups] = self._dropped + len(self._tables)
+        self._begin_of[groups] = self._ends[groups] - np.cumsum(sizes)
+        self._tables.append(table)
+
+    def _drop_oldest(self) -> None:
+        held = sum(table.num_rows for table in self._tables[1:])
+        while len(self._tables) > 1 and held >= self._keep:
+            self._tables.pop(0)
+            self._dropped += 1
+            held -= self._tables[0].num_rows
+
+
+class ArrowRows:
+    """The rows of an Arrow file or stream, mapped into memory."""
+
+    def __init__(self, path: str) -> None:
+        pa = _import("pyarrow")
+        self._faults = (pa.ArrowException, OSError, ValueError)
+        self.path, self._make_array = path, pa.array
+        self._map = _try(path, self._faults, lambda: pa.memory_map(path))
+        self._batches = _try(path, self._faults, lambda: _list_batches(pa, self._map))
+        self._ends = np.cumsum([one.num_rows for one in self._batches], dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, numbers: Sequence[int]) -> list[Any]:
+        """Return some rows."""
+        return _try(self.path, self._faults, lambda: self._read(np.asarray(numbers, np.int64)))  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches = []
+        self._map.close()
+
+    def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
+        batches = np.searchsorted(self._ends, wanted, "right")
+        found: list[Any] = [None] * len(wanted)
+        # Batch by batch: taking from all of them together would copy the whole file.
+        for number in np.unique(batches).tolist():
+            batch, places = self._batches[number], np.flatnonzero(batches == number)
+            rows = wanted[places] - (int(self._ends[number]) - batch.num_rows)
+            taken = batch.take(self._make_array(rows)).to_pylist()
+            for place, row in zip(places.tolist(), taken, strict=True):
+                found[place] = row
+        return found
+
+
+def _list_batches(pa: Any, source: Any) -> list[Any]:
+    if source.read(6) == b"ARROW1":
+        file = pa.ipc.open_file(source)
+        return [file.get_batch(number) for number in range(file.num_record_batches)]
+    source.seek(0)
+    return list(pa.ipc.open_stream(source))
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UnsupportedError(
+            "reading Parquet and Arrow files needs pyarrow", hint="pip install pyarrow"
+        ) from None
+
+
+def _try(path: str, faults: tuple[type[Exception], ...], read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except FileNotFoundError:
+        raise
+    except faults as error:
+        text = " ".join(str(error).split())[:200]
+        raise FormatError(f"shard {path} cannot be read: {text}") from None
