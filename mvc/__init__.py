@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -66,7 +66,7 @@ __getattr__ = lazy_names(
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -83,6 +83,7 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "Agreement",
+    "Ahead",
     "ArrayOutline",
     "Batch",
     "ConflictError",
