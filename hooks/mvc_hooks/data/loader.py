@@ -364,9 +364,17 @@ class _Pass:
             loader._end(self._end)  # noqa: SLF001
             raise
         except BaseException:
-            self.restart()  # torch would go on after the batch that failed
+            self._give_up()
             raise
         return loader._hand_out(fetched)  # noqa: SLF001
+
+    def _give_up(self) -> None:
+        """Make the batch that failed the next one again: torch would go on after it."""
+        failed = self.loading
+        self.restart()
+        # The traceback is in a circle of references, and workers that end with it are waited for.
+        if not getattr(failed, "_persistent_workers", True):
+            failed._shutdown_workers()  # noqa: SLF001  there is no public way
 
     def restart(self) -> None:
         """Leave what is prefetched: the next batch is that of the loader's position."""

@@ -211,17 +211,23 @@ def test_an_iterator_that_is_over_stays_over():
     assert list(iterator) == []
 
 
+def fail(call):
+    """Return what an error says, and hold nothing that a traceback does: workers end at once."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_an_exception_the_same_batch_is_next(workers):
     dataset = Faulty()
     loader = make(dataset, num_workers=workers)
-    got = []
     iterator = iter(loader)
-    with pytest.raises(ValueError, match="sample 7 is broken"):
-        got.extend(rows(batch) for batch in iterator)
+    assert "sample 7 is broken" in fail(lambda: list(iterator))
     before = loader.batches_drawn
-    with pytest.raises(ValueError, match="sample 7 is broken"):
-        next(iterator)
+    assert "sample 7 is broken" in fail(lambda: next(iterator))
     assert loader.batches_drawn == before
     dataset.broken = False
     loader = make(dataset)
