@@ -373,8 +373,9 @@ class _Pass:
         failed = self.loading
         self.restart()
         # The traceback is in a circle of references, and workers that end with it are waited for.
-        if not getattr(failed, "_persistent_workers", True):
-            failed._shutdown_workers()  # noqa: SLF001  there is no public way
+        end = getattr(failed, "_shutdown_workers", None)
+        if end is not None and not failed._persistent_workers:  # noqa: SLF001  there is no public way
+            end()
 
     def restart(self) -> None:
         """Leave what is prefetched: the next batch is that of the loader's position."""
