@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.shards.checking import MapReport, ShardFault, check_shards
     from mvc.shards.hashing import HashedShard, hash_shard
     from mvc.shards.places import FoundShard, open_place
@@ -80,7 +80,7 @@ __getattr__ = lazy_names(
         "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
         "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.shards.checking": "MapReport ShardFault check_shards",
         "mvc.shards.hashing": "HashedShard hash_shard",
         "mvc.shards.places": "FoundShard open_place",
@@ -101,6 +101,7 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "Agreement",
+    "Ahead",
     "ArrayOutline",
     "Batch",
     "BlockOrder",

@@ -290,14 +290,14 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "ArrayOutline", "Batch", "BlockOrder", "ConflictError", "CorruptionError", "Dispute", "DrawnEntry", "FormatError", "FoundShard",
-        "GateError", "HashedShard", "HeldChunks", "IdList", "Identity", "LayoutPlan", "Located", "MapChanges", "MapReport", "Model", "ModelTensor",
-        "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "PlanEntry", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "SampleDigest", "SamplePlan", "Shard", "ShardFault", "ShardMap", "Share", "SkippedRange", "SkippedWindow", "Skips", "Source", "SpreadTensor",
-        "Stage", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "Whereabouts", "WriteCounts",
-        "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "compare_pipelines", "draw_batch",
-        "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image", "parse_ledger",
-        "parse_stored_share", "permute", "read_image", "this_process", "unpermute", "verify_models",
+        "Agreement", "Ahead", "ArrayOutline", "Batch", "BlockOrder", "ConflictError", "CorruptionError", "Dispute", "DrawnEntry", "FormatError",
+        "FoundShard", "GateError", "HashedShard", "HeldChunks", "IdList", "Identity", "LayoutPlan", "Located", "MapChanges", "MapReport", "Model",
+        "ModelTensor", "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "PlanEntry", "ReleasedError", "Repo", "RepositoryNotFoundError",
+        "RunFeed", "SampleDigest", "SamplePlan", "Shard", "ShardFault", "ShardMap", "Share", "SkippedRange", "SkippedWindow", "Skips", "Source",
+        "SpreadTensor", "Stage", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "Whereabouts",
+        "WriteCounts", "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "compare_pipelines",
+        "draw_batch", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image",
+        "parse_ledger", "parse_stored_share", "permute", "read_image", "this_process", "unpermute", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:

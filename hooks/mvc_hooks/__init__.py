@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.consistency.reports import ConsistencyReport, Deviation, InconsistentError
-    from mvc_hooks.data.loader import ConsistentDataLoader
     from mvc_hooks.data.findings import DataError, Finding
+    from mvc_hooks.data.loader import ConsistentDataLoader
     from mvc_hooks.data.shards import ShardCheck
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict

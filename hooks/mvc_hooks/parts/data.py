@@ -387,7 +387,9 @@ class DataPart(Part):
 
     def _count_divided(self) -> list[int]:
         """Return among how many workers each stream is divided, on which its order depends."""
-        streams = [one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)]
+        streams = [
+            one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)
+        ]
         return [max(one.num_workers, 1) for one in streams]
 
     def _check_divided(self, stored: list[int]) -> None:

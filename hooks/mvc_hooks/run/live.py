@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.data.agreement import check_ranks, check_resume
+from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.pipeline import read_run
 from mvc_hooks.data.record import DATA, DataRecord
-from mvc_hooks.data.part import OrderPart
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
