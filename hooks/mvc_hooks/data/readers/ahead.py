@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, MvcError
 from mvc_hooks.data.readers.reader import describe_fault
-from mvc_hooks.run.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+log = logging.getLogger("mvc_hooks")
 _RUN = 64
 _TOLD_AFTER = 8
 

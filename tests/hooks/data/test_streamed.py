@@ -1,0 +1,138 @@
+"""Runs over streams, packed windows and mixtures go on with other ranks and workers: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from mvc import Repo
+from support.sample_shards import write_shards
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = Path(__file__).with_name("streamed_training.py")
+LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+SIZES, ENDLESS = (13, 7, 30, 22), 96
+TESTS = str(Path(__file__).parents[2])
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": TESTS,
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+
+
+def prepare(folder, suffix):
+    write_shards(folder / "shards", suffix, SIZES)
+    (folder / "seen").mkdir()
+    Repo.init(folder / "run")
+    return folder
+
+
+def command(folder, size, steps, workers, kind):
+    launch = [sys.executable] if size == 1 else [*LAUNCH, "--nproc-per-node", str(size)]
+    return [*launch, str(PROGRAM), str(folder), str(steps), str(workers), kind]
+
+
+def train(*arguments):
+    done = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def read(folder, step):
+    """Return the samples of a step, rank after rank."""
+    files = sorted((folder / "seen").glob(f"{step}-*"))
+    return [row for file in files for row in json.loads(file.read_text())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    [
+        ("stream", "jsonl.zst"),
+        ("stream", "parquet"),
+        ("stream", "tar"),
+        ("endless", "jsonl"),
+        ("mixed", "jsonl.zst"),
+        ("packed", "jsonl.zst"),
+        ("split", "jsonl"),
+    ],
+)
+def test_ranks_and_workers_change_twice_within_an_epoch(tmp_path, kind, suffix):
+    plain, changing = prepare(tmp_path / "plain", suffix), prepare(tmp_path / "changing", suffix)
+    train(plain, 1, 16, 0, kind)
+    train(changing, 2, 2, 0, kind)
+    told = train(changing, 3, 4, 2, kind)
+    assert "resumed at step 2" in told
+    train(changing, 1, 16, 2, kind)
+    ranks = [len(list((changing / "seen").glob(f"{step}-*"))) for step in range(1, 17)]
+    assert ranks == [2] * 2 + [3] * 2 + [1] * 12
+    for step in range(1, 17):
+        if kind not in ("packed", "split"):
+            assert read(changing, step) == read(plain, step)
+        else:  # ranks take micro-batches by turns of their own
+            assert sorted(read(changing, step)) == sorted(read(plain, step))
+    check_epoch(kind, [read(changing, step) for step in range(1, 17)])
+
+
+def check_epoch(kind, steps):
+    if kind == "stream":
+        assert sorted(chain(*steps[:6])) == list(range(72))
+        assert sorted(chain(*steps[6:12])) == list(range(72))
+    elif kind == "endless":
+        assert sorted(chain(*steps[:8])) == list(range(ENDLESS))
+        assert sorted(chain(*steps[8:16])) == list(range(ENDLESS))
+    elif kind in ("packed", "split"):
+        tokens = Counter(chain(*chain(*steps)))
+        lengths = {number: number % 11 + 1 for number in range(72)}
+        windows = list(chain(*steps))
+        assert len(windows) == 96
+        assert all(tokens[number] >= length for number, length in lengths.items())
+    else:
+        samples = list(chain(*steps))
+        more = [one for one in samples if one >= 1000]
+        stream = [one for one in samples if one < 1000]
+        for size, drawn in ((40, more), (72, stream)):  # no sample twice before each came once
+            assert all(
+                len(set(drawn[at : at + size])) == len(drawn[at : at + size])
+                for at in range(0, len(drawn), size)
+            )
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_in_the_same_order(tmp_path):
+    plain, killed = (
+        prepare(tmp_path / "plain", "jsonl.zst"),
+        prepare(tmp_path / "killed", "jsonl.zst"),
+    )
+    train(plain, 1, 14, 0, "stream")
+    for kill_at, workers in ((3, 0), (8, 2)):
+        process = subprocess.Popen(
+            command(killed, 1, 14, workers, "stream"),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=ENVIRONMENT,
+        )  # fmt: skip
+        while not (killed / "seen" / f"{kill_at}-0").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    train(killed, 1, 14, 2, "stream")
+    for step in range(1, 15):
+        assert read(killed, step) == read(plain, step)
