@@ -143,7 +143,7 @@ class Checkpointer(StepRun):
                 as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
-                ``ladder``, ``data`` and ``ranks`` are reserved.
+                ``ladder``, ``data_record`` and ``ranks`` are reserved.
             **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
                 ``dataloader``, ...: objects with state, or dicts and lists of them. None is
                 ignored.

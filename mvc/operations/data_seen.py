@@ -101,7 +101,7 @@ class Ledgers:
             return None
         try:
             document = parse_document(read_state_text(self._context, commit, commit))
-            node = find_node(document.state, ("data", "ledger"))
+            node = find_node(document.state, ("data_record", "ledger"))
         except NotFoundError:
             return None
         except FormatError:  # the user's own file of that name

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_NODES = 10_000
 _TEXTS = ("params", "code", "libraries")
-_PATH = ("data", "pipeline")
+_PATH = ("data_record", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     LedgerEntry = PlanEntry | DrawnEntry
 
-DATA = "data"
+DATA = "data_record"
 """Name of the entry in the state of a run."""
 _RESUME = "passed over at a resume"
 _SHORT, _DIGITS = 12, 16

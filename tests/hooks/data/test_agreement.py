@@ -136,7 +136,7 @@ def test_a_rollback_to_before_a_change_is_no_resume(tmp_path):
 
 def test_nodes_that_no_loader_uses_are_passed(tmp_path):
     train(tmp_path, 2, gather, pipeline=[node(join, name="prepare", size=2)])
-    assert "prepare" in Repo.open(tmp_path).load_state()["data"]["pipeline"]
+    assert "prepare" in Repo.open(tmp_path).load_state()["data_record"]["pipeline"]
     with pytest.raises(ConflictError, match="'prepare' was removed"):
         train(tmp_path, 4, gather)
     with pytest.raises(UsageError, match="which is not a node"):
@@ -157,7 +157,7 @@ def test_nodes_of_torchdata_are_nodes(tmp_path):
                 ckpt.step()
 
     run(3, factor=3)
-    entry = Repo.open(tmp_path).load_state()["data"]["pipeline"]
+    entry = Repo.open(tmp_path).load_state()["data_record"]["pipeline"]
     assert entry["batch"]["inputs"] == ["scale"]
     with pytest.raises(
         ConflictError, match=r"node 'scale' changed .parameter <lambda>.factor was 3, is 4"
@@ -210,6 +210,6 @@ def test_ranks_with_different_pipelines_do_not_begin(tmp_path, how):
 
 def test_what_a_commit_holds_is_plain_and_bounded(tmp_path):
     train(tmp_path, 2, node(join, name="join", size=2))
-    entry = Repo.open(tmp_path).load_state()["data"]["pipeline"]
+    entry = Repo.open(tmp_path).load_state()["data_record"]["pipeline"]
     assert json.loads(json.dumps(entry)) == entry
     assert len(json.dumps(entry)) < 2000

@@ -35,7 +35,7 @@ def train(folder, loader, total, **options):
 
 
 def read(repo, revision="HEAD"):
-    return parse_ledger(repo.open_state(revision).load(("data", "ledger"), framework="numpy"))
+    return parse_ledger(repo.open_state(revision).load(("data_record", "ledger"), framework="numpy"))
 
 
 @pytest.mark.parametrize("kind", [DataLoader, stateful])
@@ -169,7 +169,7 @@ def test_streams_are_what_the_user_says(tmp_path):
 def test_a_run_without_data_has_no_entry(tmp_path):
     with Checkpointer(tmp_path, every=1, model=torch.nn.Linear(1, 1)) as ckpt:
         ckpt.step()
-    assert "data" not in Repo.open(tmp_path).open_state().outline
+    assert "data_record" not in Repo.open(tmp_path).open_state().outline
     assert not [name for name in Repo.open(tmp_path).show().annotations.meta if "data" in name]
 
 

@@ -130,5 +130,5 @@ def test_good_data_trains_and_each_commit_has_its_map(said):
         for entry in repo.log():
             assert repo.read_file(entry.info.id, "train.shards") == wanted
             state = repo.outline_state(entry.info.id)
-            assert state["data"]["shards"] == {"train": ShardMap.parse(wanted).tree}
+            assert state["data_record"]["shards"] == {"train": ShardMap.parse(wanted).tree}
         assert [entry.annotations.step for entry in repo.log()] == [4, 2, 0]
