@@ -42,6 +42,7 @@ from mvc_hooks.parts.libraries import (
     OwnState,
     capture_passes,
     describe_order,
+    forget_position,
     has_inexact_state,
     has_stateful_iterators,
     make_own_state,
@@ -102,7 +103,7 @@ class DataPart(Part):
         self._is_drawing, self._thread = False, 0
         self.draws_in_thread = False
         self._lacks_workers = False
-        self._first = ""
+        self._first, self._begun = "", 0
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
@@ -191,6 +192,9 @@ class DataPart(Part):
     def note_begin(self) -> bool:
         """Note that a loader begins an iterator; return whether that is for this part."""
         self._own.is_within_pass = False
+        self._begun += 1
+        if self._begun > 1 and self._is_torchdata:
+            forget_position(self.loader.dataset)
         is_seen = not self._is_stateful or type(self._own) is not OwnState
         if not self._is_drawing and is_seen:
             self.is_iterated_elsewhere = True
@@ -338,6 +342,7 @@ class DataPart(Part):
             self.loader.load_state_dict({})
             self.loader.next_iter_state = None
             return
+        self._begun = 0
         with self._accepting():
             self._own.load(state)
             if self._is_torchdata:
@@ -347,7 +352,9 @@ class DataPart(Part):
 
     def _count_divided(self) -> list[int]:
         """Return among how many workers each stream is divided, on which its order depends."""
-        streams = [one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)]
+        streams = [
+            one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)
+        ]
         return [max(one.num_workers, 1) for one in streams]
 
     def _check_divided(self, stored: list[int]) -> None:
