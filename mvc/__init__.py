@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -61,6 +64,9 @@ __getattr__ = lazy_names(
         "mvc.operations.open_state": "StoredState",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -77,7 +83,9 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "Agreement",
+    "Ahead",
     "ArrayOutline",
+    "Batch",
     "ConflictError",
     "CorruptionError",
     "Dispute",
@@ -86,6 +94,7 @@ __all__ = [
     "HeldChunks",
     "Identity",
     "LayoutPlan",
+    "Located",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -96,8 +105,14 @@ __all__ = [
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
+    "SamplePlan",
     "Share",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
     "SpreadTensor",
+    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -111,6 +126,7 @@ __all__ = [
     "clone",
     "compare",
     "compare_image",
+    "draw_batch",
     "follow",
     "is_process_alive",
     "layout_state",
@@ -118,8 +134,10 @@ __all__ = [
     "open_model",
     "outline_image",
     "parse_stored_share",
+    "permute",
     "read_image",
     "this_process",
+    "unpermute",
     "verify_models",
 ]
 

@@ -274,6 +274,8 @@ def test_names_of_mvc():
         "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
+        "Ahead", "Batch", "Located", "SamplePlan", "SkippedRange", "SkippedWindow", "Skips", "Source", "Stage",
+        "draw_batch", "permute", "unpermute",
         "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",
         "__version__", "choose_senders", "clone", "compare", "compare_image", "follow", "is_process_alive", "layout_state", "merge_recipe",
@@ -300,7 +302,7 @@ def test_every_promised_name_is_seen_by_type_checkers():
 @pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
-        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport",
+        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "Consistency", "ConsistencyReport", "ConsistentDataLoader",
         "Deviation", "DivergedError", "History", "InconsistentError", "InexactRestoreError", "ModuleDifference",
         "ModuleReport", "Monitor", "NotFinite", "OutputReport",
         "Reading", "ReplayReport", "Ring", "RollbackReport", "ScaleCollapse",

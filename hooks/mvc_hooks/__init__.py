@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.consistency.reports import ConsistencyReport, Deviation, InconsistentError
+    from mvc_hooks.data.loader import ConsistentDataLoader
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
@@ -50,6 +51,7 @@ __all__ = [
     "CommitReport",
     "Consistency",
     "ConsistencyReport",
+    "ConsistentDataLoader",
     "Deviation",
     "DivergedError",
     "History",
@@ -98,6 +100,7 @@ _find_name = lazy_names(
         "mvc_hooks.checkpointer": "Checkpointer",
         "mvc_hooks.consistency.checking": "Consistency",
         "mvc_hooks.consistency.reports": "ConsistencyReport Deviation InconsistentError",
+        "mvc_hooks.data.loader": "ConsistentDataLoader",
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",

@@ -214,7 +214,8 @@ class Recovery:
         def restore(candidate: _Candidate) -> tuple[StoredRun, bool]:
             steps_back = self.run.counters.step - candidate.step
             rewinds = request.skip_batches < steps_back and can_rewind
-            return self._restore_one(candidate, leave_data=not rewinds), rewinds
+            leave_data = not rewinds and not self.run.skips_unread
+            return self._restore_one(candidate, leave_data=leave_data), rewinds
 
         candidates = self._agree(self._candidates(request))
         passes = (*LOST, StorageError)
@@ -331,7 +332,9 @@ def _skip_batches(
 ) -> tuple[int, int] | None:
     """Skip batches; return the first and the last of them, counted from 1, or None."""
     before = run.counters.batches
-    if not rewinds:
+    if not rewinds and run.skips_unread:
+        window = before + 1, before + max(request.skip_batches, batches - before)
+    elif not rewinds:
         # The data stays where it is, so all batches since the target are skipped already.
         run.counters.batches = batches
         run.drop_batches(max(0, request.skip_batches - (batches - before)))
@@ -342,8 +345,7 @@ def _skip_batches(
         window = first, first + request.skip_batches - 1
     if window[0] > window[1]:
         return None
-    run.counters.leave_out([window])
-    run.pass_over()
+    run.leave_out(*window, request.reason)
     return window
 
 

@@ -90,6 +90,8 @@ class DataPart(Part):
     """
 
     order = RestoreOrder.DATA
+    is_shared = False
+    """Whether all ranks have one position, whatever their number."""
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
@@ -149,7 +151,11 @@ class DataPart(Part):
             self._drawn += 1
             self.batches_drawn += 1
             return batch
-        raise UsageError(f"{self.name} yields no batches", hint="look at its dataset and sampler")
+        raise self.empty_error()
+
+    def empty_error(self) -> UsageError:
+        """Return the error of a loader without batches."""
+        return UsageError(f"{self.name} yields no batches", hint="look at its dataset and sampler")
 
     @property
     def iterator(self) -> object:

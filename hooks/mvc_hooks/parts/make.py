@@ -127,6 +127,8 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
 
 def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
     """Return the part that fits an object; ``names`` are those of all parameters."""
+    if hasattr(type(value), "make_part"):  # a loader of ours, say
+        value = value.make_part(name)
     part = value if isinstance(value, Part) else _find_part(name, value, names or {})
     if part is not None:
         return part

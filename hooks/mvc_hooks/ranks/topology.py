@@ -110,7 +110,7 @@ def _is_split(outline: Mapping[str, Any], path: Steps, part: Part | None) -> boo
 def _is_of_one(value: Any, part: Part | None) -> bool:
     """Return whether what one process had was not meant for several."""
     if isinstance(part, DataPart):
-        return bool(find_at(value, ("batches_drawn",)) != 0)
+        return not part.is_shared and bool(find_at(value, ("batches_drawn",)) != 0)
     if isinstance(part, GradsPart):
         return has_arrays(value)
     return isinstance(part, (RngPart, GeneratorPart))

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
+from mvc_hooks.data.part import OrderPart
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
@@ -275,6 +276,19 @@ class LiveRun:
         last = self.counters.last_left_out(self.counters.batches + 1)
         if not self._data_parts and last is not None:
             self.counters.batches = last
+
+    @property
+    def skips_unread(self) -> bool:
+        """Whether the loader passes over batches without loading them, and records why."""
+        return isinstance(self.data, OrderPart)
+
+    def leave_out(self, first: int, last: int, reason: str) -> None:
+        """Skip batches that are yet to come, counted from 1."""
+        if isinstance(self.data, OrderPart):
+            self.data.leave_out(first, last, reason)
+            return
+        self.counters.leave_out([(first, last)])
+        self.pass_over()
 
     def drop_batches(self, count: int) -> int:
         """Skip the next batches, if that can be done here; return how many."""

@@ -1,0 +1,507 @@
+"""A loader whose order of samples is computed from a seed and one position.
+
+    loader = ConsistentDataLoader(dataset, 64, seed=1, num_workers=4)
+    ckpt = Checkpointer("run", model=model, optimizer=optimizer, dataloader=loader)
+
+torch's DataLoader does the loading: workers, prefetching, pinning. This one tells it what to fetch,
+and counts what it handed out. All ranks have the same position, whatever is prefetched, so a run goes
+on exactly with another number of ranks or workers.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from mvc import (
+    ConflictError,
+    FormatError,
+    Located,
+    SamplePlan,
+    Skips,
+    Source,
+    Stage,
+    UsageError,
+    draw_batch,
+)
+from mvc_hooks.data.fetching import Fetched, Fetcher
+from mvc_hooks.data.part import OrderPart
+from mvc_hooks.data.sampler import Request, Share, draw_requests, find_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
+
+_REPLACED = {
+    "batch_size": "pass global_batch_size=..., the samples of all ranks together",
+    "sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
+    "batch_sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
+}
+_FIELDS = ("batches_drawn", "cursor", "micro", "plan", "skips")
+_TAILS: Mapping[object, Literal["short", "drop", "wrap"]] = {
+    False: "short",
+    True: "drop",
+    "wrap": "wrap",
+}
+
+
+class ConsistentDataLoader:
+    """Loads batches of map-style datasets in an order that nothing but its plan decides.
+
+    Iterating yields what is left of the current epoch; the next ``iter()`` goes on with the next one.
+    One iterator is live at a time: a new one goes on where the last stood, and ends it.
+
+    Attributes:
+        plan: what fixes the order.
+        skips: what is left out, and why.
+        cursor: the next position; all before it were handed out, on all ranks together, or skipped.
+        batches_drawn: global batches that were handed out whole.
+        is_step_end: whether the latest micro-batch was the last one of its global batch.
+        rank, world_size: which slice of each global batch comes here.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        global_batch_size: int | None = None,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool | Literal["wrap"] = False,
+        micro_batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        weights: Mapping[str, float] | None = None,
+        stages: Sequence[tuple[int | None, Mapping[str, float]]] = (),
+        epoch_size: int | None = None,
+        shards: str | Mapping[str, str] | None = None,
+        skip: Skips | None = None,
+        seed_samples: bool | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Make a loader.
+
+        Args:
+            dataset: one with ``__len__`` and ``__getitem__``, or several as name → dataset.
+            global_batch_size: samples of a batch, over all ranks.
+            seed: fixes the order, and the random numbers of each sample.
+            shuffle: False: samples come in the order of the datasets.
+            drop_last: what becomes of samples at the end of an epoch that fill no batch: False, they
+                are a smaller one; True, they are dropped; "wrap", the next epoch fills it up.
+            micro_batch_size: most samples that a rank gets at once; None: its whole slice.
+            rank: of this process; by default that of torch.distributed, or 0.
+            world_size: number of ranks; by default that of torch.distributed, or 1.
+            weights: of datasets that are mixed, by name.
+            stages: weights that change: (position where they end, weights by name), the last with None.
+            epoch_size: samples in an epoch of a mixture; by default as many as the datasets have.
+            shards: tree hash of the shard map of the dataset, or by name.
+            skip: samples and positions to leave out.
+            seed_samples: whether Python's, NumPy's and torch's generators are seeded for each sample;
+                None: once the dataset is seen to draw from them.
+            num_workers: as for torch's DataLoader.
+            collate_fn: as for torch's DataLoader.
+            **options: others of torch's DataLoader.
+
+        Raises:
+            UsageError: something contradicts.
+        """
+        _check_options(options)
+        datasets = dict(dataset) if isinstance(dataset, Mapping) else {"data": dataset}
+        if global_batch_size is None:
+            raise UsageError("no global_batch_size", hint=_REPLACED["batch_size"])
+        if drop_last not in _TAILS:
+            raise UsageError(f"drop_last is {drop_last!r}, not True, False or 'wrap'")
+        self.plan = SamplePlan(
+            _make_sources(datasets, weights, shards),
+            seed,
+            global_batch_size,
+            shuffle,
+            _TAILS[drop_last],
+            tuple(_make_stage(stage, tuple(datasets)) for stage in stages),
+            epoch_size,
+        )
+        self.dataset, self.num_workers = dataset, num_workers
+        self.rank, self.world_size = _find_ranks(rank, world_size)
+        self._share = Share(self.rank, self.world_size, micro_batch_size)
+        _check_share(self.plan, self._share)
+        self.skips, self._coming = (
+            Skips(),
+            _check_skips(self.plan, Skips() if skip is None else skip),
+        )
+        self.cursor = self.batches_drawn = self._micro = 0
+        self.is_step_end = True
+        self._watchers: list[Watcher] = []
+        # No circle of references: torch's iterators, freed late, wait seconds for their workers.
+        self._find_pass: Callable[[], _Pass | None] = _find_none
+        fetcher = Fetcher(
+            list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
+        )
+        # A generator of its own: a pass more or less moves none that the training uses.
+        options = {"generator": torch.Generator(), **options}
+        self._loading = _Hidden(
+            DataLoader(
+                fetcher,  # type: ignore[arg-type]
+                batch_sampler=_Requests(self),  # type: ignore[arg-type]  # what the fetcher takes
+                collate_fn=_return,
+                num_workers=num_workers,
+                **options,
+            )
+        )
+
+    # Drawing.
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin with what is left of the epoch, or with the next one."""
+        begun = _Pass(self)
+        self._find_pass = weakref.ref(begun)
+        return begun
+
+    def __len__(self) -> int:
+        """Return the micro-batches of a whole epoch, as if none were skipped."""
+        whole, rest = divmod(self.plan.epoch_length, self.plan.batch)
+        count = whole * self._share.count(self.plan.batch)
+        if not rest or self.plan.tail == "drop":
+            return count
+        return count + self._share.count(rest if self.plan.tail == "short" else self.plan.batch)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the next position."""
+        return self.cursor // self.plan.epoch_length
+
+    @property
+    def iterator(self) -> object:
+        """The iterator of torch's DataLoader that is at work, or None."""
+        live = self._find_pass()
+        return None if live is None else live.loading
+
+    def watch(self, callback: Watcher) -> None:
+        """Have ``callback(positions, located)`` called for each batch that this rank hands out."""
+        self._watchers.append(callback)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on to an epoch, if it is yet to come.
+
+        The position says which epoch it is, so a loop need not call this. The current epoch goes on
+        where it is; an earlier one is refused with a warning, since its samples were seen.
+        """
+        if type(epoch) is not int or epoch < 0:
+            raise UsageError(f"epoch is {epoch!r}, not a whole number of 0 or more")
+        if epoch < self.epoch:
+            warnings.warn(
+                f"set_epoch({epoch}) does not go back: the data is in epoch {self.epoch}; "
+                "begin the loop at loader.epoch",
+                stacklevel=2,
+            )
+        elif epoch > self.epoch:
+            self._go_to(epoch * self.plan.epoch_length)
+
+    # Skipping.
+
+    def skip(self, skips: Skips) -> None:
+        """Leave out more from the next global batch on; all ranks must do the same.
+
+        Raises:
+            UsageError: in the middle of a global batch.
+        """
+        self._check_between()
+        self._coming = self._coming.join(_check_skips(self.plan, skips))
+        self._settle()
+        self._go_to(self.cursor)
+
+    def skip_batches(self, count: int, *, reason: str, after: int = 0) -> tuple[int, int]:
+        """Leave out global batches: ``count`` of them, once ``after`` others were handed out.
+
+        Nothing is loaded. All ranks must do the same.
+
+        Returns:
+            The window of positions: first, and the one after the last.
+
+        Raises:
+            UsageError: in the middle of a global batch.
+        """
+        self._check_between()
+        self._settle()
+        start = self._walk(self.cursor, after)
+        stop = self._walk(start, count)
+        if stop > start:
+            self.skips = self.skips.add_window(start, stop, reason=reason)
+            self._go_to(self.cursor)
+        return start, stop
+
+    def _walk(self, cursor: int, count: int) -> int:
+        """Return the position after so many global batches, across epochs."""
+        for _ in range(count):
+            batch = draw_batch(self.plan, self.skips, cursor)
+            if batch is None:
+                batch = draw_batch(self.plan, self.skips, find_end(self.plan, cursor))
+            if batch is None:
+                raise UsageError("all samples of an epoch are skipped")
+            cursor = batch.stop
+        return cursor
+
+    def _check_between(self) -> None:
+        if self._micro:
+            raise UsageError(
+                f"{self._micro} micro-batches of a global batch were drawn already",
+                hint="skip between two steps",
+            )
+
+    def _settle(self) -> None:
+        """Let what was asked to be skipped count, now that a new batch may begin."""
+        self.skips, self._coming = self.skips.join(self._coming), Skips()
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, which is the same on all ranks, and what it is a position in."""
+        return {
+            "batches_drawn": self.batches_drawn,
+            "cursor": self.cursor,
+            "micro": self._micro,
+            "plan": self.plan.to_json(),
+            "skips": self.skips.to_json(),
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go to a position; a live iterator goes on from there. What is skipped here stays so.
+
+        Raises:
+            FormatError: it is no state of such a loader.
+            ConflictError: it is a position in another plan.
+        """
+        if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
+            raise FormatError("this is no state of a ConsistentDataLoader")
+        counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
+        if any(type(one) is not int or not 0 <= one < 1 << 62 for one in counts):
+            raise FormatError("the position of a loader is not made of whole numbers")
+        plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
+        if plan != self.plan:
+            told = "; ".join(self.plan.differences(plan))
+            raise ConflictError(f"the stored position is one in another order of samples: {told}")
+        self._coming = self.skips.join(self._coming)
+        self.skips = skips
+        _, self.batches_drawn, self._micro = counts
+        self.is_step_end = not self._micro
+        self._go_to(counts[0], micro=self._micro)
+
+    def make_part(self, name: str) -> OrderPart:
+        """Return what a Checkpointer takes it as."""
+        return OrderPart(name, self)
+
+    # What the pass does.
+
+    def _go_to(self, cursor: int, micro: int = 0) -> None:
+        self.cursor, self._micro = cursor, micro
+        live = self._find_pass()
+        if live is not None:
+            live.restart()
+
+    def _open(self) -> Any:
+        """Return torch's iterator from the position on, in the next epoch if this one is over."""
+        if not self._micro:
+            self._settle()
+            if draw_batch(self.plan, self.skips, self.cursor) is None:
+                self.cursor = find_end(self.plan, self.cursor)
+        return iter(self._loading.loader)
+
+    def _hand_out(self, fetched: Fetched) -> Any:
+        request = fetched.request
+        self.is_step_end = request.is_last
+        self._micro = 0 if request.is_last else self._micro + 1
+        if request.is_last:
+            self.cursor, self.batches_drawn = request.stop, self.batches_drawn + 1
+        for callback in self._watchers:
+            callback(request.positions, request.located)
+        return fetched.batch
+
+    def _requests(self) -> Iterator[Request]:
+        return draw_requests(self.plan, self.skips, self._share, self.cursor, self._micro)
+
+    def _end(self, end: int) -> None:
+        self.cursor, self._find_pass = max(self.cursor, end), _find_none
+
+
+class _Pass:
+    """The live iterator of a loader, over the rest of an epoch."""
+
+    def __init__(self, loader: ConsistentDataLoader) -> None:
+        self._loader = loader
+        self.loading: Any = None
+        self._end = 0
+        self._is_over = False
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if self._is_over:
+            raise StopIteration
+        if loader._find_pass() is not self:  # noqa: SLF001  the same module
+            raise UsageError(
+                "this iterator of the loader ended when another one was made",
+                hint="draw from one iterator at a time",
+            )
+        if self.loading is None:
+            self.loading = loader._open()  # noqa: SLF001
+            self._end = find_end(loader.plan, loader.cursor)
+        try:
+            fetched = next(self.loading)
+        except StopIteration:
+            self._is_over = True
+            loader._end(self._end)  # noqa: SLF001
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+        return loader._hand_out(fetched)  # noqa: SLF001
+
+    def _give_up(self) -> None:
+        """Make the batch that failed the next one again: torch would go on after it."""
+        failed = self.loading
+        self.restart()
+        # The traceback is in a circle of references, and workers that end with it are waited for.
+        end = getattr(failed, "_shutdown_workers", None)
+        if end is not None and not failed._persistent_workers:  # noqa: SLF001  there is no public way
+            end()
+
+    def restart(self) -> None:
+        """Leave what is prefetched: the next batch is that of the loader's position."""
+        self.loading = None
+
+
+class _Hidden:
+    """Keeps torch's loader from those that look for loaders to watch: it knows no position."""
+
+    __slots__ = ("loader",)
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+
+class _Requests:
+    """What torch takes for a batch sampler."""
+
+    def __init__(self, loader: ConsistentDataLoader) -> None:
+        self._find: Any = weakref.ref(loader)
+
+    def __iter__(self) -> Iterator[Request]:
+        requests: Iterator[Request] = self._find()._requests()  # noqa: SLF001  the same module
+        return requests
+
+    def __len__(self) -> int:
+        return len(self._find())
+
+
+def _find_none() -> None:
+    return None
+
+
+def _return(fetched: Any) -> Any:
+    return fetched
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, hint in _REPLACED.items():
+        if name in options:
+            raise UsageError(f"{name} contradicts the order of a ConsistentDataLoader", hint=hint)
+    if not options.get("in_order", True):
+        raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
+
+
+def _make_sources(
+    datasets: Mapping[str, Any],
+    weights: Mapping[str, float] | None,
+    shards: str | Mapping[str, str] | None,
+) -> tuple[Source, ...]:
+    maps = dict.fromkeys(datasets, shards) if isinstance(shards, str) else dict(shards or {})
+    for what, named in (("weights", weights or {}), ("shards", maps)):
+        for name in set(named) - set(datasets):
+            raise UsageError(
+                f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
+            )
+    return tuple(
+        Source(name, _measure(name, one), (weights or {}).get(name), maps.get(name))
+        for name, one in datasets.items()
+    )
+
+
+def _measure(name: str, dataset: Any) -> int:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise UsageError(f"dataset {name!r} has no __getitem__ that finds a sample by its index")
+    try:
+        size: int = len(dataset)
+        return size
+    except TypeError:
+        raise UsageError(f"dataset {name!r} has no length") from None
+
+
+def _make_stage(stage: object, names: tuple[str, ...]) -> Stage:
+    if not isinstance(stage, (tuple, list)) or len(stage) != 2 or not isinstance(stage[1], Mapping):  # noqa: PLR2004  a pair
+        raise UsageError(f"{stage!r} is no stage", hint="pass (end, {name: weight, ...})")
+    until, weights = stage
+    for name in set(weights) - set(names):
+        raise UsageError(f"a stage has {name!r}, which is no dataset")
+    return Stage(until, tuple(weights.get(name, 0.0) for name in names))
+
+
+def _check_skips(plan: SamplePlan, skips: object) -> Skips:
+    if not isinstance(skips, Skips):
+        raise UsageError(
+            f"{skips!r} is not of class Skips",
+            hint="mvc.Skips().add_samples(name, first, last, reason=...)",
+        )
+    names = [one.name for one in plan.sources]
+    for one in skips.ranges:
+        if one.source not in names:
+            raise UsageError(
+                f"{one.source!r}, of which samples are to be skipped, is no dataset",
+                hint=f"there are {', '.join(names)}",
+            )
+    return skips
+
+
+def _find_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together", hint="pass both, or none")
+    if rank is None or world_size is None:
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank!r} is not one of {world_size!r}")
+    return rank, world_size
+
+
+def _check_share(plan: SamplePlan, share: Share) -> None:
+    if share.most is not None and (type(share.most) is not int or share.most < 1):
+        raise UsageError(f"micro_batch_size is {share.most!r}, not a whole number of 1 or more")
+    if plan.batch < share.ranks:
+        raise UsageError(
+            f"a global batch of {plan.batch} samples is too small for {share.ranks} ranks"
+        )
+    rest = plan.epoch_length % plan.batch
+    if plan.tail == "short" and 0 < rest < share.ranks:
+        raise UsageError(
+            f"the last batch of an epoch has {rest} samples, for {share.ranks} ranks",
+            hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
+        )
+    if plan.batch % share.ranks:
+        warnings.warn(
+            f"{share.ranks} ranks share global batches of {plan.batch} samples unequally: "
+            "an average over ranks is not one over samples",
+            stacklevel=3,
+        )

@@ -1,0 +1,107 @@
+"""The requests that one rank makes of its dataset, batch after batch, from a position on.
+
+A rank takes a contiguous slice of each global batch, nearly equal to the others', in one or more
+micro-batches. Slices and micro-batches are as many on all ranks and never empty, so no rank waits
+for another in a collective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mvc import Ahead, Located, UsageError, draw_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mvc import Batch, SamplePlan, Skips
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """The samples of a micro-batch, as they travel to a worker and back with the batch.
+
+    Attributes:
+        stop: the position after the global batch.
+        is_last: whether the global batch ends with it on this rank.
+    """
+
+    positions: NDArray[np.int64]
+    located: Located
+    stop: int
+    is_last: bool
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As bytes: four arrays take longer to travel than the samples of a cheap dataset.
+        one = self.located
+        rows = np.stack((self.positions, one.source, one.epoch, one.index))
+        return _unpack, (rows.tobytes(), self.stop, self.is_last)
+
+
+def _unpack(rows: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
+    positions, *located = np.frombuffer(rows, np.int64).reshape(4, -1)
+    return Request(positions, Located(*located), stop, is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of every global batch a rank takes.
+
+    Attributes:
+        most: samples of a micro-batch; None: the slice is one.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    most: int | None = None
+
+    def count(self, samples: int) -> int:
+        """Return how many micro-batches a global batch of so many samples has."""
+        if self.most is None:
+            return 1
+        # A slice that is one shorter than others may not have an empty micro-batch.
+        longest, shortest = -(-samples // self.ranks), samples // self.ranks
+        return max(1, min(-(-longest // self.most), shortest))
+
+    def cut(self, batch: Batch) -> Iterator[Request]:
+        """Yield this rank's micro-batches of a global batch; UsageError if it has too few samples."""
+        size = len(batch)
+        if size < self.ranks:
+            raise UsageError(
+                f"a batch of {size} samples is left at the end of an epoch, for {self.ranks} ranks",
+                hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
+            )
+        start, stop = (size * at // self.ranks for at in (self.rank, self.rank + 1))
+        count = self.count(size)
+        for number in range(count):
+            part = slice(
+                start + (stop - start) * number // count,
+                start + (stop - start) * (number + 1) // count,
+            )
+            located = batch.located.take(part)
+            yield Request(batch.positions[part], located, batch.stop, number == count - 1)
+
+
+def draw_requests(
+    plan: SamplePlan, skips: Skips, share: Share, cursor: int, micro: int = 0
+) -> Iterator[Request]:
+    """Yield what is left of an epoch, without the first ``micro`` micro-batches."""
+    end, ahead = find_end(plan, cursor), Ahead(plan)
+    while cursor < end and (batch := draw_batch(plan, skips, cursor, ahead)) is not None:
+        for number, request in enumerate(share.cut(batch)):
+            if number >= micro:
+                yield request
+        cursor, micro = batch.stop, 0
+
+
+def find_end(plan: SamplePlan, cursor: int) -> int:
+    """Return where the epoch of a position ends."""
+    return (cursor // plan.epoch_length + 1) * plan.epoch_length

@@ -1,0 +1,368 @@
+"""The order of a run's samples as one sequence of positions 0, 1, 2, ..., each computed alone.
+
+*Sources without weights* are one after another, and shuffled as one: of N samples in all, position p
+is in epoch p // N, and its sample is number permute(p mod N, N, key(seed, epoch)).
+
+*Sources with weights* are mixed. Positions come in blocks of L slots, of which each source has a
+whole number, proportional to its weight; a keyed permutation of each block says which slots these are.
+The c-th slot of a source takes, in the source's own order, sample c mod n of its epoch c // n: so no
+sample comes twice before each of the source has come once. L is the number from 512 to 1024 (twice as
+many, and so on, if a source would have no slot) with which the shares come nearest to the weights.
+The epoch of the whole is ``epoch_size`` positions, as many as there are samples by default.
+
+*Stages* give the sources other weights from some position on. A source goes on in its own order.
+
+Without shuffling, samples come in the order of the sources, and the slots of a block are spread evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from json import dumps
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from blake3 import blake3
+
+from mvc.errors import FormatError, UsageError
+from mvc.sampling.mixture import Mix, choose_slots, split
+from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+
+Tail = Literal["short", "drop", "wrap"]
+_TAILS = ("short", "drop", "wrap")
+_VERSION = 1
+_MAX_SOURCES, _MAX_STAGES, _MAX_NAME = 4096, 1024, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Samples 0 to ``size`` - 1 that are found by their index.
+
+    Attributes:
+        weight: its share in a mixture, relative to those of the others; None: it is not mixed.
+        shards: tree hash of the shard map that it comes from, if there is one.
+    """
+
+    name: str
+    size: int
+    weight: float | None = None
+    shards: str | None = None
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+            raise UsageError(f"a source is named {name!r}, not by a text of 1 to {_MAX_NAME}")
+        if not _is_whole(self.size, 1, MAX_SIZE):
+            what = "is empty" if self.size == 0 else f"has {self.size!r} samples, not 1 to 2^62"
+            raise UsageError(f"source {name!r} {what}")
+        if self.weight is not None:
+            _check_weight(name, self.weight)
+        if self.shards is not None and not isinstance(self.shards, str):
+            raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The weights, one for each source, up to a position that is not in it; None: to the end."""
+
+    until: int | None
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """The samples at some positions: number of the source, its epoch, index in the source."""
+
+    source: Positions
+    epoch: Positions
+    index: Positions
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, chosen: Any) -> Located:
+        """Return some of them: by a slice, a mask or numbers."""
+        return Located(self.source[chosen], self.epoch[chosen], self.index[chosen])
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """What fixes the order of samples, and how they are cut into global batches.
+
+    Attributes:
+        batch: samples in a global batch.
+        tail: what becomes of the last samples of an epoch if they fill no batch: they are a
+            ``short`` one, dropped (``drop``), or filled up from the next epoch (``wrap``).
+        epoch_size: positions in an epoch; None: as many as there are samples, which alone is
+            possible without weights.
+    """
+
+    sources: tuple[Source, ...]
+    seed: int = 0
+    batch: int = 1
+    shuffle: bool = True
+    tail: Tail = "short"
+    stages: tuple[Stage, ...] = ()
+    epoch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_plan(self)
+
+    @cached_property
+    def id(self) -> str:
+        """64 hex digits that only an equal plan has."""
+        text = dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return blake3(text.encode("ascii")).hexdigest()
+
+    @cached_property
+    def samples(self) -> int:
+        """Samples of all sources."""
+        return sum(one.size for one in self.sources)
+
+    @property
+    def epoch_length(self) -> int:
+        """Positions in an epoch."""
+        return self.samples if self.epoch_size is None else self.epoch_size
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources have weights."""
+        return bool(self.stages) or self.sources[0].weight is not None
+
+    def locate(self, positions: Positions) -> Located:
+        """Return the samples at some positions, which are not negative and below 2^62."""
+        positions = np.asarray(positions, np.int64)
+        if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < MAX_SIZE:
+            raise UsageError("a position is negative, or 2^62 or more")
+        if self.is_mixture:
+            return self._locate_mixed(positions)
+        epochs, places = np.divmod(positions, self.samples)
+        numbers = self._order(0, self.samples, epochs, places)
+        if len(self.sources) == 1:
+            return Located(np.zeros_like(positions), epochs, numbers)
+        sources = np.searchsorted(self._starts, numbers, "right") - 1
+        return Located(sources, epochs, numbers - self._starts[sources])
+
+    def find(self, source: int, indices: Positions, epoch: Positions | int) -> Positions:
+        """Return where samples of a source come in an epoch of it; -1 where they never do."""
+        size = self.sources[source].size
+        indices = np.asarray(indices, np.int64)
+        epochs = np.broadcast_to(np.asarray(epoch, np.int64), indices.shape)
+        is_known = (indices >= 0) & (indices < size) & (epochs >= 0) & (epochs <= MAX_SIZE // size)
+        found = np.full(indices.shape, -1, np.int64)
+        indices, epochs = indices[is_known], epochs[is_known]
+        if self.is_mixture:
+            counts = epochs * size + self._order(source, size, epochs, indices, is_inverse=True)
+            found[is_known] = self._find_mixed(source, counts)
+        else:
+            numbers = indices + self._starts[source]
+            places = self._order(0, self.samples, epochs, numbers, is_inverse=True)
+            found[is_known] = epochs * self.samples + places
+        return np.where(found < MAX_SIZE, found, -1)
+
+    @cached_property
+    def _starts(self) -> Positions:
+        """Where each source begins if they are one after another."""
+        return np.cumsum([0, *(one.size for one in self.sources[:-1])], dtype=np.int64)
+
+    def _order(
+        self,
+        source: int,
+        size: int,
+        epochs: Positions,
+        places: Positions,
+        *,
+        is_inverse: bool = False,
+    ) -> Positions:
+        if not self.shuffle:
+            return places
+        found = np.empty_like(places)
+        for epoch, chosen in split(epochs):
+            key = b"samples %d %d %d" % (self.seed, source, epoch)
+            found[chosen] = (unpermute if is_inverse else permute)(places[chosen], size, key)
+        return found
+
+    # Mixtures.
+
+    @cached_property
+    def _mixes(self) -> tuple[Mix, ...]:
+        stages = self.stages or (Stage(None, tuple(one.weight or 0.0 for one in self.sources)),)
+        mixes: list[Mix] = []
+        start, counts = 0, np.zeros(len(self.sources), np.int64)
+        for number, stage in enumerate(stages):
+            until = MAX_SIZE if stage.until is None else stage.until
+            key = b"slots %d %d" % (self.seed, number) if self.shuffle else None
+            mix = Mix(start, until, choose_slots(stage.weights), counts, key)
+            mixes.append(mix)
+            start, counts = until, mix.count_until(until)
+        return tuple(mixes)
+
+    def _locate_mixed(self, positions: Positions) -> Located:
+        sources, counts = np.empty_like(positions), np.empty_like(positions)
+        ends = np.array([one.until for one in self._mixes], np.int64)
+        stages = np.searchsorted(ends, positions, "right")
+        for stage, chosen in split(stages):
+            sources[chosen], counts[chosen] = self._mixes[stage].locate(positions[chosen])
+        epochs, indices = np.empty_like(positions), np.empty_like(positions)
+        for source, chosen in split(sources):
+            size = self.sources[source].size
+            epochs[chosen], places = np.divmod(counts[chosen], size)
+            indices[chosen] = self._order(source, size, epochs[chosen], places)
+        return Located(sources, epochs, indices)
+
+    def _find_mixed(self, source: int, counts: Positions) -> Positions:
+        found = np.full(counts.shape, -1, np.int64)
+        starts = np.array([one.counts[source] for one in self._mixes], np.int64)
+        # Of stages in which the source has no slots, so that they begin alike, the last counts.
+        stages = np.searchsorted(starts, counts, "right") - 1
+        for stage, chosen in split(stages):
+            found[chosen] = self._mixes[stage].find(source, counts[chosen])
+        return found
+
+    # Stored.
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, which ``parse`` takes."""
+        sources = [asdict(one) for one in self.sources]
+        stages = [{"until": one.until, "weights": list(one.weights)} for one in self.stages]
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"version": _VERSION, **plain, "sources": sources, "stages": stages}
+
+    @classmethod
+    def parse(cls, value: object) -> SamplePlan:
+        """Return a stored plan; FormatError if it is none."""
+        names = {one.name for one in fields(cls)}
+        given = _read_fields("a plan of samples", value, {"version"} | names)
+        if given.pop("version") != _VERSION:
+            raise FormatError("a plan of samples has a version that this mvc does not know")
+        try:
+            sources = tuple(_parse_source(one) for one in _read_list(given.pop("sources")))
+            stages = tuple(_parse_stage(one) for one in _read_list(given.pop("stages")))
+            return cls(sources=sources, stages=stages, **given)
+        except UsageError as error:
+            raise FormatError(f"a stored plan of samples: {error}") from None
+
+    def differences(self, other: SamplePlan) -> Iterator[str]:
+        """Yield a line for everything in which another plan differs: here, there."""
+        for one in fields(self):
+            mine, its = getattr(self, one.name), getattr(other, one.name)
+            if mine == its:
+                continue
+            if one.name != "sources" or len(mine) != len(its):
+                told = (len(mine), len(its)) if one.name == "sources" else (mine, its)
+                yield f"{one.name}: {told[0]!r}, there {told[1]!r}"
+                continue
+            for left, right in zip(mine, its, strict=True):
+                for part in fields(left):
+                    ours, theirs = getattr(left, part.name), getattr(right, part.name)
+                    if ours != theirs:
+                        yield f"{part.name} of {left.name}: {ours!r}, there {theirs!r}"
+
+
+def _check_weight(name: str, weight: object, least: float = math.ulp(0.0)) -> None:
+    if type(weight) not in (int, float) or not least <= weight < math.inf:  # type: ignore[operator]
+        kind = "positive number" if least else "number of 0 or more"
+        raise UsageError(f"the weight of source {name!r} is {weight!r}, not a {kind}")
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _check_plan(plan: SamplePlan) -> None:
+    given: Any = plan
+    if not isinstance(given.sources, tuple) or not 0 < len(given.sources) <= _MAX_SOURCES:
+        raise UsageError(f"a plan has 1 to {_MAX_SOURCES} sources")
+    if len({one.name for one in plan.sources}) < len(plan.sources):
+        raise UsageError("two sources have one name")
+    if not _is_whole(given.seed, 0, (1 << 64) - 1):
+        raise UsageError(f"seed is {given.seed!r}, not a whole number from 0 to 2^64 - 1")
+    if not _is_whole(given.batch, 1, 1 << 40):
+        raise UsageError(
+            f"the global batch size is {given.batch!r}, not a whole number of 1 or more"
+        )
+    if type(given.shuffle) is not bool:
+        raise UsageError(f"shuffle is {given.shuffle!r}, neither True nor False")
+    if given.tail not in _TAILS:
+        raise UsageError(f"tail is {given.tail!r}, not one of {', '.join(_TAILS)}")
+    if plan.samples > MAX_SIZE:
+        raise UsageError("the sources have more than 2^62 samples")
+    _check_mixture(plan)
+
+
+def _check_mixture(plan: SamplePlan) -> None:
+    weighted = sum(one.weight is not None for one in plan.sources)
+    if weighted not in (0, len(plan.sources)):
+        name = next(one.name for one in plan.sources if one.weight is None)
+        raise UsageError(
+            f"source {name!r} has no weight, but others have", hint="give each a weight, or none"
+        )
+    if plan.stages and weighted:
+        raise UsageError("sources have weights, and so have stages", hint="leave out the sources'")
+    if plan.epoch_size is not None:
+        if not _is_whole(plan.epoch_size, 1, MAX_SIZE):
+            raise UsageError(f"epoch_size is {plan.epoch_size!r}, not a number of samples")
+        if not plan.is_mixture:
+            raise UsageError("epoch_size is for sources with weights only")
+    _check_stages(plan)
+    if plan.is_mixture:
+        for stage in plan.stages:
+            choose_slots(stage.weights)
+        if weighted:
+            choose_slots(tuple(one.weight or 0.0 for one in plan.sources))
+
+
+def _check_stages(plan: SamplePlan) -> None:
+    given: Any = plan.stages
+    if not isinstance(given, tuple) or len(given) > _MAX_STAGES:
+        raise UsageError(f"a plan has at most {_MAX_STAGES} stages")
+    start = 0
+    for number, stage in enumerate(plan.stages):
+        is_last = number == len(plan.stages) - 1
+        if is_last != (stage.until is None):
+            raise UsageError("each stage but the last, and only these, says until which position")
+        if not is_last and not _is_whole(stage.until, start + 1, MAX_SIZE - 1):
+            raise UsageError(
+                f"stage {number + 1} ends at {stage.until!r}, where it begins or before"
+            )
+        start = stage.until or 0
+        if len(stage.weights) != len(plan.sources):
+            raise UsageError(f"stage {number + 1} has not one weight for each source")
+        for source, weight in zip(plan.sources, stage.weights, strict=True):
+            _check_weight(source.name, weight, 0.0)
+        if not any(stage.weights):
+            raise UsageError(f"in stage {number + 1} every weight is 0")
+
+
+def _read_fields(what: str, value: object, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or set(value) != names:
+        raise FormatError(f"{what} has not the fields {', '.join(sorted(names))}")
+    return dict(value)
+
+
+def _read_list(value: object) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _MAX_SOURCES:
+        raise FormatError("a stored plan of samples has no list where one belongs")
+    return value
+
+
+def _parse_source(value: object) -> Source:
+    return Source(**_read_fields("a source", value, {one.name for one in fields(Source)}))
+
+
+def _parse_stage(value: object) -> Stage:
+    given = _read_fields("a stage", value, {"until", "weights"})
+    weights = _read_list(given["weights"])
+    if not all(type(one) in (int, float) for one in weights):
+        raise FormatError("a weight of a stage is not a number")
+    return Stage(given["until"], tuple(weights))
