@@ -216,7 +216,7 @@ def refuse_inexact(name: str, loader: Any) -> None:
     """Check that the order of a loader can come back; UsageError if its library makes that impossible."""
     for one in (loader, *find_reachable(loader, DataLoader).values()):
         dataset = getattr(one, "dataset", one)
-        library = _find_library(dataset)
+        library = _find_library(dataset) if isinstance(dataset, IterableDataset) else ""
         is_kept = one is loader or (isinstance(loader, Stateful) and not _is_of_accelerate(loader))
         if library and not (is_kept and one is not dataset and library == _find_library(one)):
             raise UsageError(
