@@ -59,7 +59,7 @@ def test_what_is_not_as_a_run_writes_it_is_no_pipeline(name, value):
         b"",
         b'"pipeline"',
         b'{"pipeline": 1}',
-        b'{"data": {"pipeline": []}}',
+        b'{"data_record": {"pipeline": []}}',
         b"[" * 9000 + b'"pipeline"',
     ],
 )
@@ -71,7 +71,7 @@ def test_two_commits_show_it(tmp_path):
     repo = Repo.init(tmp_path)
     repo.identity = Identity("Ada", "ada@example.org")
     for pipeline in (OLD, NEW):
-        state = {"model": {"w": np.zeros(2, np.float32)}, "data": {"pipeline": pipeline}}
+        state = {"model": {"w": np.zeros(2, np.float32)}, "data_record": {"pipeline": pipeline}}
         repo.commit_state(state, message="x")
     [file] = repo.diff("HEAD~1", "HEAD")
     assert [one.name for one in file.nodes] == ["clean", "cut", "come", "gone"]

@@ -114,7 +114,7 @@ def _write_parquet(folder):
     return [str(path) for path in files]
 
 
-def _open_dataset(folder, how, *, streaming):
+def open_dataset(folder, how, *, streaming):
     from datasets import load_dataset
     from datasets.distributed import split_dataset_by_node
 
@@ -128,34 +128,34 @@ def _open_dataset(folder, how, *, streaming):
 
 
 def make_map_style(folder, how):
-    dataset = _open_dataset(folder, how, streaming=False)
+    dataset = open_dataset(folder, how, streaming=False)
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=True, **how.torch)
 
 
 def make_streamed(folder, how):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    dataset = _open_dataset(folder, how, streaming=True)
+    dataset = open_dataset(folder, how, streaming=True)
     return StatefulDataLoader(dataset, batch_size=BATCH, **how.torch)
 
 
 def make_streamed_itself(folder, how):
-    return _open_dataset(folder, how, streaming=True).batch(BATCH)
+    return open_dataset(folder, how, streaming=True).batch(BATCH)
 
 
 def make_shuffled(folder, how):
-    dataset = _open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
+    dataset = open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH, **how.torch)
 
 
 def make_shuffled_itself(folder, how):
-    return _open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9).batch(BATCH)
+    return open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9).batch(BATCH)
 
 
 def make_shuffled_stateful(folder, how):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    dataset = _open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
+    dataset = open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
     return StatefulDataLoader(dataset, batch_size=BATCH, **how.torch)
 
 
@@ -209,7 +209,7 @@ def make_tars_resampled(folder, how):
 # mosaicml-streaming.
 
 
-def _import_streaming():
+def import_streaming():
     # It imports torchvision for datasets of pictures; PyPI's needs torch for CUDA.
     sys.modules.setdefault("streaming.vision", types.ModuleType("streaming.vision"))
     import streaming
@@ -217,8 +217,8 @@ def _import_streaming():
     return streaming
 
 
-def _write_mds(folder):
-    streaming = _import_streaming()
+def write_mds(folder):
+    streaming = import_streaming()
     if not folder.exists():
         columns = {"index": "int", "text": "str"}
         with streaming.MDSWriter(out=str(folder), columns=columns, size_limit=600) as writer:
@@ -228,15 +228,15 @@ def _write_mds(folder):
 
 
 def _open_mds(folder):
-    streaming = _import_streaming()
+    streaming = import_streaming()
     return streaming.StreamingDataset(
-        local=_write_mds(folder / "mds"), shuffle=True, shuffle_seed=1, batch_size=BATCH,
+        local=write_mds(folder / "mds"), shuffle=True, shuffle_seed=1, batch_size=BATCH,
         num_canonical_nodes=2,
     )  # fmt: skip
 
 
 def make_mds(folder, how):
-    loader = _import_streaming().StreamingDataLoader
+    loader = import_streaming().StreamingDataLoader
     return loader(_open_mds(folder), batch_size=BATCH, **how.torch)
 
 
@@ -247,7 +247,7 @@ def make_mds_plain(folder, how):
 # litdata.
 
 
-def _write_chunks(folder):
+def write_chunks(folder):
     from litdata.streaming.writer import BinaryWriter
 
     if not (folder / "index.json").exists():
@@ -263,14 +263,14 @@ def _write_chunks(folder):
 def make_chunks(folder, how):
     import litdata
 
-    dataset = litdata.StreamingDataset(_write_chunks(folder / "chunks"), shuffle=True, seed=1)
+    dataset = litdata.StreamingDataset(write_chunks(folder / "chunks"), shuffle=True, seed=1)
     return litdata.StreamingDataLoader(dataset, batch_size=BATCH, **how.torch)
 
 
 def make_chunks_plain(folder, how):
     import litdata
 
-    dataset = litdata.StreamingDataset(_write_chunks(folder / "chunks"), shuffle=True, seed=1)
+    dataset = litdata.StreamingDataset(write_chunks(folder / "chunks"), shuffle=True, seed=1)
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH, **how.torch)
 
 
@@ -376,7 +376,7 @@ def warm_up():
     from support.writers import use_forked
 
     use_forked()
-    _import_streaming()
+    import_streaming()
     datasets.disable_progress_bars()
     torch.set_num_threads(1)
     # Loader workers of a killed child look that often whether it is still there.
@@ -499,7 +499,7 @@ def _roll_back(zygote, root, name, workers):
         back_at=PASS + 4,
     )  # fmt: skip
     if outcome.error:
-        return f"refused: {outcome.error}"
+        return "refused"
     got, expected = (read_trace(root / f"{run}-0.jsonl") for run in ("back", f"plain-{workers}"))
     return "exact" if all(got[step] == expected[step] for step in got) else "not exact"
 

@@ -100,8 +100,8 @@ def check_commits(repo, source="dataloader"):
         state = repo.open_state(entry.info.id)
         truth = state.load(("model", "seen"), framework="numpy")
         ledger = (
-            parse_ledger(state.load(("data", "ledger"), framework="numpy"))
-            if "data" in state.outline
+            parse_ledger(state.load(("data_record", "ledger"), framework="numpy"))
+            if "ledger" in state.outline.get("data_record", {})
             else {}
         )
         seen[entry.info.id] = ledger

@@ -39,7 +39,7 @@ class OtherMap:
 
     def is_allowed(self, allow: Sequence[str]) -> bool:
         """Return whether a pattern allows it."""
-        path = f"{DATA}.{SHARDS}.{self.name}"
+        path = f"data.{SHARDS}.{self.name}"
         return any(one == SHARDS or fnmatchcase(path, one) for one in allow)
 
     def as_change(self) -> tuple[str, object, object]:

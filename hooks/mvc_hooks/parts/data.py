@@ -43,6 +43,7 @@ from mvc_hooks.parts.libraries import (
     OwnState,
     capture_passes,
     describe_order,
+    forget_position,
     has_inexact_state,
     has_stateful_iterators,
     make_own_state,
@@ -112,7 +113,7 @@ class DataPart(Part):
         self.on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
         self._arrived: deque[tuple[str, Any]] = deque()
         self._draws_ahead = self._is_dropping = False
-        self._first = ""
+        self._first, self._begun = "", 0
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
@@ -229,6 +230,9 @@ class DataPart(Part):
     def note_begin(self) -> bool:
         """Note that a loader begins an iterator; return whether that is for this part."""
         self._own.is_within_pass = False
+        self._begun += 1
+        if self._begun > 1 and self._is_torchdata:
+            forget_position(self.loader.dataset)
         is_seen = not self._is_stateful or type(self._own) is not OwnState
         if not self._is_drawing and is_seen:
             self.is_iterated_elsewhere = True
@@ -378,6 +382,7 @@ class DataPart(Part):
             self.loader.load_state_dict({})
             self.loader.next_iter_state = None
             return
+        self._begun = 0
         with self._accepting():
             self._own.load(state)
             if self._is_torchdata:

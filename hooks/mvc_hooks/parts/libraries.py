@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, get_worker_info
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _UNSEEDED = "takes a new seed in every process, so its order cannot be drawn again"
 _OLD = ("resampled", "resampled_")
+
+
+_PREPARE = "_prepare_ex_iterable_for_iteration"
+"""What a streamed dataset calls when an iterator begins; there is no public way to learn of it."""
 
 
 class OwnState:
@@ -53,6 +57,10 @@ class OwnState:
     def load(self, state: Any) -> None:
         """Take a state, from which the next iterator goes on."""
         self.loader.load_state_dict(state)
+        self.note_load()
+
+    def note_load(self) -> None:
+        """Note that the loader was given a state."""
 
     def open(self) -> Any:
         """Return an iterator."""
@@ -90,24 +98,25 @@ class _Nodes(OwnState):
 class _Streamed(OwnState):
     """``datasets.IterableDataset``."""
 
-    def __init__(self, loader: Any) -> None:
-        super().__init__(loader)
-        self._before: Any = None
-
     def capture(self) -> Any:
-        return self.loader._starting_state_dict if self._is_pending() else super().capture()  # noqa: SLF001  as above
+        is_pending = _PREPARE in vars(self.loader)
+        return self.loader._starting_state_dict if is_pending else super().capture()  # noqa: SLF001  as above
 
-    def load(self, state: Any) -> None:
-        super().load(state)
-        self._before = self.loader._state_dict  # noqa: SLF001  every iterator makes a new one
+    def note_load(self) -> None:
+        """Forget the state once an iterator has begun from it."""
+        setattr(self.loader, _PREPARE, self._prepare)
+
+    def _prepare(self, *args: Any, **options: Any) -> Any:
+        delattr(self.loader, _PREPARE)
+        prepared = getattr(self.loader, _PREPARE)(*args, **options)
+        if get_worker_info() is None:  # in a worker the dataset takes the state after this
+            forget_position(self.loader)
+        return prepared
 
     def tidy(self) -> None:
-        """Let the next pass begin at its beginning, also if its epoch is not set."""
-        if self._before is not None and not self._is_pending():
-            self._before = self.loader._starting_state_dict = None  # noqa: SLF001  as above
-
-    def _is_pending(self) -> bool:
-        return self._before is not None and self.loader._state_dict is self._before  # noqa: SLF001  as above
+        """Let the next pass of a worker be whole."""
+        if _PREPARE not in vars(self.loader):
+            forget_position(self.loader)
 
 
 class _Streaming(OwnState):
@@ -165,6 +174,12 @@ _KINDS = {
 }
 
 
+def forget_position(dataset: Any) -> None:
+    """Let the passes that a streamed dataset of ``datasets`` begins from now on be whole."""
+    if getattr(dataset, "_starting_state_dict", None) is not None:
+        dataset._starting_state_dict = None  # noqa: SLF001  as above
+
+
 def make_own_state(loader: Any) -> OwnState:
     """Return what reads and sets the own state of a loader."""
     kinds = {(_root(kind), kind.__name__): kind for kind in type(loader).__mro__}
@@ -201,7 +216,7 @@ def refuse_inexact(name: str, loader: Any) -> None:
     """Check that the order of a loader can come back; UsageError if its library makes that impossible."""
     for one in (loader, *find_reachable(loader, DataLoader).values()):
         dataset = getattr(one, "dataset", one)
-        library = _find_library(dataset)
+        library = _find_library(dataset) if isinstance(dataset, IterableDataset) else ""
         is_kept = one is loader or (isinstance(loader, Stateful) and not _is_of_accelerate(loader))
         if library and not (is_kept and one is not dataset and library == _find_library(one)):
             raise UsageError(

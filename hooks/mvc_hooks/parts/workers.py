@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mvc import UsageError
+from mvc_hooks.parts.libraries import make_own_state
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import capture_generators, capture_rng, restore_generators, restore_rng
 from mvc_hooks.parts.value import Stateful
@@ -46,6 +47,7 @@ class Worker:
         self._is_persistent = loader.persistent_workers
         self._generators: dict[str, Any] = {}
         self._last: Any = None
+        self._own: Any = None
         self._has_batch = self._is_refusing = False
 
     def begin(self, worker_id: int) -> None:
@@ -77,6 +79,7 @@ class Worker:
             self._is_refusing = self._is_persistent
             return
         own = (dataset.state_dict, dataset.load_state_dict) if is_stateful else None
+        self._own = make_own_state(dataset)
         try:
             dataset.state_dict = lambda: self._add_to(None if own is None else own[0]())
             dataset.load_state_dict = lambda state: self._take_from(state, own and own[1])
@@ -95,6 +98,7 @@ class Worker:
         return batch
 
     def _add_to(self, inner: Any) -> Any:
+        self._own.tidy()
         if self._print() == self._last:
             return inner
         return {_MARK: self._capture(), _INNER: inner}
@@ -105,6 +109,7 @@ class Worker:
             self._last, state = None, state[_INNER]
         if load is not None and state is not None:
             load(state)
+            self._own.note_load()
 
     def _capture(self) -> dict[str, Any]:
         # Arrays: a tensor would travel to the main process as a file descriptor.

@@ -338,11 +338,11 @@ class Feed:
 @pytest.mark.parametrize("in_thread", [True, False])
 def test_loaders_that_an_iterable_of_the_user_draws_from(in_thread, tmp_path, told):
     data = Feed(in_thread=in_thread)
-    with Checkpointer(tmp_path, model=nn.Linear(1, 1), feed=data, every=None) as checkpointer:
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), data=data, every=None) as checkpointer:
         for _ in range(8):
             checkpointer.next_batch()
             checkpointer.step()
-    assert [THREADED.format("feed")] * in_thread == [one for one in told() if "optim" not in one]
+    assert [THREADED.format("data")] * in_thread == [one for one in told() if "optim" not in one]
 
 
 def test_a_loader_that_rests_or_validates_is_not(tmp_path, caplog):
