@@ -29,7 +29,7 @@ def draw(loader):
 
 def test_ranks_share_the_batches_of_a_stream(tmp_path):
     whole = draw(ConsistentDataLoader(make_stream(tmp_path / "s"), 12, seed=3))
-    assert sorted(list(chain(*whole))) == list(range(72))
+    assert sorted(chain(*whole)) == list(range(72))
     parts = [
         draw(ConsistentDataLoader(make_stream(tmp_path / "s"), 12, seed=3, rank=rank, world_size=3))
         for rank in range(3)
@@ -110,7 +110,7 @@ def test_a_shard_is_left_out_by_its_samples(tmp_path):
     stream = make_stream(tmp_path / "s")
     skips = Skips().add_samples("data", 13, 19, reason="taken down")
     loader = ConsistentDataLoader(stream, 5, skip=skips)
-    assert sorted(list(chain(*draw(loader)))) == [*range(13), *range(20, 72)]
+    assert sorted(chain(*draw(loader))) == [*range(13), *range(20, 72)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -134,4 +134,4 @@ def test_what_has_no_index_or_length_is_told_what_to_do():
     with pytest.raises(MvcError, match="does not say how many samples it has, and is not alone"):
         ConsistentDataLoader({"a": IterableSource(Endless), "b": [1]}, 4)
     loader = ConsistentDataLoader(IterableSource(Endless, 3), 3)
-    assert sorted(list(chain(*draw(loader)))) == [0, 1, 2]
+    assert sorted(chain(*draw(loader))) == [0, 1, 2]
