@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mvc.sampling.blocks import BlockOrder
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -70,7 +70,7 @@ __getattr__ = lazy_names(
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -87,6 +87,7 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "Agreement",
+    "Ahead",
     "ArrayOutline",
     "Batch",
     "BlockOrder",

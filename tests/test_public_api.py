@@ -274,7 +274,7 @@ def test_names_of_mvc():
         "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity", "LayoutPlan", "MapChanges", "Model",
         "ModelTensor", "MvcError", "Nearby",
         "NotFoundError", "Peers", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
-        "Batch", "Located", "SamplePlan", "SkippedRange", "SkippedWindow", "Skips", "Source", "Stage",
+        "Ahead", "Batch", "Located", "SamplePlan", "SkippedRange", "SkippedWindow", "Skips", "Source", "Stage",
         "draw_batch", "permute", "unpermute",
         "BlockOrder", "Shard", "ShardMap", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError",
         "Whereabouts", "WriteCounts",

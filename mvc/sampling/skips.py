@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 _MAX_ENTRIES, _MAX_TEXT = 1 << 20, 1000
+_AHEAD = 1 << 12
 _MOST_AT_ONCE = 1 << 16
 """Positions that are looked at together where much is skipped."""
 
@@ -156,13 +157,37 @@ class Batch:
         return len(self.positions)
 
 
-def draw_batch(plan: SamplePlan, skips: Skips, cursor: int) -> Batch | None:
+class Ahead:
+    """Locates positions that come one after another many at a time, which is cheaper."""
+
+    def __init__(self, plan: SamplePlan) -> None:
+        self._plan, self._start = plan, 0
+        self._found = plan.locate(np.zeros(0, np.int64))
+
+    def locate(self, start: int, count: int) -> Located:
+        """Return the samples at ``count`` positions."""
+        if not self._start <= start <= start + count <= self._start + len(self._found):
+            most = max(count, min(_AHEAD, MAX_SIZE - start))
+            self._start = start
+            self._found = self._plan.locate(np.arange(start, start + most, dtype=np.int64))
+        return self._found.take(slice(start - self._start, start - self._start + count))
+
+
+def draw_batch(
+    plan: SamplePlan, skips: Skips, cursor: int, ahead: Ahead | None = None
+) -> Batch | None:
     """Return the next global batch from a position on; None: the epoch of that position has no more.
+
+    ``ahead`` is for those who draw one batch after another.
 
     After the last batch of an epoch, ``stop`` is where the next epoch begins, or beyond (``wrap``).
     """
     length = plan.epoch_length
     end = (cursor // length + 1) * length
+    if ahead is not None and not skips and cursor + plan.batch <= end:  # the usual case, quickly
+        stop = cursor + plan.batch
+        located = ahead.locate(cursor, plan.batch)
+        return Batch(np.arange(cursor, stop, dtype=np.int64), located, _round_up(plan, stop, end))
     found: list[tuple[Positions, Located]] = []
     missing, at, at_once, latest = plan.batch, cursor, plan.batch, cursor
     while missing:
@@ -171,7 +196,7 @@ def draw_batch(plan: SamplePlan, skips: Skips, cursor: int) -> Batch | None:
         limit = latest + length if found and plan.tail == "wrap" else end
         if at >= limit:
             break
-        positions, located = _look(plan, skips, at, min(at_once, limit - at), missing)
+        positions, located = _look(plan, skips, at, min(at_once, limit - at), missing, ahead)
         at = at + min(at_once, limit - at)
         if len(positions) == missing:
             at = int(positions[-1]) + 1
@@ -186,11 +211,11 @@ def draw_batch(plan: SamplePlan, skips: Skips, cursor: int) -> Batch | None:
 
 
 def _look(
-    plan: SamplePlan, skips: Skips, start: int, count: int, most: int
+    plan: SamplePlan, skips: Skips, start: int, count: int, most: int, ahead: Ahead | None
 ) -> tuple[Positions, Located]:
     """Return the first positions, ``most`` or fewer, that are not skipped among the next ones."""
     positions = np.arange(start, start + count, dtype=np.int64)
-    located = plan.locate(positions)
+    located = plan.locate(positions) if ahead is None else ahead.locate(start, count)
     if skips:
         kept = np.flatnonzero(~skips.find(plan, positions, located))[:most]
         return positions[kept], located.take(kept)

@@ -11,6 +11,7 @@ on exactly with another number of ranks or workers.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -147,7 +148,8 @@ class ConsistentDataLoader:
         self.cursor = self.batches_drawn = self._micro = 0
         self.is_step_end = True
         self._watchers: list[Watcher] = []
-        self._pass: _Pass | None = None
+        # No circle of references: torch's iterators, freed late, wait seconds for their workers.
+        self._find_pass: Callable[[], _Pass | None] = _find_none
         fetcher = Fetcher(
             list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
         )
@@ -167,8 +169,9 @@ class ConsistentDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin with what is left of the epoch, or with the next one."""
-        self._pass = _Pass(self)
-        return self._pass
+        begun = _Pass(self)
+        self._find_pass = weakref.ref(begun)
+        return begun
 
     def __len__(self) -> int:
         """Return the micro-batches of a whole epoch, as if none were skipped."""
@@ -188,7 +191,8 @@ class ConsistentDataLoader:
     @property
     def iterator(self) -> object:
         """The iterator of torch's DataLoader that is at work, or None."""
-        return None if self._pass is None else self._pass.loading
+        live = self._find_pass()
+        return None if live is None else live.loading
 
     def watch(self, callback: Watcher) -> None:
         """Have ``callback(positions, located)`` called for each batch that this rank hands out."""
@@ -278,7 +282,7 @@ class ConsistentDataLoader:
             "skips": self.skips.to_json(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Go to a position; a live iterator goes on from there. What is skipped here stays so.
 
         Raises:
@@ -308,8 +312,9 @@ class ConsistentDataLoader:
 
     def _go_to(self, cursor: int, micro: int = 0) -> None:
         self.cursor, self._micro = cursor, micro
-        if self._pass is not None:
-            self._pass.restart()
+        live = self._find_pass()
+        if live is not None:
+            live.restart()
 
     def _open(self) -> Any:
         """Return torch's iterator from the position on, in the next epoch if this one is over."""
@@ -338,7 +343,7 @@ class ConsistentDataLoader:
         self._end(end)
 
     def _end(self, end: int) -> None:
-        self.cursor, self._pass = max(self.cursor, end), None
+        self.cursor, self._find_pass = max(self.cursor, end), _find_none
 
 
 class _Pass:
@@ -357,7 +362,7 @@ class _Pass:
         loader = self._loader
         if self._is_over:
             raise StopIteration
-        if loader._pass is not self:  # noqa: SLF001  the same module
+        if loader._find_pass() is not self:  # noqa: SLF001  the same module
             raise UsageError(
                 "this iterator of the loader ended when another one was made",
                 hint="draw from one iterator at a time",
@@ -376,9 +381,18 @@ class _Pass:
             loader._leave(self._end, str(error).splitlines()[-1])  # noqa: SLF001
             raise StopIteration from None
         except BaseException:
-            self.restart()  # torch would go on after the batch that failed
+            self._give_up()
             raise
         return loader._hand_out(fetched)  # noqa: SLF001
+
+    def _give_up(self) -> None:
+        """Make the batch that failed the next one again: torch would go on after it."""
+        failed = self.loading
+        self.restart()
+        # The traceback is in a circle of references, and workers that end with it are waited for.
+        end = getattr(failed, "_shutdown_workers", None)
+        if end is not None and not failed._persistent_workers:  # noqa: SLF001  there is no public way
+            end()
 
     def restart(self) -> None:
         """Leave what is prefetched: the next batch is that of the loader's position."""
@@ -398,13 +412,18 @@ class _Requests:
     """What torch takes for a batch sampler."""
 
     def __init__(self, loader: ConsistentDataLoader) -> None:
-        self._loader = loader
+        self._find: Any = weakref.ref(loader)
 
     def __iter__(self) -> Iterator[Request]:
-        return self._loader._requests()  # noqa: SLF001  the same module
+        requests: Iterator[Request] = self._find()._requests()  # noqa: SLF001  the same module
+        return requests
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._find())
+
+
+def _find_none() -> None:
+    return None
 
 
 def _return(fetched: Any) -> Any:
@@ -467,7 +486,8 @@ def _measure(name: str, dataset: Any) -> int:
             hint="wrap it: mvc_hooks.data.iterables.IterableSource(lambda: dataset)",
         )
     try:
-        return len(dataset)
+        size: int = len(dataset)
+        return size
     except TypeError:
         raise UsageError(f"dataset {name!r} has no length") from None
 

@@ -68,7 +68,7 @@ def put_back(marks: tuple[Any, ...]) -> None:
     """Put the generators back to where they were when the marks were read."""
     python, kept, numpy, drawn = marks
     if _LIES_BEHIND_HEADER:
-        ctypes.memmove(id(random._inst) + _HEADER_BYTES, python, _STATE_BYTES)  # type: ignore[attr-defined]  # noqa: SLF001
+        ctypes.memmove(id(random._inst) + _HEADER_BYTES, python, _STATE_BYTES)  # noqa: SLF001
     else:
         random.setstate(python)
     random._inst.gauss_next = kept  # type: ignore[attr-defined]  # noqa: SLF001
@@ -102,7 +102,8 @@ def keep_generators() -> Iterator[None]:
 
 
 def _read_torch() -> bytes:
-    return torch.default_generator.get_state().numpy().tobytes()
+    state = torch.default_generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _read_numpy() -> object:
@@ -114,7 +115,7 @@ def _read_numpy() -> object:
 
 def _read_python() -> object:
     if _LIES_BEHIND_HEADER:
-        return ctypes.string_at(id(random._inst) + _HEADER_BYTES, _STATE_BYTES)  # type: ignore[attr-defined]  # noqa: SLF001  no public way is fast
+        return ctypes.string_at(id(random._inst) + _HEADER_BYTES, _STATE_BYTES)  # noqa: SLF001  no public way is fast
     return random.getstate()
 
 

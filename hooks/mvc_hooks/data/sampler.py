@@ -8,17 +8,18 @@ for another in a collective.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mvc import UsageError, draw_batch
+import numpy as np
+
+from mvc import Ahead, Located, UsageError, draw_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    from mvc import Batch, Located, SamplePlan, Skips
+    from mvc import Batch, SamplePlan, Skips
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,17 @@ class Request:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As bytes: four arrays take longer to travel than the samples of a cheap dataset.
+        one = self.located
+        rows = np.stack((self.positions, one.source, one.epoch, one.index))
+        return _unpack, (rows.tobytes(), self.stop, self.is_last)
+
+
+def _unpack(rows: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
+    positions, *located = np.frombuffer(rows, np.int64).reshape(4, -1)
+    return Request(positions, Located(*located), stop, is_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +94,8 @@ def draw_requests(
     plan: SamplePlan, skips: Skips, share: Share, cursor: int, micro: int = 0
 ) -> Iterator[Request]:
     """Yield what is left of an epoch, without the first ``micro`` micro-batches."""
-    end = find_end(plan, cursor)
-    while cursor < end and (batch := draw_batch(plan, skips, cursor)) is not None:
+    end, ahead = find_end(plan, cursor), Ahead(plan)
+    while cursor < end and (batch := draw_batch(plan, skips, cursor, ahead)) is not None:
         for number, request in enumerate(share.cut(batch)):
             if number >= micro:
                 yield request

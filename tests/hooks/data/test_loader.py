@@ -1,0 +1,481 @@
+from __future__ import annotations
+
+import random
+import tracemalloc
+import warnings
+from itertools import islice
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+
+from mvc import ConflictError, FormatError, Skips, UsageError
+from mvc_hooks import ConsistentDataLoader
+
+pytestmark = pytest.mark.torch
+
+
+class Numbers(Dataset):
+    """Samples that are their index, and a random number if they are ``noisy``."""
+
+    def __init__(self, size=50, *, noisy=False):
+        self.size, self.noisy = size, noisy
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        noise = random.random() + np.random.rand() + float(torch.rand(())) if self.noisy else 0.0
+        return index, noise
+
+
+class Batched(Numbers):
+    """One that is asked for many samples at once."""
+
+    def __init__(self, size=50, *, noisy=False):
+        super().__init__(size, noisy=noisy)
+        self.asked = []
+
+    def __getitems__(self, indices):
+        self.asked.append(len(indices))
+        return [self[index] for index in indices]
+
+
+class Faulty(Numbers):
+    broken = True
+
+    def __getitem__(self, index):
+        if index == 7 and self.broken:
+            raise ValueError("sample 7 is broken")
+        return index, 0.0
+
+
+class Pair:
+    """A batch of a class that torch does not know."""
+
+    def __init__(self, samples):
+        self.samples, self.pinned = samples, False
+
+    def pin_memory(self):
+        self.pinned = True
+        return self
+
+
+def make(dataset=None, batch=8, **options):
+    return ConsistentDataLoader(Numbers() if dataset is None else dataset, batch, seed=3, **options)
+
+
+def rows(batch):
+    return list(zip(batch[0].tolist(), batch[1].tolist(), strict=True))
+
+
+def draw(loaders, epochs=1):
+    """Return the global batches of some epochs, put together from those of all ranks."""
+    loaders = loaders if isinstance(loaders, list) else [loaders]
+    return [
+        [row for batch in batches for row in rows(batch)]
+        for _ in range(epochs)
+        for batches in zip(*loaders, strict=True)
+    ]
+
+
+def indices(batches):
+    return [index for batch in batches for index, _ in batch]
+
+
+NOISY = {"dataset": Numbers(noisy=True)}
+
+
+@pytest.fixture(scope="module")
+def noisy_epochs():
+    return draw(make(**NOISY), 3)
+
+
+def test_an_epoch_has_every_sample_once(noisy_epochs):
+    assert len(make()) == 7
+    assert [len(one) for one in noisy_epochs] == [8, 8, 8, 8, 8, 8, 2] * 3
+    for epoch in range(3):
+        assert sorted(indices(noisy_epochs[epoch * 7 : epoch * 7 + 7])) == list(range(50))
+    assert indices(noisy_epochs[:7]) != indices(noisy_epochs[7:14])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
+        {"num_workers": 1, "multiprocessing_context": "spawn"},
+    ],
+    ids=["workers", "persistent", "spawn"],
+)
+def test_workers_change_neither_order_nor_random_numbers(noisy_epochs, options):
+    assert draw(make(**NOISY, **options), 3) == noisy_epochs
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(2, 8), (4, 8), (8, 8), (1, 8)])
+def test_ranks_share_the_same_global_batches(ranks, batch):
+    loaders = [
+        make(batch=batch, drop_last=True, rank=rank, world_size=ranks, **NOISY)
+        for rank in range(ranks)
+    ]
+    assert draw(loaders, 2) == draw(make(batch=batch, drop_last=True, **NOISY), 2)
+
+
+def test_micro_batches_make_up_the_slice_of_a_rank():
+    loaders = [make(rank=rank, world_size=2, micro_batch_size=3) for rank in range(2)]
+    sizes, ends = [], []
+    for batch, _ in zip(*loaders, strict=True):
+        sizes.append(len(batch[0]))
+        ends.append(loaders[0].is_step_end)
+    assert sizes == [2, 2] * 6 + [1]
+    assert ends == [False, True] * 6 + [True]
+    assert len(loaders[0]) == 13
+    assert loaders[0].batches_drawn == 7
+
+
+def test_state_counts_what_was_handed_out_and_nothing_prefetched():
+    loader = make(num_workers=2, prefetch_factor=4)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    assert loader.state_dict()["cursor"] == 24
+    assert loader.batches_drawn == 3
+
+
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 13])
+def test_a_resume_goes_on_with_other_ranks_and_workers(noisy_epochs, at):
+    first = make(**NOISY)
+    iterator = iter(first)
+    for _ in range(at):
+        try:
+            next(iterator)
+        except StopIteration:
+            iterator = iter(first)
+            next(iterator)
+    state = first.state_dict()
+    loaders = [make(**NOISY, rank=rank, world_size=2) for rank in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+    rest = 7 - at % 7
+    assert draw(loaders) == noisy_epochs[at : at + rest]
+    again = make(**NOISY)
+    again.load_state_dict(loaders[1].state_dict())
+    assert draw(again) == noisy_epochs[at + rest : at + rest + 7]
+
+
+def test_a_resume_within_a_global_batch_goes_on_with_its_next_micro_batch():
+    loader = make(micro_batch_size=3)
+    iterator = iter(loader)
+    drawn = [rows(next(iterator)) for _ in range(5)]
+    other = make(micro_batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    drawn += [rows(batch) for batch in other]
+    assert drawn == [rows(batch) for batch in make(micro_batch_size=3)]
+
+
+def test_a_resume_deep_in_a_huge_dataset_makes_nothing_of_its_length():
+    state = {**make(Numbers(10**9), 64).state_dict(), "cursor": 777_777_777}
+    tracemalloc.start()
+    loader = make(Numbers(10**9), 64)
+    loader.load_state_dict(state)
+    next(iter(loader))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 << 20
+    assert loader.cursor == 777_777_777 + 64
+
+
+def test_leaving_the_loop_and_iterating_again_goes_on():
+    loader, whole = make(num_workers=2, persistent_workers=True), draw(make(), 2)
+    got = [rows(batch) for batch in islice(loader, 3)]
+    got += [rows(batch) for batch in loader]
+    got += [rows(batch) for batch in loader]
+    assert got == whole
+
+
+def test_one_iterator_is_live_at_a_time():
+    loader = make()
+    first, second = iter(loader), None
+    next(first)
+    second = iter(loader)
+    next(second)
+    with pytest.raises(UsageError, match="ended when another one was made"):
+        next(first)
+
+
+def test_an_iterator_that_is_over_stays_over():
+    iterator = iter(make())
+    list(iterator)
+    assert list(iterator) == []
+
+
+def fail(call):
+    """Return what an error says, and hold nothing that a traceback does: workers end at once."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_an_exception_the_same_batch_is_next(workers):
+    dataset = Faulty()
+    loader = make(dataset, num_workers=workers)
+    iterator = iter(loader)
+    assert "sample 7 is broken" in fail(lambda: list(iterator))
+    before = loader.batches_drawn
+    assert "sample 7 is broken" in fail(lambda: next(iterator))
+    assert loader.batches_drawn == before
+    dataset.broken = False
+    loader = make(dataset)
+    loader.load_state_dict({**loader.state_dict(), "cursor": before * 8})
+    assert sorted(indices(draw(make(dataset))[:before] + draw(loader))) == list(range(50))
+
+
+def test_set_epoch_goes_on_only():
+    loader = make()
+    loader.set_epoch(0)
+    got = [rows(batch) for batch in islice(loader, 2)]
+    loader.set_epoch(0)  # in the middle, and twice: nothing moves
+    got += [rows(batch) for batch in loader]
+    loader.set_epoch(1)
+    loader.set_epoch(1)
+    got += [rows(batch) for batch in loader]
+    assert got == draw(make(), 2)
+    with pytest.warns(UserWarning, match="does not go back: the data is in epoch 2"):
+        loader.set_epoch(0)
+    loader.set_epoch(5)
+    assert (loader.epoch, loader.cursor) == (5, 250)
+    with pytest.raises(UsageError, match="epoch is -1"):
+        loader.set_epoch(-1)
+
+
+def test_the_generators_of_the_process_stay_where_they_are():
+    def numbers():
+        return random.random(), random.gauss(0, 1), np.random.normal(), float(torch.rand(()))
+
+    def seeded():
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        return numbers()
+
+    seeded()
+    expected = numbers()
+    for dataset in (Numbers(), Numbers(noisy=True)):
+        seeded()
+        draw(make(dataset), 2)
+        assert numbers() == expected
+
+
+class LaterNoisy(Numbers):
+    def __getitem__(self, index):
+        return index, random.random() if index < 3 else 0.0
+
+
+def test_generators_that_are_first_used_late_are_noticed():
+    loader = make(LaterNoisy(), 2, seed_samples=True)
+    random.seed(1)
+    expected, after = draw(loader), random.random()
+    random.seed(1)
+    assert draw(make(LaterNoisy(), 2)) == expected
+    assert random.random() == after
+    assert draw(make(LaterNoisy(), 4, rank=0, world_size=1)) != expected
+
+
+def test_seeds_can_be_left_out():
+    one, other = (draw(make(**NOISY, seed_samples=False)) for _ in range(2))
+    assert indices(one) == indices(other)
+    assert one != other
+
+
+def test_a_batch_of_any_class_is_pinned_as_it_likes():
+    from mvc_hooks.data.fetching import Fetched
+
+    pinned = Fetched(Pair([1]), SimpleNamespace()).pin_memory()
+    assert pinned.batch.pinned
+    batches = list(make(collate_fn=Pair))
+    assert sum(len(one.samples) for one in batches) == 50
+
+
+def test_subsets_and_chains_of_datasets_are_read_by_their_own_indices():
+    whole = ConcatDataset([Numbers(10), Subset(Numbers(100), range(50, 60))])
+    assert sorted(indices(draw(make(whole)))) == sorted([*range(10), *range(50, 60)])
+
+
+def test_datasets_that_fetch_many_at_once_are_asked_so_unless_they_draw():
+    quiet, noisy = Batched(), Batched(noisy=True)
+    draw(make(quiet))
+    assert quiet.asked == [8] * 6 + [2]
+    assert draw(make(noisy)) == draw(make(**NOISY))
+    assert noisy.asked == [8] + [1] * 50
+
+
+def test_datasets_are_mixed_by_weight():
+    datasets = {"a": Numbers(100), "b": Numbers(30)}
+    loader = make(datasets, 13, weights={"a": 3, "b": 1}, epoch_size=1040)
+    seen = []
+    loader.watch(lambda _, located: seen.append(located))
+    assert len(draw(loader)) == 80
+    sources = np.concatenate([one.source for one in seen])
+    assert abs(np.bincount(sources)[1] / 1040 - 0.25) < 0.002
+    staged = make(datasets, 10, stages=[(100, {"a": 1}), (None, {"b": 1})])
+    assert max(indices(draw(staged)[10:])) < 30
+
+
+def test_what_is_handed_out_is_told():
+    loader, told = make(num_workers=2), []
+    loader.watch(lambda positions, located: told.append((positions, located)))
+    iterator = iter(loader)
+    batches = [rows(next(iterator)) for _ in range(2)]
+    assert len(told) == 2
+    assert told[1][0].tolist() == list(range(8, 16))
+    for batch, (positions, located) in zip(batches, told, strict=True):
+        assert located.index.tolist() == indices([batch])
+        assert np.array_equal(loader.plan.locate(positions).index, located.index)
+
+
+# Skipping.
+
+
+class Counted(Numbers):
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return index, 0.0
+
+
+def test_skipped_samples_are_not_read():
+    dataset = Counted()
+    skips = Skips().add_samples("data", 10, 19, reason="taken down").add_window(0, 5, reason="bad")
+    list(make(dataset, skip=skips))
+    assert not set(dataset.read) & set(range(10, 20))
+    assert len(dataset.read) in range(35, 41)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_skipped_in_the_middle_of_a_pass(workers):
+    whole, loader = draw(make()), make(num_workers=workers)
+    iterator = iter(loader)
+    got = [rows(next(iterator)) for _ in range(2)]
+    assert loader.skip_batches(2, reason="a spike", after=1) == (24, 40)
+    got += [rows(batch) for batch in iterator]
+    assert got == whole[:3] + whole[5:]
+    assert loader.skips.reason(loader.plan, 30) == "a spike"
+    other = make()
+    other.load_state_dict({**loader.state_dict(), "cursor": 16})
+    assert draw(other) == whole[2:3] + whole[5:]
+
+
+def test_samples_are_skipped_from_the_next_batch_on():
+    whole, loader = draw(make()), make()
+    iterator = iter(loader)
+    got = [rows(next(iterator))]
+    loader.skip(Skips().add_samples("data", 0, 24, reason="bad half"))
+    got += [rows(batch) for batch in iterator]
+    assert indices(got) == indices(whole[:1]) + [one for one in indices(whole[1:]) if one > 24]
+
+
+def test_a_skip_in_the_middle_of_a_global_batch_is_refused():
+    loader = make(micro_batch_size=3)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="1 micro-batches of a global batch were drawn already"):
+        loader.skip_batches(1, reason="late")
+
+
+def test_where_all_is_skipped_no_batch_comes():
+    assert draw(make(skip=Skips().add_samples("data", 0, 49, reason="all"))) == []
+
+
+# Wrong use.
+
+
+class Nameless(Numbers):
+    __len__ = None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"batch": None}, "no global_batch_size"),
+        ({"batch_size": 4}, "batch_size contradicts"),
+        ({"sampler": [1]}, "sampler contradicts"),
+        ({"batch_sampler": [[1]]}, "batch_sampler contradicts"),
+        ({"in_order": False}, "in_order=False contradicts"),
+        ({"dataset": []}, "source 'data' is empty"),
+        ({"dataset": Nameless()}, "has no length"),
+        (
+            {"dataset": type("Stream", (IterableDataset,), {"__iter__": iter})()},
+            "has no __getitem__",
+        ),
+        ({"dataset": 5}, "has no __getitem__"),
+        ({"drop_last": "yes"}, "drop_last is 'yes'"),
+        ({"rank": 1}, "rank and world_size belong together"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
+        ({"batch": 2, "rank": 0, "world_size": 4}, "too small for 4 ranks"),
+        ({"batch": 16, "rank": 0, "world_size": 4}, "last batch of an epoch has 2 samples"),
+        ({"micro_batch_size": 0}, "micro_batch_size is 0"),
+        ({"weights": {"date": 1}}, "weights has 'date', which is no dataset"),
+        ({"shards": {"date": "ab"}}, "shards has 'date', which is no dataset"),
+        ({"stages": [(None, {"date": 1})]}, "a stage has 'date'"),
+        ({"stages": [3]}, "3 is no stage"),
+        ({"skip": [3]}, "not of class Skips"),
+        ({"skip": Skips().add_samples("date", 3, reason="x")}, "'date', of which samples"),
+        ({"epoch_size": 9}, "epoch_size is for sources with weights"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(arguments, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        make(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_option_that_torch_does_not_know_is_an_error():
+    with pytest.raises(TypeError, match="num_worker"):
+        make(num_worker=3)
+
+
+def test_ranks_that_share_unequally_are_told():
+    with pytest.warns(UserWarning, match="3 ranks share global batches of 8 samples unequally"):
+        loaders = [make(drop_last=True, rank=rank, world_size=3) for rank in range(3)]
+    assert draw(loaders) == draw(make(drop_last=True))
+
+
+def test_a_batch_smaller_than_the_dataset_is_wrapped_or_short():
+    assert [len(one) for one in draw(make(Numbers(5)), 2)] == [5, 5]
+    assert [len(one) for one in draw(make(Numbers(5), drop_last="wrap"), 5)] == [8] * 5
+    assert draw(make(Numbers(5), drop_last=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dataset": Numbers(49)}, "size of data: 49, there 50"),
+        ({"batch": 10}, "batch: 10, there 8"),
+        ({"shuffle": False}, "shuffle: False, there True"),
+        ({"drop_last": True}, "tail: 'drop', there 'short'"),
+    ],
+)
+def test_a_position_in_another_order_is_refused(change, words):
+    state = make().state_dict()
+    with pytest.raises(ConflictError, match=words):
+        make(**change).load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"cursor": -1}, {"cursor": "3"}, {"plan": 3}, {"skips": []}])
+def test_hostile_states_are_format_errors(wrong):
+    loader = make()
+    state = {**loader.state_dict(), **wrong} if wrong else wrong
+    with pytest.raises(FormatError):
+        loader.load_state_dict(state)
+    assert loader.cursor == 0
+
+
+def test_nothing_warns():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(make(num_workers=1, persistent_workers=True), 2)
