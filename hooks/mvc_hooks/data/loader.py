@@ -378,7 +378,8 @@ class _Pass:
             raise
         except StreamEndedError as error:
             self._is_over = True
-            loader._leave(self._end, str(error).splitlines()[-1])  # noqa: SLF001
+            self._give_up()
+            loader._leave(self._end, _last_words(error))  # noqa: SLF001
             raise StopIteration from None
         except BaseException:
             self._give_up()
@@ -424,6 +425,12 @@ class _Requests:
 
 def _find_none() -> None:
     return None
+
+
+def _last_words(error: Exception) -> str:
+    """Return the message of an error, which may come from a worker with a traceback around it."""
+    last = str(error).splitlines()[-1]
+    return last.partition(f"{type(error).__name__}: ")[2] or last
 
 
 def _return(fetched: Any) -> Any:
