@@ -23,6 +23,7 @@ from mvc import (
     ConflictError,
     FormatError,
     Located,
+    MvcError,
     SamplePlan,
     Skips,
     Source,
@@ -379,8 +380,11 @@ class _Pass:
         except StreamEndedError as error:
             self._is_over = True
             self._give_up()
-            loader._leave(self._end, _last_words(error))  # noqa: SLF001
+            loader._leave(self._end, _unwrap(error).message)  # noqa: SLF001
             raise StopIteration from None
+        except MvcError as error:
+            self._give_up()
+            raise _unwrap(error) from None
         except BaseException:
             self._give_up()
             raise
@@ -427,10 +431,15 @@ def _find_none() -> None:
     return None
 
 
-def _last_words(error: Exception) -> str:
-    """Return the message of an error, which may come from a worker with a traceback around it."""
-    last = str(error).splitlines()[-1]
-    return last.partition(f"{type(error).__name__}: ")[2] or last
+def _unwrap(error: MvcError) -> MvcError:
+    """Return an error without the traceback that a worker puts around it; its hint is in a note there."""
+    mark = f"{type(error).__name__}: "
+    lines = [line for line in str(error).splitlines() if not line.startswith(" ")]
+    told = [line.partition(mark)[2] for line in lines if mark in line]
+    if not told:
+        return error
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    return type(error)(told[-1], hint=hints[-1] if hints else None)
 
 
 def _return(fetched: Any) -> Any:
