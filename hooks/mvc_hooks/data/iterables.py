@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, UsageError
+from mvc import BlockOrder, MvcError, UsageError
 from mvc_hooks.data.readers.ahead import ReadAhead, gather
+from mvc_hooks.data.readers.reader import describe_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,7 +113,12 @@ class IterableSource(Dataset[Any]):
         return self._reader
 
     def _open(self, start: int) -> Iterator[list[Any]]:
-        samples = self._make(start) if self._can_start else self._make()
+        try:
+            samples = self._make(start) if self._can_start else self._make()
+        except (MvcError, OSError):
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise describe_fault(self.name, start, error) from error
         if iter(samples) is samples and samples is self._last:
             raise UsageError(
                 f"{self.name} returns the same iterator each time, which cannot be read again",

@@ -23,6 +23,7 @@ from mvc import (
     ConflictError,
     FormatError,
     Located,
+    MvcError,
     SamplePlan,
     Skips,
     Source,
@@ -378,8 +379,12 @@ class _Pass:
             raise
         except StreamEndedError as error:
             self._is_over = True
-            loader._leave(self._end, str(error).splitlines()[-1])  # noqa: SLF001
+            self._give_up()
+            loader._leave(self._end, _unwrap(error).message)  # noqa: SLF001
             raise StopIteration from None
+        except MvcError as error:
+            self._give_up()
+            raise _unwrap(error) from None
         except BaseException:
             self._give_up()
             raise
@@ -424,6 +429,17 @@ class _Requests:
 
 def _find_none() -> None:
     return None
+
+
+def _unwrap(error: MvcError) -> MvcError:
+    """Return an error without the traceback that a worker puts around it; its hint is in a note there."""
+    mark = f"{type(error).__name__}: "
+    lines = [line for line in str(error).splitlines() if not line.startswith(" ")]
+    told = [line.partition(mark)[2] for line in lines if mark in line]
+    if not told:
+        return error
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    return type(error)(told[-1], hint=hints[-1] if hints else None)
 
 
 def _return(fetched: Any) -> Any:

@@ -222,6 +222,8 @@ def _find_counts(format_: Format, paths: list[str], records: Any) -> list[int]:
         count = None if format_.is_cut(path) else known.get(path)
         if count is None and (records == "count" or format_.is_counted_fast(path)):
             count = format_.count(path)
+        if count is None and format_.open_fn is None and not os.path.exists(path):
+            raise NotFoundError(f"shard {path} does not exist")
         if count is None:
             raise UsageError(
                 f"how many records shard {path} has is not known",

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mvc import FormatError, MvcError
+from mvc import FormatError, MvcError, NotFoundError
 from mvc_hooks.data.readers.reader import describe_fault
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _RUN = 64
 _TOLD_AFTER = 8
 
 
-class StreamEndedError(IndexError):
+class StreamEndedError(NotFoundError):
     """A source of unknown length ended before a sample that was asked for."""
 
 
