@@ -27,7 +27,7 @@ from mvc.storage.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from mvc.progress import ByteProgress
@@ -50,9 +50,9 @@ class _Descriptor:
             path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         )  # a pipe is not waited for
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # os may be gone at exit
         if self.number >= 0:
-            os.close(self.number)
+            close(self.number)
 
 
 @contextlib.contextmanager

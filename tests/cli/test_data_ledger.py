@@ -115,7 +115,10 @@ def test_a_digest_that_is_wrong_is_not_proven(mvc, history):
     plan = SamplePlan((Source("web", 100),), batch=10)
     entry = PlanEntry(plan).move(10, SampleDigest(10, (1, 2, 3, 4)), Skips())
     repo.create_branch("lie", "HEAD")
-    state = {"w": np.zeros(3, np.float32), "data_record": {"ledger": {"dataloader": entry.to_json()}}}
+    state = {
+        "w": np.zeros(3, np.float32),
+        "data_record": {"ledger": {"dataloader": entry.to_json()}},
+    }
     repo.commit_state(state, message="a lie", branch="lie")
     answer = mvc("data", "seen", "lie", "--prove")
     assert answer.code == 1

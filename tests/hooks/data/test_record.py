@@ -35,7 +35,9 @@ def train(folder, loader, total, **options):
 
 
 def read(repo, revision="HEAD"):
-    return parse_ledger(repo.open_state(revision).load(("data_record", "ledger"), framework="numpy"))
+    return parse_ledger(
+        repo.open_state(revision).load(("data_record", "ledger"), framework="numpy")
+    )
 
 
 @pytest.mark.parametrize("kind", [DataLoader, stateful])
