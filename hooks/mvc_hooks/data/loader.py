@@ -454,6 +454,12 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
 
 
+def _find_tree(dataset: object) -> str | None:
+    """Return the tree hash of the shard map that a dataset says it reads; libraries use the name, too."""
+    found = getattr(dataset, "shards", None)
+    return found if isinstance(found, str) else None
+
+
 def _make_sources(
     datasets: Mapping[str, Any],
     weights: Mapping[str, float] | None,
@@ -470,7 +476,7 @@ def _make_sources(
             name,
             _measure(name, one),
             (weights or {}).get(name),
-            maps.get(name) or getattr(one, "shards", None),
+            maps.get(name) or _find_tree(one),
             _find_order(one),
             getattr(one, "id", None) if isinstance(one, PackedDataset) else None,
         )

@@ -72,6 +72,7 @@ def test_another_pipeline_is_refused_and_named(tmp_path, other, words):
 
 
 @pytest.mark.parametrize("allow", ["pipeline", "data.pipeline.join", "data.*", "pipeline.jo*"])
+@pytest.mark.filterwarnings("ignore:the first batch of this pass")
 def test_what_is_allowed_is_said_and_recorded(tmp_path, caplog, allow):
     train(tmp_path, 2, node(join, name="join", size=2))
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
@@ -88,6 +89,7 @@ def test_what_is_allowed_is_said_and_recorded(tmp_path, caplog, allow):
     train(tmp_path, 6, node(join_twice, name="join", size=2))
 
 
+@pytest.mark.filterwarnings("ignore:the first batch of this pass")
 def test_what_is_no_node_is_told_and_not_refused(tmp_path, caplog):
     train(tmp_path, 2, gather)
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
@@ -118,6 +120,7 @@ def test_a_library_of_another_version_is_told(tmp_path, caplog, monkeypatch):
     assert said[0].endswith("is 99 (used by count)")
 
 
+@pytest.mark.filterwarnings("ignore:the first batch of this pass")
 def test_a_rollback_to_before_a_change_is_no_resume(tmp_path):
     train(tmp_path, 2, node(join, name="join", size=2))
     torch.manual_seed(0)
