@@ -36,12 +36,15 @@ from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
 from mvc_hooks.data.sampler import Request, Share, draw_requests, find_end
+from mvc_hooks.data.shards import as_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from mvc_hooks.data.shards import ShardCheck, ShardSource
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
 
@@ -69,6 +72,7 @@ class ConsistentDataLoader:
         skips: what is left out, and why.
         cursor: the next position; all before it were handed out, on all ranks together, or skipped.
         batches_drawn: global batches that were handed out whole.
+        shards: how the shard maps of the datasets are checked, by name.
         is_step_end: whether the latest micro-batch was the last one of its global batch.
         rank, world_size: which slice of each global batch comes here.
     """
@@ -87,7 +91,7 @@ class ConsistentDataLoader:
         weights: Mapping[str, float] | None = None,
         stages: Sequence[tuple[int | None, Mapping[str, float]]] = (),
         epoch_size: int | None = None,
-        shards: str | Mapping[str, str] | None = None,
+        shards: ShardSource | ShardCheck | Mapping[str, ShardSource | ShardCheck] | None = None,
         skip: Skips | None = None,
         seed_samples: bool | None = None,
         num_workers: int = 0,
@@ -109,7 +113,8 @@ class ConsistentDataLoader:
             weights: of datasets that are mixed, by name.
             stages: weights that change: (position where they end, weights by name), the last with None.
             epoch_size: samples in an epoch of a mixture; by default as many as the datasets have.
-            shards: tree hash of the shard map of the dataset, or by name.
+            shards: the shard map that the dataset reads (a path, ``ShardMap`` or ``ShardCheck``), or by
+                name of dataset. A ``Checkpointer`` checks it before the first step.
             skip: samples and positions to leave out.
             seed_samples: whether Python's, NumPy's and torch's generators are seeded for each sample;
                 None: once the dataset is seen to draw from them.
@@ -119,6 +124,7 @@ class ConsistentDataLoader:
 
         Raises:
             UsageError: something contradicts.
+            NotFoundError, FormatError: there is no such shard map, or it is damaged.
         """
         _check_options(options)
         datasets = dict(dataset) if isinstance(dataset, Mapping) else {"data": dataset}
@@ -127,10 +133,11 @@ class ConsistentDataLoader:
         if drop_last not in _TAILS:
             raise UsageError(f"drop_last is {drop_last!r}, not True, False or 'wrap'")
         self._is_endless = _find_endless(datasets)
+        self.shards = _name_checks(datasets, shards)
         if self._is_endless and drop_last is False:
             drop_last = True  # no batch is begun that the stream may not fill
         self.plan = SamplePlan(
-            _make_sources(datasets, weights, shards),
+            _make_sources(datasets, weights, self.shards),
             seed,
             global_batch_size,
             shuffle,
@@ -454,6 +461,27 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
 
 
+def _name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
+    """Return the checks by dataset; that of a single one by the name of its map."""
+    if isinstance(shards, Mapping):
+        _check_names(datasets, "shards", shards)
+    elif shards is not None and len(datasets) > 1:
+        raise UsageError(
+            "shards does not say of which dataset", hint=f'shards={{"{min(datasets)}": ...}}'
+        )
+    found = as_checks(shards)
+    if len(found) > len(datasets):
+        raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
+    return found
+
+
+def _check_names(datasets: Mapping[str, Any], what: str, named: Mapping[str, object]) -> None:
+    for name in set(named) - set(datasets):
+        raise UsageError(
+            f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
+        )
+
+
 def _find_tree(dataset: object) -> str | None:
     """Return the tree hash of the shard map that a dataset says it reads; libraries use the name, too."""
     found = getattr(dataset, "shards", None)
@@ -463,20 +491,18 @@ def _find_tree(dataset: object) -> str | None:
 def _make_sources(
     datasets: Mapping[str, Any],
     weights: Mapping[str, float] | None,
-    shards: str | Mapping[str, str] | None,
+    checks: Mapping[str, ShardCheck],
 ) -> tuple[Source, ...]:
-    maps = dict.fromkeys(datasets, shards) if isinstance(shards, str) else dict(shards or {})
-    for what, named in (("weights", weights or {}), ("shards", maps)):
-        for name in set(named) - set(datasets):
-            raise UsageError(
-                f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
-            )
+    _check_names(datasets, "weights", weights or {})
+    trees = {name: check.open(name).map.tree for name, check in checks.items()}
+    if len(datasets) == len(trees) == 1:
+        trees = dict(zip(datasets, trees.values(), strict=True))
     return tuple(
         Source(
             name,
             _measure(name, one),
             (weights or {}).get(name),
-            maps.get(name) or _find_tree(one),
+            trees.get(name) or _find_tree(one),
             _find_order(one),
             getattr(one, "id", None) if isinstance(one, PackedDataset) else None,
         )

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, ShardMap, UsageError
-from mvc_hooks import Checkpointer, DataError, ShardCheck
+from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
 from mvc_hooks.data import guard as guards
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.guard import DataGuard
@@ -169,6 +169,20 @@ def test_a_loader_brings_its_own(place):
         shards = 16  # another library's
 
     assert list(find_checks([Loader(), Other(), object()])) == ["train"]
+
+
+def test_a_loader_whose_order_is_computed_brings_its_own(place):
+    """Its map is checked, is in the commit, and tells which shard a sample is in."""
+    path = place / "train.shards"
+    loader = ConsistentDataLoader(list(range(ShardMap.read(path).records or 60)), 4, shards=path)
+    assert loader.plan.sources[0].shards == ShardMap.read(path).tree
+    ckpt = train(place, 2, dataloader=loader)
+    assert (
+        ckpt.repo.show("HEAD").annotations.meta["data.train"] == loader.plan.sources[0].shards[:12]
+    )
+    flip(place / "train" / ShardMap.read(path).shards[0].path, 0)
+    with pytest.raises(DataError):
+        train(place, 4, dataloader=loader)
 
 
 def test_a_resume_with_other_shards_is_refused_unless_allowed(place):
