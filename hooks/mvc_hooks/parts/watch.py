@@ -44,7 +44,10 @@ class LoaderWatch:
     """
 
     def __init__(self, loader: DataLoader[Any], part: Any, path: str = "") -> None:
-        """Watch a loader for a part with ``note_begin()`` and ``epoch``, until ``remove``."""
+        """Watch a loader for a part with ``note_begin()`` and ``epoch``, until ``remove``.
+
+        One that has ``begins_within_pass`` says whether an iterator goes on with a pass.
+        """
         self.path = path
         self._loader, self._part = weakref.ref(loader), weakref.ref(part)
         self._begun = 0
@@ -149,7 +152,7 @@ class LoaderWatch:
 
     def _make_iterator(self) -> Any:
         part = self._part()
-        goes_on = part is not None and part.begins_within_pass
+        goes_on = getattr(part, "begins_within_pass", False)
         # The pass that it goes on with has drawn a seed already.
         with nullcontext() if part is None or not goes_on else keep_rng(part.generators().values()):
             iterator = self._begin_iterator()
