@@ -25,6 +25,9 @@ class EvaluationLoaders:
         """Count no passes."""
         return False
 
+    def note_drawn(self, path: str, indices: object) -> None:
+        """Record nothing: no state learns from these samples."""
+
     def watch(self, loader: Any) -> None:
         """Watch a loader, which takes up its restored state."""
         for one in find_loaders(loader).values():
