@@ -36,7 +36,7 @@ def trained(bare):
     sides[0]["pack"] = make_node("3", "", inputs=["clean"])
     sides[1]["pack"] = {**sides[0]["pack"], "version": "4" * 16}
     for step, pipeline in enumerate(sides):
-        state = {"model": {"w": np.zeros(2, np.float32)}, "data": {"pipeline": pipeline}}
+        state = {"model": {"w": np.zeros(2, np.float32)}, "data_record": {"pipeline": pipeline}}
         repo.commit_state({**state, "step": step}, message="x")
     return bare
 

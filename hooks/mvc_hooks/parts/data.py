@@ -29,6 +29,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import distributed
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -158,7 +159,7 @@ class DataPart(Part):
             self._tell_drawn()
             self._pending, self._lacks_workers = None, False
             if not self._drawn and not self._is_stateful:
-                self._first = hash_values(batch)
+                self._first = _mark(batch)
             self._drawn += 1
             self.batches_drawn += 1
             return batch
@@ -412,7 +413,9 @@ class DataPart(Part):
             with self._drawing():
                 batch = next(self._iterator, None)
             self._tell_drawn(is_redrawn=True)
-            if index == 0 and self._first not in ("", hash_values(batch)):
+            now = _mark(batch) if index == 0 and self._first else ""
+            # Among other ranks it is another slice.
+            if now != self._first and now.partition(":")[0] == self._first.partition(":")[0]:
                 warnings.warn(
                     f"the first batch of this pass of {self.name} is not the one that the run had: its "
                     "order or its content depends on something that is not in the commit",
@@ -527,6 +530,12 @@ class DataPart(Part):
             if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
                 owners.append(owner)
         return owners
+
+
+def _mark(batch: object) -> str:
+    """Return what tells a batch from others, and of how many ranks this is one."""
+    is_one_of_many = distributed.is_available() and distributed.is_initialized()
+    return f"{distributed.get_world_size() if is_one_of_many else 1}:{hash_values(batch)}"
 
 
 def _describe(loader: DataLoader[Any]) -> dict[str, object]:
