@@ -389,7 +389,7 @@ def test_any_name_is_kept_or_refused(names):
             except OSError:
                 continue  # a file has the name of the folder, or the other way round
         if _snapshot(root):
-            check_identity(root)
+            check_identity(root, warns=True)  # a name may claim to be a checkpoint
 
 
 def test_modes_and_links(tmp_path):
