@@ -43,6 +43,9 @@ class _Descriptor:
     """A descriptor that closes with its last reader."""
 
     __slots__ = ("number",)
+    _close = staticmethod(
+        os.close
+    )  # the interpreter's end may empty ``os`` before the last reader goes
 
     def __init__(self, path: Path) -> None:
         self.number = -1
@@ -52,7 +55,7 @@ class _Descriptor:
 
     def __del__(self) -> None:
         if self.number >= 0:
-            os.close(self.number)
+            self._close(self.number)
 
 
 @contextlib.contextmanager
