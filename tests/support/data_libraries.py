@@ -12,6 +12,7 @@ The functions at the end are verbs of ``support.zygote``.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -414,6 +415,8 @@ def train(
                 back_at = None
                 ckpt.roll_back("last")
         if dies:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # Grain's would live on
             os.kill(os.getpid(), signal.SIGKILL)
         ckpt.close()
     return {

@@ -41,16 +41,14 @@ from torch.utils.data import (
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.libraries import (
-    OwnState,
     capture_passes,
     describe_order,
-    forget_position,
     has_inexact_state,
     has_stateful_iterators,
-    make_own_state,
     refuse_inexact,
     restore_passes,
 )
+from mvc_hooks.parts.own_state import OwnState, forget_position, make_own_state
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
 from mvc_hooks.parts.rng import (
@@ -289,6 +287,7 @@ class DataPart(Part):
         """Return the position, if the loader or this part knows it; no generator moves, no iterator is made."""
         self.check_known()
         is_between = self._start is None or self._iterator is None
+        is_redrawn = not is_between and not self._is_stateful
         entries = {
             path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
         }
@@ -306,7 +305,7 @@ class DataPart(Part):
             **({"first": self._first} if self._drawn and not self._is_stateful else {}),
             **({"order": self._order} if self._order else {}),
             **({"passes": self._count_passes()} if self._passes else {}),
-            **({"divided": divided} if (divided := self._count_divided()) else {}),
+            **({"divided": divided} if (divided := self._count_divided()) and is_redrawn else {}),
         }
 
     def restore(self, stored: Any) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mvc import UsageError
-from mvc_hooks.parts.libraries import make_own_state
+from mvc_hooks.parts.own_state import make_own_state
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import capture_generators, capture_rng, restore_generators, restore_rng
 from mvc_hooks.parts.value import Stateful

@@ -223,3 +223,16 @@ def test_the_middle_of_a_stream_is_not_drawn_again_by_other_workers():
     again = make(0)
     again.restore(state)
     assert again.next_batch()["index"].tolist() == first.next_batch()["index"].tolist()
+
+
+def test_between_two_passes_a_stream_may_get_other_workers():
+    def make(workers):
+        rows = make_streamed(buffer=5)
+        loader = torch.utils.data.DataLoader(rows, batch_size=4, num_workers=workers)
+        return DataPart("dataloader", loader)
+
+    first, again = make(0), make(2)
+    state = first.capture()
+    again.restore(state)
+    assert again.capture().keys() == state.keys()
+    assert not list(again.compare(again.capture(), state, ("dataloader",)))
