@@ -17,13 +17,11 @@ class OrderPart(DataPart):
     """Its position is computed: nothing is drawn again, and it can always go back."""
 
     is_shared = True
+    skips_unread = True
 
     def __init__(self, name: str, loader: Any) -> None:
         self.name, self.loader = name, loader
-        self.is_endless, self.draws_in_thread, self.is_iterated_elsewhere = True, False, False
         self._drawing_from: Any = None
-        self.on_drawn = self.on_taken = None
-        self._is_dropping = False
 
     def next_batch(self) -> Any:
         """Return the next batch, going on to the next epoch when one is over."""

@@ -1,4 +1,4 @@
-"""What a run records of its data in each commit: the entry ``data`` of its state.
+"""What a run records of its data in each commit: the entry ``data_record`` of its state.
 
 All ranks have the same ``base``, what was seen until they last met, and each has its ``own`` since.
 At a commit they meet: what is their own is joined to the base, rank by rank. So counts and digests are
@@ -43,13 +43,11 @@ class DataRecord:
     Attributes:
         pipeline: what the commit says of the pipeline, if there is one.
         shards: name of each shard map that the run reads → its tree hash.
-        stored: the entry that was last restored.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.pipeline: dict[str, Any] = {}
         self.shards: dict[str, str] = {}
-        self.stored: Mapping[str, Any] = {}
         self._ranks = ranks
         self._base: dict[str, DrawnEntry] = {}
         self._own: dict[str, Tally] = {}
@@ -189,7 +187,7 @@ class DataRecord:
         own, digests = _parse_own(entry.get(_OWN, {}))
         base = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
         skipped = self._pass_over(base, own) if passes_on else {}
-        self.stored, self._base, self._own, self._made, self._durable = entry, base, {}, {}, {}
+        self._base, self._own, self._made, self._durable = base, {}, {}, {}
         if is_durable:
             self._base = {name: one.forget(one) for name, one in base.items()}
             self._durable = dict(self._base)

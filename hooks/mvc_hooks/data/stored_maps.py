@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.sources import StateSource
 
 SHARDS = "shards"
-"""Name of the trees in the entry ``data``, and of what ``allow`` allows."""
+"""Name of the trees in the entry ``data_record``, and of what ``allow`` allows."""
 _MOST_TEXT_BYTES = 32 * 2**20
 """A longer map does not fit into a message to the writer."""
 _SHOWN = 12

@@ -95,23 +95,26 @@ class DataPart(Part):
     order = RestoreOrder.DATA
     is_shared = False
     """Whether all ranks have one position, whatever their number."""
+    skips_unread = False
+    """Whether batches that are yet to come can be left out without loading them: ``leave_out``."""
+    is_endless = True
+    draws_in_thread = False
+    on_drawn: Callable[[str, Any, bool], None] | None = None
+    on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
+    _is_dropping = False
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
         self.name = name
         self.epoch = 0
         self.batches_drawn = 0
-        self.is_endless = True
         self._drawn = 0
         self._start: dict[str, Any] | None = None
         self._watches: dict[str, LoaderWatch] = {}
         self._is_drawing, self._thread = False, 0
-        self.draws_in_thread = False
         self._lacks_workers = False
-        self.on_drawn: Callable[[str, Any, bool], None] | None = None
-        self.on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
         self._arrived: deque[tuple[str, Any]] = deque()
-        self._draws_ahead = self._is_dropping = False
+        self._draws_ahead = False
         self._first, self._begun = "", 0
         self._take(loader)
 
@@ -192,6 +195,10 @@ class DataPart(Part):
                 self.next_batch()
         finally:
             self._is_dropping = False
+
+    def leave_out(self, first: int, last: int, reason: str) -> None:
+        """Leave out batches that are yet to come, counted from 1, if this part ``skips_unread``."""
+        raise NotImplementedError
 
     def is_dropping(self) -> bool:
         """Whether batches that come are dropped."""

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.data.agreement import check_ranks, check_resume
-from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.pipeline import read_run
 from mvc_hooks.data.record import DATA, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
@@ -309,11 +308,11 @@ class LiveRun:
     @property
     def skips_unread(self) -> bool:
         """Whether the loader passes over batches without loading them, and records why."""
-        return isinstance(self.data, OrderPart)
+        return self.data is not None and self.data.skips_unread
 
     def leave_out(self, first: int, last: int, reason: str) -> None:
         """Skip batches that are yet to come, counted from 1."""
-        if isinstance(self.data, OrderPart):
+        if self.data is not None and self.data.skips_unread:
             self.data.leave_out(first, last, reason)
             return
         self.counters.leave_out([(first, last)])
