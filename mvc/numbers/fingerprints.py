@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mvc.mixing import STEP, mix_words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     Words = NDArray[np.uint64]
-
-# Odd constants of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators").
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +69,4 @@ def _equal(first: Words, second: Words) -> bool:
 
 
 def _mix(words: Words) -> Words:
-    """Return SplitMix64's output function of words, which is one to one."""
-    words = words * _STEP + _STEP
-    words ^= words >> np.uint64(30)
-    words *= _FIRST
-    words ^= words >> np.uint64(27)
-    words *= _SECOND
-    words ^= words >> np.uint64(31)
-    return words
+    return mix_words(words * STEP + STEP)

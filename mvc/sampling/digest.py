@@ -6,7 +6,7 @@ hashed to four lanes of 64 bits; the digest of a multiset is the sum of its samp
 Functions", 2003, with a mixing function in place of a keyed hash). So digests of parts can be added,
 and that of an earlier state can be subtracted from that of a later one.
 
-Each lane is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) over the index, moved by a key
+Each lane is the output function of SplitMix64 (``mvc/mixing.py``) over the index, moved by a key
 that comes from the name of the source. Two multisets that differ by mistake have the same digest with
 a probability of 2^-256. It finds faults, not forgers: the mixing can be inverted.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.errors import FormatError
+from mvc.mixing import STEP, mix_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +32,6 @@ LANES = 4
 _LANE_BYTES = 8
 _BLOCK = 1 << 14  # lanes of so many samples stay in a core's cache
 _MOST = 1 << 63
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +104,8 @@ def _derive(source: str, kind: str) -> tuple[int, ...]:
 def _sum_lanes(keys: tuple[int, ...], values: NDArray[np.uint64]) -> tuple[int, ...]:
     totals = [0] * LANES
     for first in range(0, values.size, _BLOCK):
-        stepped = values[first : first + _BLOCK] * _GAMMA
+        stepped = values[first : first + _BLOCK] * STEP
         for lane, key in enumerate(keys):
-            mixed = _mix(stepped + np.uint64(key))
+            mixed = mix_words(stepped + np.uint64(key))
             totals[lane] += int(mixed.sum(dtype=np.uint64))
     return tuple(total % 2**64 for total in totals)
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix in place."""
-    for shift, factor in zip(_SHIFTS, (_FIRST, _SECOND), strict=False):
-        values ^= values >> shift
-        values *= factor
-    values ^= values >> _SHIFTS[-1]
-    return values

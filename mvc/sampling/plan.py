@@ -31,6 +31,7 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.errors import FormatError, UsageError
+from mvc.mixing import STEP, mix_words
 from mvc.sampling.blocks import BlockOrder
 from mvc.sampling.mixture import Mix, choose_slots, split
 from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
@@ -117,6 +118,14 @@ class Located:
     def take(self, chosen: Any) -> Located:
         """Return some of them: by a slice, a mask or numbers."""
         return Located(self.source[chosen], self.epoch[chosen], self.index[chosen])
+
+    def make_seeds(self, seed: int) -> list[int]:
+        """Return 64 bits for the random numbers of each sample, by the seed of a run and what it is."""
+        mixed = np.full(len(self), seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
+        for values in (self.source, self.epoch, self.index):
+            mixed = mix_words((mixed ^ mix_words(values.astype(np.uint64) + STEP)) + STEP)
+        seeds: list[int] = mixed.tolist()
+        return seeds
 
 
 @dataclass(frozen=True)

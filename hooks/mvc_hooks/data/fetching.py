@@ -13,7 +13,8 @@ import numpy as np
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from mvc_hooks.data.randomness import keep_generators, make_seeds, put_back, read_marks, seed_all
+from mvc_hooks.data.randomness import put_back, read_marks, seed_all
+from mvc_hooks.parts.rng import keep_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +102,7 @@ class Fetcher:
 
     def _make_seeded(self, request: Request) -> Any:
         located = request.located
-        seeds = make_seeds(self._seed, located)
+        seeds = located.make_seeds(self._seed)
         samples = []
         with _apart():
             for source, index, seed in zip(
@@ -115,7 +116,7 @@ class Fetcher:
 
 def _apart() -> Any:
     """Return what keeps the generators of the main process; a worker's are for samples alone."""
-    return keep_generators() if get_worker_info() is None else nullcontext()
+    return keep_rng(with_devices=False) if get_worker_info() is None else nullcontext()
 
 
 def _fetch(dataset: Any, indices: list[int]) -> list[Any]:

@@ -15,41 +15,15 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from mvc import Located
-
 _WORDS = 624  # of a Mersenne Twister, before which, or after which, is its index
 _STATE_BYTES = 4 * (_WORDS + 1)
 _HEADER_BYTES = object.__basicsize__
-
-
-def make_seeds(seed: int, located: Located) -> list[int]:
-    """Return 64 bits for each sample, by seed of the run, source, epoch and index."""
-    mixed = np.full(len(located), seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
-    for values in (located.source, located.epoch, located.index):
-        mixed = _mix(mixed ^ _mix(values.astype(np.uint64)))
-    seeds: list[int] = mixed.tolist()
-    return seeds
-
-
-def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators").
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = words ^ (words >> np.uint64(31))
-    return mixed
 
 
 def seed_all(seed: int) -> None:
@@ -86,19 +60,6 @@ class _State:
 
     text: str
     state: Any = field(compare=False)
-
-
-@contextmanager
-def keep_generators() -> Iterator[None]:
-    """Put the generators back at the end, for a process in which not only samples are drawn."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    drawn = torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.default_generator.set_state(drawn)
 
 
 def _read_torch() -> bytes:

@@ -24,9 +24,9 @@ _BIT_GENERATORS = {
 _KEYS = {"python", "numpy", "torch", "cuda"}
 
 
-def capture_rng() -> dict[str, object]:
-    """Return the state of Python's, NumPy's, torch's and every CUDA device's generator."""
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
+def capture_rng(*, with_devices: bool = True) -> dict[str, object]:
+    """Return the state of Python's, NumPy's, torch's and, if wanted, every CUDA device's generator."""
+    is_used = with_devices and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
     devices = torch.cuda.get_rng_state_all() if is_used else []
     return {
         "python": random.getstate(),
@@ -56,9 +56,9 @@ def restore_rng(state: object) -> None:
 
 
 @contextmanager
-def keep_rng(generators: Iterable[Any] = ()) -> Iterator[None]:
+def keep_rng(generators: Iterable[Any] = (), *, with_devices: bool = True) -> Iterator[None]:
     """Put all generators of the process, and the given ones, back as they were on leaving."""
-    before = capture_rng()
+    before = capture_rng(with_devices=with_devices)
     named = [GeneratorPart(generator) for generator in generators]
     states = [part.capture() for part in named]
     try:
