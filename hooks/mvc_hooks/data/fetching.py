@@ -9,15 +9,18 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mvc_hooks.data.randomness import put_back, read_marks, seed_all
+from mvc_hooks.data.readers.reader import read_by_owner
 from mvc_hooks.parts.rng import keep_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from mvc_hooks.data.sampler import Request
 
@@ -91,14 +94,11 @@ class Fetcher:
         located = request.located
         if len(self.datasets) == 1:
             return self._collate(_fetch(self.datasets[0], located.index.tolist()))
-        found: list[Any] = [None] * len(request)
-        for source, dataset in enumerate(self.datasets):
-            places = np.flatnonzero(located.source == source)
-            if len(places):
-                samples = _fetch(dataset, located.index[places].tolist())
-                for place, sample in zip(places.tolist(), samples, strict=True):
-                    found[place] = sample
-        return self._collate(found)
+
+        def fetch(source: int, places: NDArray[np.int64]) -> list[Any]:
+            return _fetch(self.datasets[source], located.index[places].tolist())
+
+        return self._collate(read_by_owner(located.source, fetch))
 
     def _make_seeded(self, request: Request) -> Any:
         located = request.located

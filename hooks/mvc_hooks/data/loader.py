@@ -16,27 +16,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from mvc import (
-    BlockOrder,
     ConflictError,
     FormatError,
     Located,
     MvcError,
     SamplePlan,
     Skips,
-    Source,
-    Stage,
     UsageError,
     draw_batch,
 )
 from mvc_hooks.data.fetching import Fetched, Fetcher
-from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
-from mvc_hooks.data.sampler import Request, Share, draw_requests, find_end
-from mvc_hooks.data.shards import as_checks
+from mvc_hooks.data.sampler import (
+    Request,
+    Share,
+    check_share,
+    draw_requests,
+    find_end,
+    find_ranks,
+)
+from mvc_hooks.data.sources import find_endless, make_sources, make_stage, name_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,23 +135,23 @@ class ConsistentDataLoader:
             raise UsageError("no global_batch_size", hint=_REPLACED["batch_size"])
         if drop_last not in _TAILS:
             raise UsageError(f"drop_last is {drop_last!r}, not True, False or 'wrap'")
-        self._is_endless = _find_endless(datasets)
-        self.shards = _name_checks(datasets, shards)
+        self._is_endless = find_endless(datasets)
+        self.shards = name_checks(datasets, shards)
         if self._is_endless and drop_last is False:
             drop_last = True  # no batch is begun that the stream may not fill
         self.plan = SamplePlan(
-            _make_sources(datasets, weights, self.shards),
+            make_sources(datasets, weights, self.shards),
             seed,
             global_batch_size,
             shuffle,
             _TAILS[drop_last],
-            tuple(_make_stage(stage, tuple(datasets)) for stage in stages),
+            tuple(make_stage(stage, tuple(datasets)) for stage in stages),
             epoch_size,
         )
         self.dataset, self.num_workers = dataset, num_workers
-        self.rank, self.world_size = _find_ranks(rank, world_size)
+        self.rank, self.world_size = find_ranks(rank, world_size)
         self._share = Share(self.rank, self.world_size, micro_batch_size)
-        _check_share(self.plan, self._share)
+        check_share(self.plan, self._share)
         self.skips, self._coming = (
             Skips(),
             _check_skips(self.plan, Skips() if skip is None else skip),
@@ -461,94 +464,6 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
 
 
-def _name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
-    """Return the checks by dataset; that of a single one by the name of its map."""
-    if isinstance(shards, Mapping):
-        _check_names(datasets, "shards", shards)
-    elif shards is not None and len(datasets) > 1:
-        raise UsageError(
-            "shards does not say of which dataset", hint=f'shards={{"{min(datasets)}": ...}}'
-        )
-    found = as_checks(shards)
-    if len(found) > len(datasets):
-        raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
-    return found
-
-
-def _check_names(datasets: Mapping[str, Any], what: str, named: Mapping[str, object]) -> None:
-    for name in set(named) - set(datasets):
-        raise UsageError(
-            f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
-        )
-
-
-def _find_tree(dataset: object) -> str | None:
-    """Return the tree hash of the shard map that a dataset says it reads; libraries use the name, too."""
-    found = getattr(dataset, "shards", None)
-    return found if isinstance(found, str) else None
-
-
-def _make_sources(
-    datasets: Mapping[str, Any],
-    weights: Mapping[str, float] | None,
-    checks: Mapping[str, ShardCheck],
-) -> tuple[Source, ...]:
-    _check_names(datasets, "weights", weights or {})
-    trees = {name: check.open(name).map.tree for name, check in checks.items()}
-    if len(datasets) == len(trees) == 1:
-        trees = dict(zip(datasets, trees.values(), strict=True))
-    return tuple(
-        Source(
-            name,
-            _measure(name, one),
-            (weights or {}).get(name),
-            trees.get(name) or _find_tree(one),
-            _find_order(one),
-            getattr(one, "id", None) if isinstance(one, PackedDataset) else None,
-        )
-        for name, one in datasets.items()
-    )
-
-
-def _find_order(dataset: Any) -> BlockOrder | None:
-    """Return how a dataset that is read in order wants to be shuffled."""
-    order = getattr(dataset, "order", None)
-    return order if isinstance(order, BlockOrder) else None
-
-
-def _find_endless(datasets: Mapping[str, Any]) -> bool:
-    """Return whether there is one dataset, of unknown length; UsageError if it is one of several."""
-    endless = [name for name, one in datasets.items() if getattr(one, "is_endless", False)]
-    if endless and len(datasets) > 1:
-        raise UsageError(
-            f"dataset {endless[0]!r} does not say how many samples it has, and is not alone",
-            hint="IterableSource(make, size) takes that many as an epoch",
-        )
-    return bool(endless)
-
-
-def _measure(name: str, dataset: Any) -> int:
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise UsageError(
-            f"dataset {name!r} has no __getitem__ that finds a sample by its index",
-            hint="wrap it: mvc_hooks.data.iterables.IterableSource(lambda: dataset)",
-        )
-    try:
-        size: int = len(dataset)
-        return size
-    except TypeError:
-        raise UsageError(f"dataset {name!r} has no length") from None
-
-
-def _make_stage(stage: object, names: tuple[str, ...]) -> Stage:
-    if not isinstance(stage, (tuple, list)) or len(stage) != 2 or not isinstance(stage[1], Mapping):  # noqa: PLR2004  a pair
-        raise UsageError(f"{stage!r} is no stage", hint="pass (end, {name: weight, ...})")
-    until, weights = stage
-    for name in set(weights) - set(names):
-        raise UsageError(f"a stage has {name!r}, which is no dataset")
-    return Stage(until, tuple(weights.get(name, 0.0) for name in names))
-
-
 def _check_skips(plan: SamplePlan, skips: object) -> Skips:
     if not isinstance(skips, Skips):
         raise UsageError(
@@ -563,37 +478,3 @@ def _check_skips(plan: SamplePlan, skips: object) -> Skips:
                 hint=f"there are {', '.join(names)}",
             )
     return skips
-
-
-def _find_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError("rank and world_size belong together", hint="pass both, or none")
-    if rank is None or world_size is None:
-        distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized():
-            return 0, 1
-        return distributed.get_rank(), distributed.get_world_size()
-    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank!r} is not one of {world_size!r}")
-    return rank, world_size
-
-
-def _check_share(plan: SamplePlan, share: Share) -> None:
-    if share.most is not None and (type(share.most) is not int or share.most < 1):
-        raise UsageError(f"micro_batch_size is {share.most!r}, not a whole number of 1 or more")
-    if plan.batch < share.ranks:
-        raise UsageError(
-            f"a global batch of {plan.batch} samples is too small for {share.ranks} ranks"
-        )
-    rest = plan.epoch_length % plan.batch
-    if plan.tail == "short" and 0 < rest < share.ranks:
-        raise UsageError(
-            f"the last batch of an epoch has {rest} samples, for {share.ranks} ranks",
-            hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
-        )
-    if plan.batch % share.ranks:
-        warnings.warn(
-            f"{share.ranks} ranks share global batches of {plan.batch} samples unequally: "
-            "an average over ranks is not one over samples",
-            stacklevel=3,
-        )

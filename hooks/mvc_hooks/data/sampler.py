@@ -7,10 +7,12 @@ for another in a collective.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import distributed
 
 from mvc import Ahead, Located, UsageError, draw_batch
 
@@ -105,3 +107,38 @@ def draw_requests(
 def find_end(plan: SamplePlan, cursor: int) -> int:
     """Return where the epoch of a position ends."""
     return (cursor // plan.epoch_length + 1) * plan.epoch_length
+
+
+def find_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return which rank this is, and of how many: as it is said, or as torch.distributed says."""
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together", hint="pass both, or none")
+    if rank is None or world_size is None:
+        if not distributed.is_available() or not distributed.is_initialized():
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank!r} is not one of {world_size!r}")
+    return rank, world_size
+
+
+def check_share(plan: SamplePlan, share: Share) -> None:
+    """Check that every rank has a sample of every global batch; UsageError if not."""
+    if share.most is not None and (type(share.most) is not int or share.most < 1):
+        raise UsageError(f"micro_batch_size is {share.most!r}, not a whole number of 1 or more")
+    if plan.batch < share.ranks:
+        raise UsageError(
+            f"a global batch of {plan.batch} samples is too small for {share.ranks} ranks"
+        )
+    rest = plan.epoch_length % plan.batch
+    if plan.tail == "short" and 0 < rest < share.ranks:
+        raise UsageError(
+            f"the last batch of an epoch has {rest} samples, for {share.ranks} ranks",
+            hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
+        )
+    if plan.batch % share.ranks:
+        warnings.warn(
+            f"{share.ranks} ranks share global batches of {plan.batch} samples unequally: "
+            "an average over ranks is not one over samples",
+            stacklevel=3,
+        )

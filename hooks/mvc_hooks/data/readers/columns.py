@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc import FormatError, UnsupportedError
+from mvc_hooks.data.readers.reader import read_by_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,14 +55,12 @@ class ParquetRows:
         missing = np.unique(groups[self._table_of[groups] < self._dropped])
         if len(missing):
             self._decode(missing)
-        owners = self._table_of[groups]
-        found: list[Any] = [None] * len(wanted)
-        for owner in np.unique(owners).tolist():
-            places = np.flatnonzero(owners == owner)
+
+        def take(owner: int, places: NDArray[np.int64]) -> list[Any]:
             rows = wanted[places] - self._begin_of[groups[places]]
-            taken = self._tables[owner - self._dropped].take(rows).to_pylist()
-            for place, row in zip(places.tolist(), taken, strict=True):
-                found[place] = row
+            return self._tables[owner - self._dropped].take(rows).to_pylist()  # type: ignore[no-any-return]
+
+        found = read_by_owner(self._table_of[groups], take)
         self._drop_oldest()
         return found
 
@@ -107,16 +106,13 @@ class ArrowRows:
         self._map.close()
 
     def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
-        batches = np.searchsorted(self._ends, wanted, "right")
-        found: list[Any] = [None] * len(wanted)
         # Batch by batch: taking from all of them together would copy the whole file.
-        for number in np.unique(batches).tolist():
-            batch, places = self._batches[number], np.flatnonzero(batches == number)
+        def take(number: int, places: NDArray[np.int64]) -> list[Any]:
+            batch = self._batches[number]
             rows = wanted[places] - (int(self._ends[number]) - batch.num_rows)
-            taken = batch.take(self._make_array(rows)).to_pylist()
-            for place, row in zip(places.tolist(), taken, strict=True):
-                found[place] = row
-        return found
+            return batch.take(self._make_array(rows)).to_pylist()  # type: ignore[no-any-return]
+
+        return read_by_owner(np.searchsorted(self._ends, wanted, "right"), take)
 
 
 def _list_batches(pa: Any, source: Any) -> list[Any]:

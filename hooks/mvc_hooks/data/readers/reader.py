@@ -75,6 +75,21 @@ class SlicedFile:
         os.close(self._file)
 
 
+def read_by_owner(
+    owners: NDArray[np.int64], read: Callable[[int, NDArray[np.int64]], Sequence[Any]]
+) -> list[Any]:
+    """Return what several owners have, in the order of ``owners``, which says whose each place is.
+
+    ``read`` is called once for each owner, with it and its places.
+    """
+    found: list[Any] = [None] * len(owners)
+    for owner in np.unique(owners).tolist():
+        places = np.flatnonzero(owners == owner)
+        for place, one in zip(places.tolist(), read(owner, places), strict=True):
+            found[place] = one
+    return found
+
+
 def describe_fault(path: str, number: int, error: Exception) -> FormatError:
     """Return the error of a record that cannot be read."""
     text = str(error) or type(error).__name__
