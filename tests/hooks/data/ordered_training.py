@@ -7,7 +7,6 @@ writes the samples of a step to ``FOLDER/seen/STEP-RANK``. HOW is ``next`` (next
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc_hooks import Checkpointer, ConsistentDataLoader
+from support.seeing_runs import note_seen
 
 SAMPLES, BATCH = 60, 24  # of which 12 are left at the end of an epoch
 
@@ -62,7 +62,7 @@ def main(folder, steps, workers, micro, how):
                 continue
             optimizer.step()
             optimizer.zero_grad()
-            (folder / "seen" / f"{ckpt.step_count + 1}-{rank}").write_text(json.dumps(seen))
+            note_seen(folder, ckpt.step_count + 1, rank, seen)
             seen = []
             ckpt.step()
             if ckpt.step_count >= steps:

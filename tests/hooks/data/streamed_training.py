@@ -6,7 +6,6 @@ writes the samples of a step to ``FOLDER/seen/STEP-RANK``.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -22,6 +21,7 @@ from mvc_hooks.data.iterables import IterableSource
 from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.streams import ShardedStream
 from support.sample_shards import read_id
+from support.seeing_runs import note_seen
 
 BATCH, WINDOW = 12, 16
 SIZES = (13, 7, 30, 22)  # 72 samples, six batches
@@ -75,7 +75,7 @@ def main(folder, steps, workers, kind):
             continue
         optimizer.step()
         optimizer.zero_grad()
-        (folder / "seen" / f"{ckpt.step_count + 1}-{rank}").write_text(json.dumps(seen))
+        note_seen(folder, ckpt.step_count + 1, rank, seen)
         seen = []
         ckpt.step()
     ckpt.close()

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -16,19 +10,12 @@ import pytest
 
 from mvc import Repo
 from support.sample_shards import write_shards
+from support.seeing_runs import SeeingRuns, list_ranks, read_seen
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = Path(__file__).with_name("streamed_training.py")
-LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+RUNS = SeeingRuns(Path(__file__).with_name("streamed_training.py"))
 SIZES, ENDLESS = (13, 7, 30, 22), 96
-TESTS = str(Path(__file__).parents[2])
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": TESTS,
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-}
 
 
 def prepare(folder, suffix):
@@ -36,30 +23,6 @@ def prepare(folder, suffix):
     (folder / "seen").mkdir()
     Repo.init(folder / "run")
     return folder
-
-
-def command(folder, size, steps, workers, kind):
-    launch = [sys.executable] if size == 1 else [*LAUNCH, "--nproc-per-node", str(size)]
-    return [*launch, str(PROGRAM), str(folder), str(steps), str(workers), kind]
-
-
-def train(*arguments):
-    done = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def read(folder, step):
-    """Return the samples of a step, rank after rank."""
-    files = sorted((folder / "seen").glob(f"{step}-*"))
-    return [row for file in files for row in json.loads(file.read_text())]
 
 
 @pytest.mark.slow
@@ -77,19 +40,19 @@ def read(folder, step):
 )
 def test_ranks_and_workers_change_twice_within_an_epoch(tmp_path, kind, suffix):
     plain, changing = prepare(tmp_path / "plain", suffix), prepare(tmp_path / "changing", suffix)
-    train(plain, 1, 16, 0, kind)
-    train(changing, 2, 2, 0, kind)
-    told = train(changing, 3, 4, 2, kind)
+    RUNS.train(plain, 1, 16, 0, kind)
+    RUNS.train(changing, 2, 2, 0, kind)
+    told = RUNS.train(changing, 3, 4, 2, kind)
     assert "resumed at step 2" in told
-    train(changing, 1, 16, 2, kind)
-    ranks = [len(list((changing / "seen").glob(f"{step}-*"))) for step in range(1, 17)]
+    RUNS.train(changing, 1, 16, 2, kind)
+    ranks = [len(list_ranks(changing, step)) for step in range(1, 17)]
     assert ranks == [2] * 2 + [3] * 2 + [1] * 12
     for step in range(1, 17):
         if kind not in ("packed", "split"):
-            assert read(changing, step) == read(plain, step)
+            assert read_seen(changing, step) == read_seen(plain, step)
         else:  # ranks take micro-batches by turns of their own
-            assert sorted(read(changing, step)) == sorted(read(plain, step))
-    check_epoch(kind, [read(changing, step) for step in range(1, 17)])
+            assert sorted(read_seen(changing, step)) == sorted(read_seen(plain, step))
+    check_epoch(kind, [read_seen(changing, step) for step in range(1, 17)])
 
 
 def check_epoch(kind, steps):
@@ -122,17 +85,9 @@ def test_a_killed_run_goes_on_in_the_same_order(tmp_path):
         prepare(tmp_path / "plain", "jsonl.zst"),
         prepare(tmp_path / "killed", "jsonl.zst"),
     )
-    train(plain, 1, 14, 0, "stream")
+    RUNS.train(plain, 1, 14, 0, "stream")
     for kill_at, workers in ((3, 0), (8, 2)):
-        process = subprocess.Popen(
-            command(killed, 1, 14, workers, "stream"),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=ENVIRONMENT,
-        )  # fmt: skip
-        while not (killed / "seen" / f"{kill_at}-0").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    train(killed, 1, 14, 2, "stream")
+        RUNS.kill(killed, kill_at, 14, workers, "stream")
+    RUNS.train(killed, 1, 14, 2, "stream")
     for step in range(1, 15):
-        assert read(killed, step) == read(plain, step)
+        assert read_seen(killed, step) == read_seen(plain, step)
