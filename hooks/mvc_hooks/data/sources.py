@@ -96,7 +96,7 @@ def _measure(name: str, dataset: Any) -> int:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise UsageError(
             f"dataset {name!r} has no __getitem__ that finds a sample by its index",
-            hint="wrap it: mvc_hooks.data.iterables.IterableSource(lambda: dataset)",
+            hint="wrap it: mvc_hooks.data.IterableSource(lambda: dataset)",
         )
     try:
         size: int = len(dataset)
