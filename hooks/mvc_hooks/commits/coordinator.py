@@ -1,7 +1,7 @@
 """The commits of a run: when one is made, what it says, and what became of it.
 
-Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message:
-from the number of the step, and from notes that travel with the readings. Every rank freezes what it
+Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message
+for them: from the number of the step, and from notes that travel with the readings. Every rank freezes what it
 keeps of the state, and hands it to a writer of its own; the writers make one commit of it, or none, and
 every rank gets a report. A failure waits for rank 0's next note, so that all ranks stop at the same step.
 """
