@@ -17,7 +17,8 @@ PROGRAM = Path(__file__).with_name("restarted_training.py")
 _LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1")
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
 def test_a_killed_rank_costs_one_restart_and_no_step_of_a_commit(tmp_path, size):
     words = [*_LAUNCH, "--nproc-per-node", str(size), str(PROGRAM), str(tmp_path)]
     # torch keeps one store for all attempts, in which gloo may find the address of the killed rank.

@@ -69,7 +69,7 @@ def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
     assert same(run, through)
 
 
-@pytest.mark.parametrize("data", ["workers", "persistent"])
+@pytest.mark.parametrize("data", [pytest.param("workers", marks=pytest.mark.slow), "persistent"])
 def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, fits, tmp_path):
     options = {"kind": "accelerate", "data": data, "accumulate": 3, "every": 5}
     done = fits.run("fit", tmp_path, kill_at=40, **options)

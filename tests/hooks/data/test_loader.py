@@ -106,7 +106,9 @@ def test_an_epoch_has_every_sample_once(noisy_epochs):
     [
         {"num_workers": 2},
         {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        pytest.param(
+            {"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow
+        ),
     ],
     ids=["workers", "persistent", "spawn"],
 )

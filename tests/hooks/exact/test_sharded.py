@@ -60,6 +60,7 @@ def check_killed(folder, size, name, ranks, step, others=()):
             assert said == {"move": {}}, f"{name} to {other} on {count}"
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_bit_by_bit(tmp_path):
     """Of FSDP x TP one rank dies while a commit is under way; in the end another layout takes its state over."""
     check_killed(tmp_path, 2, "fsdp-tp", [1], 9, [("tp-adamw", 2)])
