@@ -81,20 +81,26 @@ class Dialer:
         errors: list[OSError] = []
         for host in hosts:
             try:
-                channel = socket.create_connection((host, address.port), _CONNECT_S)
+                channel = _connect_to_other(host, address.port)
             except OSError as error:
                 errors.append(error)
-                continue
-            if (
-                channel.getsockname() == channel.getpeername()
-            ):  # loopback can do that, to a free port
-                channel.close()
-                errors.append(ConnectionRefusedError(errno.ECONNREFUSED, "it called itself"))
                 continue
             self._hosts[rank] = host
             return channel
         is_gone = any(isinstance(one, ConnectionRefusedError) for one in errors)
         raise UnreachableError(errors[0], is_gone=is_gone)
+
+
+def _connect_to_other(host: str, port: int) -> socket.socket:
+    """Connect; refuse a connection to itself, which loopback can make to a free port."""
+    channel = socket.create_connection((host, port), _CONNECT_S)
+    try:
+        if channel.getsockname() == channel.getpeername():  # fails if the other end is gone again
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "it called itself")
+    except OSError:
+        channel.close()
+        raise
+    return channel
 
 
 def tell(crew: Crew, ranks: Iterable[int], answer: Answer) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import socket
+import struct
 import threading
 from functools import partial
 from pathlib import Path
@@ -341,6 +342,26 @@ def test_a_rank_0_that_is_gone_is_not_waited_for():
         with ranks[1].turn(2):
             assert mesh.follower.finish(2, b"share 1") is None
             assert mesh.turns.lost.message.startswith("rank 0: its training")
+
+
+def test_a_rank_that_resets_a_connection_at_once_is_unreachable(monkeypatch):
+    """As a process that ends between the handshake and the first look at the connection."""
+    with open_ranks(2, start=False) as ranks, socket.create_server(("127.0.0.1", 0)) as server:
+        address = msgspec.structs.replace(
+            ranks[0].place.address, hosts=("127.0.0.1",), port=server.getsockname()[1]
+        )
+        dialer = Dialer(Crew(1, (address, ranks[1].place.address)), Counts())
+        connect = socket.create_connection
+
+        def connect_and_be_reset(*args):
+            channel = connect(*args)
+            accepted, _ = server.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            return channel
+
+        monkeypatch.setattr(socket, "create_connection", connect_and_be_reset)
+        assert dialer.knock(0).is_gone is False
 
 
 def test_what_became_of_a_turn_is_told_to_who_was_away():
