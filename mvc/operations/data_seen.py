@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.operations.load_state import fill_reads
+from mvc.operations.data_ledgers import Ledgers
 from mvc.sampling.digest import SampleDigest
-from mvc.sampling.ledger import LedgerEntry, PlanEntry, parse_ledger
-from mvc.sampling.stretch import Stretch, find_stretch
+from mvc.sampling.ledger import LedgerEntry, PlanEntry, RunLedger
+from mvc.sampling.stretch import Stretch, find_stretches
 from mvc.shards.shard_map import MAP_SUFFIX, ShardMap, name_of_map
 from mvc.shards.stored import read_stored_map
-from mvc.states.document import STATE_FILE, parse_document
-from mvc.states.factory import NumpyFactory
-from mvc.states.state import find_node, read_node
-from mvc.workspace.state_files import TensorSizes, read_state_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,48 +78,6 @@ class DataSeen:
     loaders: tuple[LoaderSeen, ...]
 
 
-class Ledgers:
-    """The ledgers of commits, each read once."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._known: dict[GitId, dict[str, LedgerEntry] | None] = {}
-
-    def read(self, commit: GitId) -> dict[str, LedgerEntry] | None:
-        """Return the ledger of a commit; None if it has none."""
-        if commit not in self._known:
-            self._known[commit] = self._read(commit)
-        return self._known[commit]
-
-    def _read(self, commit: GitId) -> dict[str, LedgerEntry] | None:
-        tree = self._context.history.read_tree(commit)
-        if STATE_FILE not in tree:
-            return None
-        try:
-            document = parse_document(read_state_text(self._context, commit, commit))
-            node = find_node(document.state, ("data_record", "ledger"))
-        except NotFoundError:
-            return None
-        except FormatError:  # the user's own file of that name
-            return None
-        plan = read_node(document, node, TensorSizes(self._context, tree), NumpyFactory)
-        fill_reads(self._context, tree, plan.reads)
-        return parse_ledger(plan.build())
-
-    def before(self, commit: GitId) -> tuple[GitId | None, dict[str, LedgerEntry]]:
-        """Return the newest commit before one, by first parents, that has a ledger, and that."""
-        for parent in self.line(commit):
-            found = None if parent == commit else self.read(parent)
-            if found is not None:
-                return parent, found
-        return None, {}
-
-    def line(self, commit: GitId) -> Iterator[GitId]:
-        """Yield a commit and its first parents."""
-        for info in self._context.history.walk([commit], first_parent=True):
-            yield info.id
-
-
 def list_seen(
     context: Context, revision: str, since: str | None = None, *, prove: bool = False
 ) -> DataSeen:
@@ -138,25 +92,20 @@ def list_seen(
         )
     base, links = _find_links(context, ledgers, commit, since)
     maps = read_maps(context, commit)
-    names = sorted({name for one in links for name in one[1]})
-    loaders = tuple(
-        _tell_loader(
-            name, [(then.get(name), now.get(name)) for then, now in links], maps, prove=prove
-        )
-        for name in names
-    )
+    names = sorted({name for _, after in links for name in after.total})
+    loaders = tuple(_tell_loader(name, links, maps, prove=prove) for name in names)
     return DataSeen(commit, base, loaders)
 
 
 def _find_links(
     context: Context, ledgers: Ledgers, commit: GitId, since: str | None
-) -> tuple[GitId | None, list[tuple[dict[str, LedgerEntry], dict[str, LedgerEntry]]]]:
+) -> tuple[GitId | None, list[tuple[RunLedger, RunLedger]]]:
     """Return where a stretch begins, and the ledgers of each commit on it and the one before."""
     if since is None:
         base, before = ledgers.before(commit)
-        return base, [(before, ledgers.read(commit) or {})]
+        return base, [(before, ledgers.read(commit) or RunLedger())]
     theirs = set(ledgers.line(context.history.resolve_commit(since)))
-    line: list[dict[str, LedgerEntry]] = []
+    line: list[RunLedger] = []
     base = None
     for one in ledgers.line(commit):
         found = ledgers.read(one)
@@ -167,28 +116,29 @@ def _find_links(
         if found is not None:
             line.append(found)
     else:
-        line.append({})
+        line.append(RunLedger())
     return base, list(zip(line[:0:-1], line[-2::-1], strict=True))
 
 
 def _tell_loader(
     name: str,
-    links: Sequence[tuple[LedgerEntry | None, LedgerEntry | None]],
+    links: Sequence[tuple[RunLedger, RunLedger]],
     maps: Sequence[tuple[str, ShardMap]],
     *,
     prove: bool,
 ) -> LoaderSeen:
-    parts = [find_stretch(name, then, now) for then, now in links if now is not None]
+    parts = [one for then, now in links for one in find_stretches(name, then, now)]
+    last = next(now.total[name] for _, now in reversed(links) if name in now.total)
     digest = sum((one.digest for one in parts), SampleDigest())
     spans = [one.positions for one in parts if one.positions is not None]
     length = max(sum(stop - start for start, stop in spans), digest.count)
     is_listed = all(one.is_listed for one in parts) and length <= MOST_LISTED
     found = [one for part in parts for one in part.samples()] if is_listed else []
-    shards = _ShardNames(parts[-1].after, maps)
+    shards = _ShardNames(last, maps)
     return LoaderSeen(
         name,
         digest,
-        parts[-1].after.digest,
+        last.digest,
         (spans[0][0], spans[-1][1]) if spans else None,
         tuple(_sum_up(shards, [one for one in found if one.reason is None])),
         tuple(_sum_up(shards, [one for one in found if one.reason is not None])),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
-from mvc.operations.data_seen import Ledgers, find_map, find_records, read_maps
-from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry
-from mvc.sampling.stretch import find_stretch
+from mvc.operations.data_ledgers import Ledgers
+from mvc.operations.data_seen import find_map, find_records, read_maps
+from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
+from mvc.sampling.stretch import find_stretches
 from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def find_who(
     ]
     if not commits:
         raise NotFoundError("no commit says which samples it saw")
-    newest = ledgers.read(commits[0]) or {}
+    newest = (ledgers.read(commits[0]) or RunLedger()).total
     wanted: range | str
     if shard is not None:
         source, wanted = _find_shard(context, commits[0], newest, shard)
@@ -83,7 +85,7 @@ def find_who(
     for commit in reversed(commits):
         base, before = ledgers.before(commit)
         totals[commit] = totals.get(base, 0) if base is not None else 0
-        for one in _look(commit, before, ledgers.read(commit) or {}, source, wanted):
+        for one in _look(commit, before, ledgers.read(commit) or RunLedger(), source, wanted):
             totals[commit] += one.seen or 0
             saw.append(SawSample(commit, one.loader, one.seen, totals[commit], one.skipped))
     affected = tuple(commit for commit in commits if totals[commit])
@@ -91,20 +93,21 @@ def find_who(
 
 
 def _look(
-    commit: GitId,
-    before: Mapping[str, LedgerEntry],
-    after: Mapping[str, LedgerEntry],
-    source: str,
-    wanted: range | str,
+    commit: GitId, before: RunLedger, after: RunLedger, source: str, wanted: range | str
 ) -> Iterator[SawSample]:
-    for name, entry in after.items():
+    for name, entry in after.total.items():
         if source not in _sources(name, entry):
             continue
-        found = find_stretch(name, before.get(name), entry).count(source, wanted)
-        if found is None:
+        stretches = find_stretches(name, before, after)
+        counts = [one.count(source, wanted) for one in stretches]
+        found = [one for one in counts if one is not None]
+        seen, skipped = sum(one[0] for one in found), Counter[str]()
+        for _, its in found:
+            skipped.update(its)
+        if len(found) < len(counts):
             yield SawSample(commit, name, None, 0, {})
-        elif found[0] or any(found[1].values()):
-            yield SawSample(commit, name, found[0], 0, {why: n for why, n in found[1].items() if n})
+        elif seen or any(skipped.values()):
+            yield SawSample(commit, name, seen, 0, {why: n for why, n in skipped.items() if n})
 
 
 def _sources(name: str, entry: LedgerEntry) -> list[str]:
