@@ -172,7 +172,7 @@ class DataRecord:
         self,
         stored: object,
         *,
-        ranks: int = 1,
+        ranks: int | None = None,
         read_own: Callable[[int], object] = _have_nothing,
         is_durable: bool = True,
         passes_on: bool = False,
@@ -181,7 +181,7 @@ class DataRecord:
 
         Args:
             stored: the entry, with what is this rank's own.
-            ranks: how many made it.
+            ranks: how many made it; None: as many as there are now.
             read_own: returns what another one of them had for itself.
             is_durable: whether it is a commit's, so the ids that it lists need not be listed again.
             passes_on: whether the data stays where it is: what was seen since then is skipped.
@@ -195,6 +195,7 @@ class DataRecord:
         mine: Drawn = {}
         now: Drawn = self._settle()
         size = self._ranks.size
+        ranks = ranks or size
         meets = size == 1 or ranks != size or (passes_on and not _is_same(base, self._base))
         if meets:
             base, now = self._meet(base, entry, now, ranks, read_own)

@@ -383,7 +383,7 @@ class LiveRun:
         counters = Counters.parse(values[RUN])
         self.record.restore(
             values.get(DATA),
-            ranks=opened.ranks,
+            ranks=opened.ranks if DATA in outline else None,
             read_own=lambda rank: opened.read_records(rank).get(DATA),
             is_durable=not source.is_own,
             passes_on=leave_data,
