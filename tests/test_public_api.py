@@ -11,6 +11,8 @@ import re
 import pytest
 
 import mvc
+import mvc.sampling
+import mvc.shards
 import mvc_hooks
 from mvc import Repo
 
@@ -290,14 +292,12 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "Ahead", "ArrayOutline", "Batch", "BlockOrder", "ConflictError", "CorruptionError", "Dispute", "DrawnEntry", "FormatError",
-        "FoundShard", "GateError", "HashedShard", "HeldChunks", "IdList", "Identity", "LayoutPlan", "Located", "MapChanges", "MapReport", "Model",
-        "ModelTensor", "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "PlanEntry", "ReleasedError", "Repo", "RepositoryNotFoundError",
-        "RunFeed", "SampleDigest", "SamplePlan", "Shard", "ShardFault", "ShardMap", "Share", "SkippedRange", "SkippedWindow", "Skips", "Source",
-        "SpreadTensor", "Stage", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "Whereabouts",
-        "WriteCounts", "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "compare_pipelines",
-        "draw_batch", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image",
-        "parse_ledger", "parse_stored_share", "permute", "read_image", "this_process", "unpermute", "verify_models",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity",
+        "LayoutPlan", "Model", "ModelTensor", "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "ReleasedError", "Repo",
+        "RepositoryNotFoundError", "RunFeed", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState",
+        "UnsupportedError", "UsageError", "Whereabouts", "WriteCounts", "__version__", "choose_senders", "clone", "compare", "compare_image",
+        "compare_pipelines", "follow", "is_process_alive", "layout_state", "merge_recipe", "open_model", "outline_image", "parse_stored_share",
+        "read_image", "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:
@@ -309,10 +309,25 @@ def test_names_of_mvc():
         from mvc import nope  # noqa: F401
 
 
-def test_every_promised_name_is_seen_by_type_checkers():
-    source = inspect.getsource(mvc)
+def test_names_for_training_data():
+    assert set(mvc.sampling.__all__) == {
+        "Ahead", "Batch", "BlockOrder", "DrawnEntry", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "SkippedRange",
+        "SkippedWindow", "Skips", "Source", "Stage", "draw_batch", "parse_ledger", "permute", "unpermute",
+    }  # fmt: skip
+    assert set(mvc.shards.__all__) == {
+        "FoundShard", "HashedShard", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "check_shards", "compare_maps",
+        "hash_shard", "open_place",
+    }  # fmt: skip
+    for package in (mvc.sampling, mvc.shards):
+        assert package.__all__ == sorted(package.__all__)
+        assert all(getattr(package, name).__doc__ for name in package.__all__)
+
+
+@pytest.mark.parametrize("package", [mvc, mvc.sampling, mvc.shards])
+def test_every_promised_name_is_seen_by_type_checkers(package):
+    source = inspect.getsource(package)
     block = source.split("if TYPE_CHECKING:", 1)[1].split("__getattr__", 1)[0]
-    for name in set(mvc.__all__) - {"__version__"}:
+    for name in set(package.__all__) - {"__version__"}:
         assert re.search(rf"\b{name}\b", block), name
 
 

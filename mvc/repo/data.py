@@ -115,7 +115,7 @@ class Data(OpenRepo):
         threads: int = 1,
         share: tuple[int, int] = (0, 1),
     ) -> MapReport:
-        """As ``mvc.check_shards``, with what this repository knows of files that were hashed before.
+        """As ``mvc.shards.check_shards``, with what this repository knows of files that were hashed before.
 
         Raises:
             StorageError: the place cannot be listed.

@@ -1,1 +1,53 @@
-"""Which samples a run sees, in which order, and what a commit says of those that it saw."""
+"""Which samples a run sees, in which order, and what a commit records of those it saw.
+
+These names are public; the modules they come from are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mvc.sampling.blocks import BlockOrder
+    from mvc.sampling.digest import SampleDigest
+    from mvc.sampling.ids import IdList
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
+    from mvc.sampling.permutation import permute, unpermute
+    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
+    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "mvc.sampling.blocks": "BlockOrder",
+        "mvc.sampling.digest": "SampleDigest",
+        "mvc.sampling.ids": "IdList",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
+        "mvc.sampling.permutation": "permute unpermute",
+        "mvc.sampling.plan": "Located SamplePlan Source Stage",
+        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
+    },
+)
+
+__all__ = [
+    "Ahead",
+    "Batch",
+    "BlockOrder",
+    "DrawnEntry",
+    "IdList",
+    "Located",
+    "PlanEntry",
+    "SampleDigest",
+    "SamplePlan",
+    "SkippedRange",
+    "SkippedWindow",
+    "Skips",
+    "Source",
+    "Stage",
+    "draw_batch",
+    "parse_ledger",
+    "permute",
+    "unpermute",
+]

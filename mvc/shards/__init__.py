@@ -1,5 +1,40 @@
-"""Shard maps: which files a data set is made of, what is in them, and whether they still are so."""
+"""Shard maps: which files a data set is made of, what they hold, and whether they are unchanged.
 
-from mvc.lazy import lazy_modules
+These names are public; the modules they come from are not.
+"""
 
-__getattr__ = lazy_modules(__name__)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mvc.shards.checking import MapReport, ShardFault, check_shards
+    from mvc.shards.hashing import HashedShard, hash_shard
+    from mvc.shards.places import FoundShard, open_place
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "mvc.shards.checking": "MapReport ShardFault check_shards",
+        "mvc.shards.hashing": "HashedShard hash_shard",
+        "mvc.shards.places": "FoundShard open_place",
+        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
+    },
+)
+
+__all__ = [
+    "FoundShard",
+    "HashedShard",
+    "MapChanges",
+    "MapReport",
+    "Shard",
+    "ShardFault",
+    "ShardMap",
+    "check_shards",
+    "compare_maps",
+    "hash_shard",
+    "open_place",
+]

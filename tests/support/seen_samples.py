@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from mvc import DrawnEntry, PlanEntry, SampleDigest, Skips, draw_batch, parse_ledger
+from mvc.sampling import DrawnEntry, PlanEntry, SampleDigest, Skips, draw_batch, parse_ledger
 from mvc.sampling.stretch import find_stretch
 
 SAMPLES = 30

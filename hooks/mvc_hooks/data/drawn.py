@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from mvc import DrawnEntry, IdList
+from mvc.sampling import DrawnEntry, IdList
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

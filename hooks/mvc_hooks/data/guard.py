@@ -11,7 +11,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc import ShardMap, UsageError, compare_maps, open_place
+from mvc import UsageError
+from mvc.shards import ShardMap, compare_maps, open_place
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.lazy import LazyCheck, merge_findings
 from mvc_hooks.data.stored_maps import describe_changes
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from mvc import MapReport, MvcError, Repo
+    from mvc import MvcError, Repo
+    from mvc.shards import MapReport
     from mvc_hooks.data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, MvcError, UsageError
+from mvc import MvcError, UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.readers.ahead import ReadAhead, gather
 from mvc_hooks.data.readers.reader import describe_fault
 

@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from mvc import (
-    ConflictError,
-    FormatError,
-    Located,
-    MvcError,
-    SamplePlan,
-    Skips,
-    UsageError,
-    draw_batch,
-)
+from mvc import ConflictError, FormatError, MvcError, UsageError
+from mvc.sampling import Located, SamplePlan, Skips, draw_batch
 from mvc_hooks.data.fetching import Fetched, Fetcher
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
@@ -468,7 +460,7 @@ def _check_skips(plan: SamplePlan, skips: object) -> Skips:
     if not isinstance(skips, Skips):
         raise UsageError(
             f"{skips!r} is not of class Skips",
-            hint="mvc.Skips().add_samples(name, first, last, reason=...)",
+            hint="mvc.sampling.Skips().add_samples(name, first, last, reason=...)",
         )
     names = [one.name for one in plan.sources]
     for one in skips.ranges:

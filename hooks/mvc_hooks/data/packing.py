@@ -16,7 +16,8 @@ import torch
 from blake3 import blake3
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.windows import Cut, FirstFit, Pieces
 
 if TYPE_CHECKING:

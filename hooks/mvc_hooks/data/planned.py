@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mvc import PlanEntry, SampleDigest
+from mvc.sampling import PlanEntry, SampleDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

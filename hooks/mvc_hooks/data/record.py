@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc import DrawnEntry, FormatError, PlanEntry, SampleDigest, UsageError, parse_ledger
+from mvc import FormatError, UsageError
+from mvc.sampling import DrawnEntry, PlanEntry, SampleDigest, parse_ledger
 from mvc_hooks.data.drawn import Tally, kind_of, read_ids
 from mvc_hooks.data.planned import ROLLBACK, Planned, PlanTally
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import distributed
 
-from mvc import Ahead, Located, UsageError, draw_batch
+from mvc import UsageError
+from mvc.sampling import Ahead, Located, draw_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from mvc import Batch, SamplePlan, Skips
+    from mvc.sampling import Batch, SamplePlan, Skips
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from mvc import ShardMap, UsageError
+from mvc import UsageError
+from mvc.shards import ShardMap
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"

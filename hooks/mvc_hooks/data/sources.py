@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from mvc import BlockOrder, Source, Stage, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder, Source, Stage
 from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.shards import as_checks
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from mvc import ConflictError, MvcError, NotFoundError, ShardMap, compare_maps
+from mvc import ConflictError, MvcError, NotFoundError
+from mvc.shards import ShardMap, compare_maps
 from mvc_hooks.data.record import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc import MapChanges, Repo
+    from mvc import Repo
+    from mvc.shards import MapChanges
     from mvc_hooks.parts.sources import StateSource
 
 SHARDS = "shards"

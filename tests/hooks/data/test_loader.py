@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
-from mvc import ConflictError, FormatError, Skips, UsageError
+from mvc import ConflictError, FormatError, UsageError
+from mvc.sampling import Skips
 from mvc_hooks import ConsistentDataLoader
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import BlockOrder, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.packing import PackedDataset, cumulative_lengths
 
 

@@ -13,7 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, ShardMap, UsageError
+from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, UsageError
+from mvc.shards import ShardMap
 from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
 from mvc_hooks.data import guard as guards
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import FormatError, NotFoundError, Shard, ShardMap, UnsupportedError, UsageError
+from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
+from mvc.shards import Shard, ShardMap
 from mvc_hooks.data.streams import ShardedStream
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
