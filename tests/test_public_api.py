@@ -315,8 +315,8 @@ def test_names_for_training_data():
         "SkippedWindow", "Skips", "Source", "Stage", "draw_batch", "parse_ledger", "permute", "unpermute",
     }  # fmt: skip
     assert set(mvc.shards.__all__) == {
-        "FoundShard", "HashedShard", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "check_shards", "compare_maps",
-        "hash_shard", "open_place",
+        "FileStream", "FoundShard", "HashedShard", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample",
+        "check_shards", "compare_maps", "hash_shard", "list_tar_samples", "open_place", "read_mds_head",
     }  # fmt: skip
     for package in (mvc.sampling, mvc.shards):
         assert package.__all__ == sorted(package.__all__)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from mvc.shards.checking import MapReport, ShardFault, check_shards
     from mvc.shards.hashing import HashedShard, hash_shard
     from mvc.shards.places import FoundShard, open_place
+    from mvc.shards.records.mds import read_mds_head
+    from mvc.shards.records.stream import FileStream
+    from mvc.shards.records.tar import TarSample, list_tar_samples
     from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
 
 __getattr__ = lazy_names(
@@ -21,11 +24,15 @@ __getattr__ = lazy_names(
         "mvc.shards.checking": "MapReport ShardFault check_shards",
         "mvc.shards.hashing": "HashedShard hash_shard",
         "mvc.shards.places": "FoundShard open_place",
+        "mvc.shards.records.mds": "read_mds_head",
+        "mvc.shards.records.stream": "FileStream",
+        "mvc.shards.records.tar": "TarSample list_tar_samples",
         "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
     },
 )
 
 __all__ = [
+    "FileStream",
     "FoundShard",
     "HashedShard",
     "MapChanges",
@@ -33,8 +40,11 @@ __all__ = [
     "Shard",
     "ShardFault",
     "ShardMap",
+    "TarSample",
     "check_shards",
     "compare_maps",
     "hash_shard",
+    "list_tar_samples",
     "open_place",
+    "read_mds_head",
 ]
