@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -55,22 +55,26 @@ class ShardCheck:
         if self.lazy and self.verify == "full":
             raise UsageError('verify="full" and lazy=True contradict each other')
 
-    def open(self, name: str) -> OpenCheck:
-        """Return it with its map read.
+    def load(self) -> ShardCheck:
+        """Return it with the map in place of its file, so that the file is read once.
 
         Raises:
             NotFoundError, FormatError: there is no such map, or it is damaged.
-            UsageError: the map says only where its shards are relative to a file that it has not.
         """
         if isinstance(self.source, ShardMap):
-            found, folder = self.source, Path.cwd()
-        else:
-            found, folder = ShardMap.read(self.source), Path(self.source).parent
-        is_url = "://" in found.root
-        root = None if is_url else (folder / found.root).resolve()
-        if self.root is not None:
-            root = Path(self.root).resolve()
-        return OpenCheck(name, found, root, found.root if is_url else None, self)
+            return self
+        found, root = ShardMap.read(self.source), self.root
+        if root is None and "://" not in found.root:
+            root = Path(self.source).parent / found.root
+        return replace(self, source=found, root=root)
+
+    def open(self, name: str) -> OpenCheck:
+        """Return it with its map read; errors as of ``load``."""
+        loaded = self.load()
+        found: ShardMap = loaded.source  # type: ignore[assignment]  # it is loaded
+        url = found.root if "://" in found.root else None
+        root = loaded.root if url or loaded.root is not None else found.root
+        return OpenCheck(name, found, None if root is None else Path(root).resolve(), url, self)
 
 
 @dataclass(frozen=True, slots=True)

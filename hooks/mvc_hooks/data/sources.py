@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
-    """Return the checks by dataset; that of a single one by the name of its map."""
+    """Return the checks by dataset, maps loaded; that of a single one by the name of its map."""
     if isinstance(shards, Mapping):
         _check_names(datasets, "shards", shards)
     elif shards is not None and len(datasets) > 1:
@@ -27,7 +27,7 @@ def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardChec
     found = as_checks(shards)
     if len(found) > len(datasets):
         raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
-    return found
+    return {name: check.load() for name, check in found.items()}
 
 
 def make_sources(
@@ -37,7 +37,7 @@ def make_sources(
 ) -> tuple[Source, ...]:
     """Return the sources of a plan, with the trees of the shard maps that are checked."""
     _check_names(datasets, "weights", weights or {})
-    trees = {name: check.open(name).map.tree for name, check in checks.items()}
+    trees = {name: check.source.tree for name, check in checks.items()}  # type: ignore[union-attr]  # loaded
     if len(datasets) == len(trees) == 1:
         trees = dict(zip(datasets, trees.values(), strict=True))
     return tuple(
