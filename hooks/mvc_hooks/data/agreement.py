@@ -12,7 +12,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from mvc import ConflictError, UsageError, compare_pipelines
+import mvc
+from mvc import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def check_resume(
     old = stored.get("pipeline") if isinstance(stored, Mapping) else None
     if not isinstance(old, Mapping):
         return [], []
-    changes = compare_pipelines(old, live)
+    changes = mvc.compare_pipelines(old, live)
     is_new = not any(isinstance(one, Mapping) and one.get("is_declared") for one in old.values())
     own = [one for one in changes if one.is_declared and one.is_own and not is_new]
     refused = [one for one in own if not _is_allowed(one.name, allow)]
@@ -67,7 +68,7 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     first, *others = ranks.exchange(dict(pipeline))
     for rank, other in enumerate(others, 1):
-        changes = [one for one in compare_pipelines(first, other) if one.is_own]
+        changes = [one for one in mvc.compare_pipelines(first, other) if one.is_own]
         declared = [one for one in changes if one.is_declared]
         if declared:
             raise UsageError(

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mvc.sampling import PlanEntry, SampleDigest
+from mvc import sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mvc.sampling import PlanEntry, SampleDigest
 
 _AT_ONCE = 1 << 16
 ROLLBACK = "rollback"
@@ -44,13 +46,13 @@ class PlanTally:
         self.loader, self._is_dropping = loader, is_dropping
         self._waiting: list[Any] = []
         self._held = 0
-        self.own = SampleDigest()
+        self.own = sampling.SampleDigest()
         self.entry = self._begin()
         loader.watch(self._note)
 
     def _begin(self) -> PlanEntry:
         self._before, self._skips = int(self.loader.cursor), self.loader.skips
-        return PlanEntry(self.loader.plan, self._before, self._before)
+        return sampling.PlanEntry(self.loader.plan, self._before, self._before)
 
     def _note(self, _: object, located: Any) -> None:
         """Take a batch that was handed out; what is skipped may have changed before it."""
@@ -69,7 +71,7 @@ class PlanTally:
         self._before = cursor
 
     def _advance(self, cursor: int) -> None:
-        self.entry = self.entry.move(cursor, SampleDigest(), self._skips)
+        self.entry = self.entry.move(cursor, sampling.SampleDigest(), self._skips)
 
     def _hash(self) -> None:
         waiting, self._waiting, self._held = self._waiting, [], 0
@@ -79,7 +81,7 @@ class PlanTally:
         indices = np.concatenate([one.index for one in waiting])
         for number in np.unique(sources).tolist():
             name = self.entry.plan.sources[number].name
-            self.own += SampleDigest.of(name, indices[sources == number])
+            self.own += sampling.SampleDigest.of(name, indices[sources == number])
 
     def settle(self) -> SampleDigest:
         """Bring the entry to the cursor; return the digest of this rank's own samples."""
@@ -90,7 +92,7 @@ class PlanTally:
     def join(self, digest: SampleDigest) -> None:
         """Take what all ranks fetched into the entry."""
         self.entry = self.entry.move(self.entry.cursor, digest, self._skips)
-        self.own = SampleDigest()
+        self.own = sampling.SampleDigest()
 
     def take_over(self, entry: PlanEntry, own: SampleDigest) -> None:
         """Go on where another loader of the same plan was; its position is taken up at the next batch."""
@@ -102,6 +104,6 @@ class PlanTally:
         self._waiting, self._held, self.own = [], 0, own
         fresh = self._begin()
         if entry is None or entry.plan.id != fresh.plan.id or entry.cursor > fresh.cursor:
-            self.entry, self.own = fresh, SampleDigest()
+            self.entry, self.own = fresh, sampling.SampleDigest()
         else:
             self.entry = entry.pass_over(fresh.cursor, reason)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc import FormatError, UsageError
-from mvc.sampling import DrawnEntry, PlanEntry, SampleDigest, parse_ledger
+from mvc import FormatError, UsageError, sampling
 from mvc_hooks.data.drawn import Tally, kind_of, read_ids
 from mvc_hooks.data.planned import ROLLBACK, Planned, PlanTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mvc.sampling import DrawnEntry, PlanEntry, SampleDigest
     from mvc_hooks.data.drawn import Ids, Kind
     from mvc_hooks.ranks.group import Ranks
 
@@ -128,7 +128,7 @@ class DataRecord:
         if before is not None:
             plan.take_over(before.entry, before.settle())
         elif gone is not None:
-            plan.take_over(gone, SampleDigest())
+            plan.take_over(gone, sampling.SampleDigest())
 
     # State.
 
@@ -152,10 +152,10 @@ class DataRecord:
         told = self._ranks.exchange((mine, plans, self._durable))
         for found, _, _ in told:
             for source, entry in found.items():
-                known = self._base.get(source) or DrawnEntry(entry.kind)
+                known = self._base.get(source) or sampling.DrawnEntry(entry.kind)
                 self._base[source] = known.join(entry)
         for name, plan in self._planned.items():
-            plan.join(sum((digests[name] for _, digests, _ in told), SampleDigest()))
+            plan.join(sum((digests[name] for _, digests, _ in told), sampling.SampleDigest()))
         for source, durable in told[0][2].items():
             self._base[source] = self._base[source].forget(durable)
         return self._spell()
@@ -184,9 +184,9 @@ class DataRecord:
         if stored is not None and not isinstance(stored, Mapping):
             raise FormatError("the commit has no record of its data where one belongs")
         entry = stored or {}
-        ledger = parse_ledger(entry.get(_LEDGER, {}))
+        ledger = sampling.parse_ledger(entry.get(_LEDGER, {}))
         own, digests = _parse_own(entry.get(_OWN, {}))
-        base = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
+        base = {name: one for name, one in ledger.items() if isinstance(one, sampling.DrawnEntry)}
         skipped = self._pass_over(base, own) if passes_on else {}
         self._base, self._own, self._made, self._durable = base, {}, {}, {}
         if is_durable:
@@ -194,11 +194,11 @@ class DataRecord:
             self._durable = dict(self._base)
         for source, found in (*own.items(), *skipped.items()):
             self._own.setdefault(source, Tally(source, found.kind)).take_up(found)
-        plans = {name: one for name, one in ledger.items() if isinstance(one, PlanEntry)}
+        plans = {name: one for name, one in ledger.items() if isinstance(one, sampling.PlanEntry)}
         self._gone = {name: one for name, one in plans.items() if name not in self._planned}
         for name, plan in self._planned.items():
             why = ROLLBACK if passes_on else _RESUME
-            plan.restore(plans.get(name), digests.get(name, SampleDigest()), why)
+            plan.restore(plans.get(name), digests.get(name, sampling.SampleDigest()), why)
 
     def _pass_over(
         self, base: Mapping[str, DrawnEntry], own: Mapping[str, DrawnEntry]
@@ -209,7 +209,7 @@ class DataRecord:
         sides = [(mine, own), (self._base, base)] if self._ranks.is_first else [(mine, own)]
         for now, then in sides:
             for source, entry in now.items():
-                before = then.get(source) or DrawnEntry(entry.kind)
+                before = then.get(source) or sampling.DrawnEntry(entry.kind)
                 more = entry.skip_since(source, before, ROLLBACK)
                 found[source] = more.join(found[source]) if source in found else more
         return found
@@ -219,7 +219,9 @@ class DataRecord:
 
         Which ids are listed does not count: that depends on when a commit became durable.
         """
-        theirs = parse_ledger(stored.get(_LEDGER, {})) if isinstance(stored, Mapping) else {}
+        theirs = (
+            sampling.parse_ledger(stored.get(_LEDGER, {})) if isinstance(stored, Mapping) else {}
+        )
         ours = self._entries
         found: list[str] = []
         for name in sorted(theirs.keys() | ours.keys()):
@@ -234,8 +236,9 @@ class DataRecord:
         """Note that the state as merged last is to be the commit of a step; return facts for it."""
         self._made[step] = {name: one.forget(one) for name, one in self._base.items()}
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
-        total = sum((one.digest for one in self._entries.values()), SampleDigest())
-        if total.count:
+        digests = [one.digest for one in self._entries.values() if one.digest.count]
+        if digests:
+            total = sum(digests, sampling.SampleDigest())
             facts |= {"data.samples": str(total.count), "data.digest": total.hex[:_DIGITS]}
         return facts
 
@@ -251,12 +254,14 @@ def _parse_own(value: object) -> tuple[dict[str, DrawnEntry], dict[str, SampleDi
     """Return what a snapshot has of one rank alone."""
     found = value if isinstance(value, Mapping) else {}
     digests = {
-        name: SampleDigest.parse(one["count"], one["digest"])
+        name: sampling.SampleDigest.parse(one["count"], one["digest"])
         for name, one in found.items()
         if "kind" not in one
     }
-    rest = parse_ledger({name: one for name, one in found.items() if name not in digests})
-    return {name: one for name, one in rest.items() if isinstance(one, DrawnEntry)}, digests
+    rest = sampling.parse_ledger({name: one for name, one in found.items() if name not in digests})
+    return {
+        name: one for name, one in rest.items() if isinstance(one, sampling.DrawnEntry)
+    }, digests
 
 
 def _spell_seen(entry: LedgerEntry | None) -> str:
@@ -264,7 +269,7 @@ def _spell_seen(entry: LedgerEntry | None) -> str:
     if entry is None:
         return "nothing"
     seen = f"{entry.digest.count:,} samples of digest {entry.digest.hex[:_DIGITS]}"
-    if isinstance(entry, PlanEntry):
+    if isinstance(entry, sampling.PlanEntry):
         return f"{seen} up to position {entry.cursor:,} of plan {entry.plan.id[:_SHORT]}"
     skipped = [f"{one.digest.count:,} ({reason})" for reason, one in sorted(entry.skipped.items())]
     return f"{seen}, and skipped {', '.join(skipped)}" if skipped else seen

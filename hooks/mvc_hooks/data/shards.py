@@ -10,10 +10,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+import mvc.shards
 from mvc import UsageError
-from mvc.shards import ShardMap
+
+if TYPE_CHECKING:
+    from mvc.shards import ShardMap
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"
@@ -43,7 +46,7 @@ class ShardCheck:
 
     def __post_init__(self) -> None:
         source: object = self.source
-        if source == "" or not isinstance(source, (str, os.PathLike, ShardMap)):
+        if source == "" or not isinstance(source, (str, os.PathLike, mvc.shards.ShardMap)):
             raise UsageError(f"{source!r} is not a shard map", hint='shards="data/train.shards"')
         root: object = self.root
         if root is not None and (root == "" or not isinstance(root, (str, os.PathLike))):
@@ -61,9 +64,9 @@ class ShardCheck:
         Raises:
             NotFoundError, FormatError: there is no such map, or it is damaged.
         """
-        if isinstance(self.source, ShardMap):
+        if isinstance(self.source, mvc.shards.ShardMap):
             return self
-        found, root = ShardMap.read(self.source), self.root
+        found, root = mvc.shards.ShardMap.read(self.source), self.root
         if root is None and "://" not in found.root:
             root = Path(self.source).parent / found.root
         return replace(self, source=found, root=root)
@@ -140,7 +143,7 @@ def _is_ours(value: object) -> bool:
         return bool(value) and all(map(_is_ours, value))
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value).endswith(_SUFFIX)
-    return isinstance(value, (ShardMap, ShardCheck))
+    return isinstance(value, (mvc.shards.ShardMap, ShardCheck))
 
 
 def _as_check(value: Any) -> ShardCheck:
@@ -148,7 +151,7 @@ def _as_check(value: Any) -> ShardCheck:
 
 
 def _name(check: ShardCheck) -> str:
-    if not isinstance(check.source, ShardMap):
+    if not isinstance(check.source, mvc.shards.ShardMap):
         return _checked_name(Path(check.source).name.removesuffix(_SUFFIX))
     last = check.source.root.rstrip("/").rpartition("/")[2]
     return last if _is_name(last) else _UNNAMED

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+import mvc.shards
 from mvc import ConflictError, MvcError, NotFoundError
-from mvc.shards import ShardMap, compare_maps
 from mvc_hooks.data.record import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc import Repo
-    from mvc.shards import MapChanges
+    from mvc.shards import MapChanges, ShardMap
     from mvc_hooks.parts.sources import StateSource
 
 SHARDS = "shards"
@@ -69,7 +69,7 @@ def find_other_maps(
         old = read_map(repo, commit, name)
         words = "what was added or changed is not known: the commit lacks the map"
         if old is not None and old.tree == tree:
-            words = describe_changes(compare_maps(old, now))
+            words = describe_changes(mvc.shards.compare_maps(old, now))
         found.append(OtherMap(name, tree, now.tree, words))
     return found
 
@@ -110,7 +110,7 @@ def read_map(repo: Repo, commit: str, name: str) -> ShardMap | None:
     if data is None:
         return None
     try:
-        return ShardMap.parse(data)
+        return mvc.shards.ShardMap.parse(data)
     except MvcError:
         return None
 
