@@ -19,7 +19,7 @@ from mvc import Repo
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
-add_data(self, source, *, name=None, store=False, folder=None, progress=None)
+add_data(self, source, *, name=None, store=False, dtype=None, folder=None, progress=None)
 add_remote(self, name, url, content_url=None)
 best(self, metric, *revisions, maximise=False)
 bisect_log(self)

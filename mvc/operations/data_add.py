@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError, UsageError, translate_os_errors
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    UsageError,
+    translate_os_errors,
+)
 from mvc.fs import make_dirs, write_durable
 from mvc.history.paths import find_path_fault
 from mvc.operations.add import add
@@ -14,6 +20,7 @@ from mvc.operations.data_places import change_rules, make_rule, open_cache, open
 from mvc.progress import announce
 from mvc.shards.hashing import hash_shards
 from mvc.shards.places import escape, file_url
+from mvc.shards.records.arrays import BIN_SUFFIX, count_numbers, get_item_bytes
 from mvc.shards.shard_map import MAP_SUFFIX, MapChanges, Shard, ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file
 from mvc.storage.urls import has_store_scheme, parse_store_url
@@ -73,10 +80,12 @@ def add_data(
     cwd: Path,
     name: str | None = None,
     store: bool = False,
+    dtype: str | None = None,
     progress: ByteProgress = None,
 ) -> DataAddResult:
     """Make or renew the map of some shards and stage it; see ``Repo.add_data``."""
     recover(context)
+    item_bytes = None if dtype is None else get_item_bytes(dtype)
     target = _find_target(context, source, cwd, name)
     if store and target.folder is None:
         raise UsageError(f"{source!r} is not in the worktree", hint="`store` takes what is there")
@@ -84,7 +93,14 @@ def add_data(
     old = _find_old(context, target)
     place = open_root(context, target.root, target.path)
     found = _list(place, target, source)
+    if item_bytes is None:
+        item_bytes = _find_item_bytes(old)
+    elif not any(one.path.lower().endswith(BIN_SUFFIX) for one in found):
+        raise UsageError(f"{source!r} holds no {BIN_SUFFIX} files", hint="`dtype` is for these")
     shards, hashed = _hash(context, place, found, old, progress)
+    warnings = [(one.shard.path, one.warning) for one in hashed if one.warning]
+    if item_bytes is not None:
+        shards = [_count_numbers(one, item_bytes, warnings) for one in shards]
     made = ShardMap.build(target.root, shards, target.pattern)
     _write_map(context, target.path, made)
     if rule is not None and change_rules(
@@ -95,11 +111,12 @@ def add_data(
     done = add(context, [target.path, *inside], progress=progress)
     if store:
         _check_unchanged(place, found)
-    warnings = tuple((one.shard.path, one.warning) for one in hashed if one.warning)
     read_bytes = sum(one.shard.size_bytes for one in hashed)
     changes = compare_maps(old, made)
     counts = done.counts if store else None
-    return DataAddResult(target.path, made, changes, len(hashed), read_bytes, warnings, counts)
+    return DataAddResult(
+        target.path, made, changes, len(hashed), read_bytes, tuple(warnings), counts
+    )
 
 
 def _find_target(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
@@ -217,6 +234,24 @@ def _hash(
     if cache is not None:
         cache.keep(unknown, hashed)
     return [*known.values(), *(one.shard for one in hashed)], hashed
+
+
+def _find_item_bytes(old: ShardMap | None) -> int | None:
+    """Return how long the numbers of .bin files are, as the map to renew counted them."""
+    for one in old.shards if old is not None else ():
+        if one.path.lower().endswith(BIN_SUFFIX) and one.records:
+            return one.size_bytes // one.records
+    return None
+
+
+def _count_numbers(shard: Shard, item_bytes: int, warnings: list[tuple[str, str]]) -> Shard:
+    if not shard.path.lower().endswith(BIN_SUFFIX):
+        return shard
+    try:
+        return replace(shard, records=count_numbers(shard.size_bytes, item_bytes))
+    except FormatError as error:
+        warnings.append((shard.path, error.message))
+        return replace(shard, records=None)
 
 
 def _known_by_tag(found: Sequence[FoundShard], old: ShardMap | None) -> dict[str, Shard]:

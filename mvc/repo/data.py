@@ -34,6 +34,7 @@ class Data(OpenRepo):
         *,
         name: str | None = None,
         store: bool = False,
+        dtype: str | None = None,
         folder: StrPath | None = None,
         progress: Progress = None,
     ) -> DataAddResult:
@@ -45,6 +46,8 @@ class Data(OpenRepo):
             name: path of the map, without ``.shards``; by default that of the folder.
             store: also add the shards themselves, as ``add`` does; else they stay where they are,
                 and a rule in ``.mvcignore`` leaves them out of ``add`` and ``status``.
+            dtype: NumPy's name for the type of the numbers in ``.bin`` files, such as ``uint16``, to count
+                them; by default as in the map that is renewed.
             folder: what relative paths start from; the worktree by default.
             progress: called with bytes read since the last call.
 
@@ -52,10 +55,11 @@ class Data(OpenRepo):
             NotFoundError: there is no such folder, or no shard in it.
             ConflictError: a shard changed while it was read, or the map's file is that of other shards.
             UnsupportedError: a shard is a link.
+            UsageError: no such dtype, or no file that it is for.
         """
         cwd = self.worktree if folder is None else Path(folder)
         return operations.data_add.add_data(
-            self._context, source, cwd=cwd, name=name, store=store, progress=progress
+            self._context, source, cwd=cwd, name=name, store=store, dtype=dtype, progress=progress
         )
 
     def name_data(self, revision: str | None = None, name: str | None = None) -> list[str]:
