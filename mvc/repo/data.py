@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from mvc.operations.data_seen import DataSeen
     from mvc.operations.data_who import WhoSaw
     from mvc.repo.opening import Progress, StrPath
+    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level, MapReport
     from mvc.shards.places import Place
-    from mvc.shards.shard_map import MapChanges, ShardMap
+    from mvc.shards.shard_map import ShardMap
 
 
 class Data(OpenRepo):

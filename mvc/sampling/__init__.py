@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mvc.sampling.batches import Ahead, Batch, draw_batch
     from mvc.sampling.blocks import BlockOrder
     from mvc.sampling.digest import SampleDigest
     from mvc.sampling.ids import IdList
     from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
-    from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
+    from mvc.sampling.skips import Skips
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "mvc.sampling.batches": "Ahead Batch draw_batch",
         "mvc.sampling.blocks": "BlockOrder",
         "mvc.sampling.digest": "SampleDigest",
         "mvc.sampling.ids": "IdList",
         "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
-        "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
+        "mvc.sampling.skips": "Skips",
     },
 )
 
@@ -41,13 +41,9 @@ __all__ = [
     "PlanEntry",
     "SampleDigest",
     "SamplePlan",
-    "SkippedRange",
-    "SkippedWindow",
     "Skips",
     "Source",
     "Stage",
     "draw_batch",
     "parse_ledger",
-    "permute",
-    "unpermute",
 ]

@@ -10,31 +10,29 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mvc.shards.changes import MapChanges, compare_maps
     from mvc.shards.checking import MapReport, ShardFault, check_shards
-    from mvc.shards.hashing import HashedShard, hash_shard
-    from mvc.shards.places import FoundShard, open_place
+    from mvc.shards.places import open_place
     from mvc.shards.records.mds import read_mds_head
     from mvc.shards.records.stream import FileStream
     from mvc.shards.records.tar import TarSample, list_tar_samples
-    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
+    from mvc.shards.shard_map import Shard, ShardMap
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "mvc.shards.changes": "MapChanges compare_maps",
         "mvc.shards.checking": "MapReport ShardFault check_shards",
-        "mvc.shards.hashing": "HashedShard hash_shard",
-        "mvc.shards.places": "FoundShard open_place",
+        "mvc.shards.places": "open_place",
         "mvc.shards.records.mds": "read_mds_head",
         "mvc.shards.records.stream": "FileStream",
         "mvc.shards.records.tar": "TarSample list_tar_samples",
-        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
+        "mvc.shards.shard_map": "Shard ShardMap",
     },
 )
 
 __all__ = [
     "FileStream",
-    "FoundShard",
-    "HashedShard",
     "MapChanges",
     "MapReport",
     "Shard",
@@ -43,7 +41,6 @@ __all__ = [
     "TarSample",
     "check_shards",
     "compare_maps",
-    "hash_shard",
     "list_tar_samples",
     "open_place",
     "read_mds_head",

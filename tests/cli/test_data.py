@@ -277,9 +277,9 @@ def test_a_record_count_that_is_not_known_is_said(shell):
         (["add", "."], "the whole worktree cannot be one data set"),
         (["add", ".mvc"], "is inside .mvc, the repository itself"),
         (["add", "data/train/*.zip", "--name", "z"], "'data/train/*.zip' holds no shards"),
-        (["add", "data/train", "--name", "x/"], "'x/' is not a name for a map"),
+        (["add", "data/train", "--name", "x/"], "'x/' cannot name a map"),
         (["add", "data/train", "--name", "/tmp/x"], "is outside the repository"),
-        (["add", "data/train.shards"], "'data/train.shards' is a shard map, and no data"),
+        (["add", "data/train.shards"], "'data/train.shards' is a shard map, not data"),
         (
             ["add", "data/train/*.jsonl", "--name", "data/train"],
             "'data/train.shards' is the map of 'train'",

@@ -2,7 +2,7 @@
 
 A node that differs is refused, by the name of the first ones that changed themselves: what comes after
 them differs anyway. A library of another version is told, as for the rest of the environment, and so
-is a change of what is no node.
+is a change of anything else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_resume(
 
 
 def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
-    """Return lines about how the pipelines of the ranks differ in what is no node; every rank must call it.
+    """Return lines about how the pipelines of the ranks differ outside of nodes; every rank must call it.
 
     Raises:
         UsageError: they differ in a node.
@@ -73,7 +73,7 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
         if declared:
             raise UsageError(
                 f"rank {rank} has another data pipeline than rank 0: {_list(declared)}",
-                hint="make the same nodes on every rank; what is a rank's own is no parameter of a node",
+                hint="make the same nodes on every rank; what differs by rank must not be a parameter of a node",
             )
         # Constants may well be each rank's own.
         changes = [

@@ -59,7 +59,7 @@ class IterableSource(Dataset[Any]):
         """
         if not callable(make):
             raise UsageError(
-                f"{name} is a {type(make).__name__}, and not a function that makes an iterable",
+                f"{name} is a {type(make).__name__}, not a function that makes an iterable",
                 hint="pass lambda: iterable, or the generator function itself",
             )
         if size is not None and (type(size) is not int or not 0 < size <= UNKNOWN_SIZE):

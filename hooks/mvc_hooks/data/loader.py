@@ -289,18 +289,18 @@ class ConsistentDataLoader:
         """Go to a position; a live iterator goes on from there. What is skipped here stays so.
 
         Raises:
-            FormatError: it is no state of such a loader.
+            FormatError: not a state of such a loader.
             ConflictError: it is a position in another plan.
         """
         if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
-            raise FormatError("this is no state of a ConsistentDataLoader")
+            raise FormatError("not a state of a ConsistentDataLoader")
         counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
         if any(type(one) is not int or not 0 <= one < 1 << 62 for one in counts):
-            raise FormatError("the position of a loader is not made of whole numbers")
+            raise FormatError("the position of a loader is not whole numbers")
         plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
         if plan != self.plan:
             told = "; ".join(self.plan.differences(plan))
-            raise ConflictError(f"the stored position is one in another order of samples: {told}")
+            raise ConflictError(f"the stored position belongs to another order of samples: {told}")
         self._coming = self.skips.join(self._coming)
         self.skips = skips
         _, self.batches_drawn, self._micro = counts
@@ -466,7 +466,7 @@ def _check_skips(plan: SamplePlan, skips: object) -> Skips:
     for one in skips.ranges:
         if one.source not in names:
             raise UsageError(
-                f"{one.source!r}, of which samples are to be skipped, is no dataset",
-                hint=f"there are {', '.join(names)}",
+                f"{one.source!r}, of which samples are to be skipped, is not a dataset",
+                hint=f"the datasets are {', '.join(names)}",
             )
     return skips

@@ -1,7 +1,7 @@
 """What a run records of its data in each commit: the entry ``data_record`` of its state.
 
 All ranks have the same ``base``, what was seen until they last met, and each has its ``own`` since.
-At a commit they meet: what is their own is joined to the base, rank by rank. So counts and digests are
+At a commit they meet: each rank's own is joined to the base, rank by rank. So counts and digests are
 those of the whole run, whatever the number of ranks. A snapshot of the ring is taken without a word to
 the others; it holds both.
 
@@ -182,7 +182,7 @@ class DataRecord:
             FormatError: it is not such an entry.
         """
         if stored is not None and not isinstance(stored, Mapping):
-            raise FormatError("the commit has no record of its data where one belongs")
+            raise FormatError("the commit's record of its data is malformed")
         entry = stored or {}
         ledger = sampling.parse_ledger(entry.get(_LEDGER, {}))
         own, digests = _parse_own(entry.get(_OWN, {}))

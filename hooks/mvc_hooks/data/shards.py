@@ -103,7 +103,7 @@ def as_checks(value: object) -> dict[str, ShardCheck]:
     """Return what ``shards=`` says, by the names of the maps.
 
     Raises:
-        UsageError: it is nothing of the kind, or two maps have one name.
+        UsageError: not such a value, or two maps have one name.
     """
     if value is None:
         return {}
@@ -124,7 +124,7 @@ def as_checks(value: object) -> dict[str, ShardCheck]:
 
 
 def find_checks(loaders: Iterable[Any]) -> dict[str, ShardCheck]:
-    """Return the checks that loaders bring in an attribute ``shards``; what is no map is left out.
+    """Return the checks that loaders bring in an attribute ``shards``; what is not a map is left out.
 
     Other libraries may mean something else by that name.
     """

@@ -56,10 +56,10 @@ def make_sources(
 def make_stage(stage: object, names: tuple[str, ...]) -> Stage:
     """Return a stage of a curriculum: where it ends, and weights by name of dataset."""
     if not isinstance(stage, (tuple, list)) or len(stage) != 2 or not isinstance(stage[1], Mapping):  # noqa: PLR2004  a pair
-        raise UsageError(f"{stage!r} is no stage", hint="pass (end, {name: weight, ...})")
+        raise UsageError(f"{stage!r} is not a stage", hint="pass (end, {name: weight, ...})")
     until, weights = stage
     for name in set(weights) - set(names):
-        raise UsageError(f"a stage has {name!r}, which is no dataset")
+        raise UsageError(f"a stage has {name!r}, which is not a dataset")
     return Stage(until, tuple(weights.get(name, 0.0) for name in names))
 
 
@@ -77,7 +77,8 @@ def find_endless(datasets: Mapping[str, Any]) -> bool:
 def _check_names(datasets: Mapping[str, Any], what: str, named: Mapping[str, object]) -> None:
     for name in set(named) - set(datasets):
         raise UsageError(
-            f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
+            f"{what} has {name!r}, which is not a dataset",
+            hint=f"the datasets are {', '.join(datasets)}",
         )
 
 

@@ -81,7 +81,7 @@ def refuse_maps(others: Sequence[OtherMap], allow: Sequence[str]) -> None:
         names = "; ".join(f"{one.name} ({one.changes})" for one in refused)
         raise ConflictError(
             f"the data is not that of the commit: {names}",
-            hint=f'nothing was changed; allow=["{SHARDS}"] goes on with the shards of now',
+            hint=f'nothing was changed; allow=["{SHARDS}"] goes on with the current shards',
         )
 
 

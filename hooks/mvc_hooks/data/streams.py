@@ -187,7 +187,7 @@ def _find_shards(shards: Any) -> tuple[list[str], str | None, Mapping[str, int] 
 
 def _check_paths(paths: list[str]) -> list[str]:
     if not paths:
-        raise UsageError("a stream of no shards")
+        raise UsageError("a stream without shards")
     twice = (
         next((one for one in paths if paths.count(one) > 1), None)
         if len(set(paths)) < len(paths)

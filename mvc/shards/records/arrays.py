@@ -34,10 +34,10 @@ def count_rows(stream: Stream) -> int:
     header = stream.read(header_bytes)
     shape, dtype = _SHAPE.search(header), _DTYPE.search(header)
     if shape is None or dtype is None:
-        raise FormatError("its dtype or shape is not a plain one")
+        raise FormatError("its dtype or shape is not plain")
     dims = [int(text) for text in re.findall(rb"[0-9]+", shape[1])]
     if not dims:
-        raise FormatError("it holds one number, and no rows")
+        raise FormatError("it holds one number, not rows")
     # A letter's size is in bytes, but of texts, whose characters have four.
     item_bytes = int(dtype[1]) * (4 if b"U" in dtype[0] else 1)
     expected = stream.position + math.prod(dims) * item_bytes
