@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from mvc import BlockOrder, Source, Stage, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder, Source, Stage
 from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.shards import as_checks
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
-    """Return the checks by dataset; that of a single one by the name of its map."""
+    """Return the checks by dataset, maps loaded; that of a single one by the name of its map."""
     if isinstance(shards, Mapping):
         _check_names(datasets, "shards", shards)
     elif shards is not None and len(datasets) > 1:
@@ -26,7 +27,7 @@ def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardChec
     found = as_checks(shards)
     if len(found) > len(datasets):
         raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
-    return found
+    return {name: check.load() for name, check in found.items()}
 
 
 def make_sources(
@@ -36,7 +37,7 @@ def make_sources(
 ) -> tuple[Source, ...]:
     """Return the sources of a plan, with the trees of the shard maps that are checked."""
     _check_names(datasets, "weights", weights or {})
-    trees = {name: check.open(name).map.tree for name, check in checks.items()}
+    trees = {name: check.source.tree for name, check in checks.items()}  # type: ignore[union-attr]  # loaded
     if len(datasets) == len(trees) == 1:
         trees = dict(zip(datasets, trees.values(), strict=True))
     return tuple(
@@ -55,10 +56,10 @@ def make_sources(
 def make_stage(stage: object, names: tuple[str, ...]) -> Stage:
     """Return a stage of a curriculum: where it ends, and weights by name of dataset."""
     if not isinstance(stage, (tuple, list)) or len(stage) != 2 or not isinstance(stage[1], Mapping):  # noqa: PLR2004  a pair
-        raise UsageError(f"{stage!r} is no stage", hint="pass (end, {name: weight, ...})")
+        raise UsageError(f"{stage!r} is not a stage", hint="pass (end, {name: weight, ...})")
     until, weights = stage
     for name in set(weights) - set(names):
-        raise UsageError(f"a stage has {name!r}, which is no dataset")
+        raise UsageError(f"a stage has {name!r}, which is not a dataset")
     return Stage(until, tuple(weights.get(name, 0.0) for name in names))
 
 
@@ -76,7 +77,8 @@ def find_endless(datasets: Mapping[str, Any]) -> bool:
 def _check_names(datasets: Mapping[str, Any], what: str, named: Mapping[str, object]) -> None:
     for name in set(named) - set(datasets):
         raise UsageError(
-            f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
+            f"{what} has {name!r}, which is not a dataset",
+            hint=f"the datasets are {', '.join(datasets)}",
         )
 
 
