@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mvc import Batch
+
     from mvc_hooks.data.shards import ShardCheck, ShardSource
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
@@ -262,13 +264,26 @@ class ConsistentDataLoader:
     def _walk(self, cursor: int, count: int) -> int:
         """Return the position after so many global batches, across epochs."""
         for _ in range(count):
-            batch = draw_batch(self.plan, self.skips, cursor)
-            if batch is None:
-                batch = draw_batch(self.plan, self.skips, find_end(self.plan, cursor))
-            if batch is None:
-                raise UsageError("all samples of an epoch are skipped")
-            cursor = batch.stop
+            found = self._find_batch(cursor)
+            if found is None:
+                raise UsageError("all samples are skipped")
+            cursor = found[1].stop
         return cursor
+
+    def _find_batch(self, cursor: int) -> tuple[int, Batch] | None:
+        """Return the next global batch and from where it is drawn, in whichever epoch; None: all is skipped.
+
+        Beyond all windows and stages, two epochs without a batch say that there is none.
+        """
+        windows = (one.stop for one in self.skips.windows)
+        stages = (stage.until or 0 for stage in self.plan.stages)
+        last = max(cursor, *windows, *stages, 0) + 2 * self.plan.epoch_length
+        while cursor < last:
+            batch = draw_batch(self.plan, self.skips, cursor)
+            if batch is not None:
+                return cursor, batch
+            cursor = self.skips.leave_window(find_end(self.plan, cursor))
+        return None
 
     def _check_between(self) -> None:
         if self._micro:
@@ -331,8 +346,8 @@ class ConsistentDataLoader:
         """Return torch's iterator from the position on, in the next epoch if this one is over."""
         if not self._micro:
             self._settle()
-            if draw_batch(self.plan, self.skips, self.cursor) is None:
-                self.cursor = find_end(self.plan, self.cursor)
+            found = self._find_batch(self.cursor)
+            self.cursor = found[0] if found else find_end(self.plan, self.cursor)
         return iter(self._loading.loader)
 
     def _hand_out(self, fetched: Fetched) -> Any:

@@ -389,6 +389,18 @@ def test_a_skip_in_the_middle_of_a_global_batch_is_refused():
         loader.skip_batches(1, reason="late")
 
 
+def test_a_window_of_several_epochs_is_passed_over():
+    loader, whole = make(), make()
+    assert loader.skip_batches(25, reason="a spike", after=1) == (8, 8 + 3 * 50 + 32)
+    for _ in range(3):
+        draw(whole)
+    later = draw(whole)
+    assert draw(loader) == draw(make())[:1]
+    assert loader.epoch == 1
+    assert draw(loader) == later[5:]
+    assert loader.epoch == 4
+
+
 def test_where_all_is_skipped_no_batch_comes():
     assert draw(make(skip=Skips().add_samples("data", 0, 49, reason="all"))) == []
 
