@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc import Batch
-
     from mvc_hooks.data.shards import ShardCheck, ShardSource
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
