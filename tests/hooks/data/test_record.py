@@ -79,7 +79,8 @@ def run_program(folder, seed, make):
             for _ in range(draw.randint(7, 14)):
                 action = draw.random()
                 if action < 0.15 and ckpt.step_count > 4:
-                    ckpt.roll_back("last" if draw.random() < 0.6 else "main~1")
+                    has_two = sum(one.error is None for one in ckpt.commits) > 1
+                    ckpt.roll_back("main~1" if has_two and draw.random() < 0.4 else "last")
                 ckpt.wait()
                 if action > 0.8:
                     lock.touch()
