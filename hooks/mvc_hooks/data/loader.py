@@ -10,9 +10,11 @@ on exactly with another number of ranks or workers.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -57,6 +59,8 @@ _REPLACED = {
     "sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
     "batch_sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
 }
+_END = 1 << 62
+"""Positions are below it."""
 _FIELDS = ("batches_drawn", "cursor", "micro", "plan", "skips")
 _TAILS: Mapping[object, Literal["short", "drop", "wrap"]] = {
     False: "short",
@@ -149,6 +153,8 @@ class ConsistentDataLoader:
             tuple(make_stage(stage, tuple(datasets)) for stage in stages),
             epoch_size,
         )
+        if seed_samples not in (None, True, False):
+            raise UsageError(f"seed_samples is {seed_samples!r}, not True, False or None")
         self.dataset, self.num_workers = dataset, num_workers
         self.rank, self.world_size = find_ranks(rank, world_size)
         self._share = Share(self.rank, self.world_size, micro_batch_size)
@@ -167,15 +173,17 @@ class ConsistentDataLoader:
         )
         # A generator of its own: a pass more or less moves none that the training uses.
         options = {"generator": torch.Generator(), **options}
-        self._loading = _Hidden(
-            DataLoader(
+        try:
+            loading = DataLoader[Any](
                 fetcher,  # type: ignore[arg-type]
                 batch_sampler=_Requests(self),  # type: ignore[arg-type]  # what the fetcher takes
                 collate_fn=_return,
                 num_workers=num_workers,
                 **options,
             )
-        )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"torch's DataLoader refuses the options: {error}") from None
+        self._loading = _Hidden(loading)
 
     # Drawing.
 
@@ -216,7 +224,7 @@ class ConsistentDataLoader:
         The position says which epoch it is, so a loop need not call this. The current epoch goes on
         where it is; an earlier one is refused with a warning, since its samples were seen.
         """
-        if type(epoch) is not int or epoch < 0:
+        if type(epoch) is not int or not 0 <= epoch * self.plan.epoch_length < _END:
             raise UsageError(f"epoch is {epoch!r}, not a whole number of 0 or more")
         if epoch < self.epoch:
             warnings.warn(
@@ -251,6 +259,9 @@ class ConsistentDataLoader:
         Raises:
             UsageError: in the middle of a global batch.
         """
+        for name, value in (("count", count), ("after", after)):
+            if type(value) is not int or value < 0:
+                raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more")
         self._check_between()
         self._settle()
         start = self._walk(self.cursor, after)
@@ -317,7 +328,7 @@ class ConsistentDataLoader:
         if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
             raise FormatError("this is no state of a ConsistentDataLoader")
         counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
-        if any(type(one) is not int or not 0 <= one < 1 << 62 for one in counts):
+        if any(type(one) is not int or not 0 <= one < _END for one in counts):
             raise FormatError("the position of a loader is not made of whole numbers")
         plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
         if plan != self.plan:
@@ -474,6 +485,13 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name, hint in _REPLACED.items():
         if name in options:
             raise UsageError(f"{name} contradicts the order of a ConsistentDataLoader", hint=hint)
+    known = inspect.signature(DataLoader.__init__).parameters
+    for name in options.keys() - known.keys():
+        near = get_close_matches(name, known, 1)
+        raise UsageError(
+            f"a ConsistentDataLoader has no option {name!r}",
+            hint=f"did you mean {near[0]}?" if near else "it has those of torch's DataLoader",
+        )
     if not options.get("in_order", True):
         raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
 
