@@ -125,7 +125,8 @@ class Checkpointer(StepRun):
             delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
             writer_threads: threads of the writer; defaults to all cores, at low priority unless the
                 training waits for them.
-            allow: patterns of what may differ at a resume (``model.head.*``); it keeps its value.
+            allow: patterns of what may differ at a resume, and at a rollback (``model.head.*``); it keeps its
+                value.
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.

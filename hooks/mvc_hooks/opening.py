@@ -135,8 +135,9 @@ def open_run(
         )  # fmt: skip
         _tell_first(commits, ranks, repo, resumed)
         recovery = Recovery(
-            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, guard, sends
-        )
+            repo, run, judge, commits, ranks, talk, log, settings.keep_diverged, guard, sends,
+            settings.allow,
+        )  # fmt: skip
         if settings.consistency is not None:
             host = _make_host(repo, branch, ranks, log, queue, judge, recovery)
             settings.consistency.attach(run.parts, host, run.counters.step)

@@ -27,7 +27,7 @@ from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mvc import Repo
     from mvc_hooks.attempts import Failure
@@ -69,7 +69,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Answers alarms, on all ranks alike; ``sends`` as of ``Resuming``."""
+    """Answers alarms, on all ranks alike; ``sends`` as of ``Resuming``, ``allow`` as at a resume."""
 
     repo: Repo
     run: LiveRun
@@ -81,6 +81,7 @@ class Recovery:
     keeps_diverged: bool
     guard: DataGuard
     sends: bool = False
+    allow: Sequence[str] = ()
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back."""
@@ -279,7 +280,7 @@ class Recovery:
             raise StorageError(f"a rank has no snapshot of step {candidate.step}")
         else:
             source = from_image(candidate.snapshot.files())
-        return self.run.restore(source, leave_data=leave_data)
+        return self.run.restore(source, allow=self.allow, leave_data=leave_data)
 
     # The branch.
 

@@ -224,8 +224,23 @@ def git_lock(path: Path) -> fs.DurableFile:
             stat = fs.find_stat(lock)
             if stat is not None and stat.mtime_ns < _boot_ns():
                 fs.remove_file(lock)
-    raise ConflictError(
-        f"{path.name!r} is locked by {lock}",
+    raise _is_locked(path)
+
+
+def check_git_lock(path: Path) -> None:
+    """Check that Git's lock on a file can be had, for what has to wait if it cannot later on.
+
+    Raises:
+        ConflictError: another process has it.
+    """
+    stat = fs.find_stat(lock_path(path))
+    if stat is not None and stat.mtime_ns >= _boot_ns():
+        raise _is_locked(path)
+
+
+def _is_locked(path: Path) -> ConflictError:
+    return ConflictError(
+        f"{path.name!r} is locked by {lock_path(path)}",
         hint="a git process may be working here: let it end; if none is running, remove that file",
     )
 

@@ -202,6 +202,9 @@ def parse_ledger(value: object) -> dict[str, LedgerEntry]:
     for name, entry in value.items():
         if not isinstance(entry, Mapping):
             raise FormatError("a ledger entry is not a mapping")
-        parse = _parse_plan if entry.get("kind") == "plan" else _parse_drawn
-        found[check_name(name)] = parse(entry)
+        try:
+            parse = _parse_plan if entry.get("kind") == "plan" else _parse_drawn
+            found[check_name(name)] = parse(entry)
+        except ValueError:  # an array where a number or a text belongs
+            raise FormatError("a ledger entry has an array where none belongs") from None
     return found

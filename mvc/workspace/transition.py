@@ -41,6 +41,7 @@ from mvc.fs import (
     reserve_space,
     write_durable,
 )
+from mvc.history.locks import check_git_lock
 from mvc.history.refnames import HEADS
 from mvc.history.values import Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
@@ -129,6 +130,7 @@ def run(
         with context.history.lock():
             finish(context)  # for a process that died while files were staged here
             _check_unmoved(context, ready, index)
+            _check_unlocked(context, ready)
             if before is not None:
                 before()
             _write_journal(context, ready, _space_bytes(ready, index))
@@ -220,6 +222,17 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
             check_parents(context.worktree, write.path)
     for removal in transition.removals:
         _check_still(context, removal.path, removal.was)
+
+
+def _check_unlocked(context: Context, transition: Transition) -> None:
+    """Check that no Git process holds what applying is going to lock: the journal would wait for it."""
+    move = transition.head
+    names = ["index"] if transition.paths() else []
+    if move is not None and move.kind != "stay":
+        is_branch = move.kind == "move" and move.on_branch is not None
+        names.append(f"{HEADS}{move.on_branch}" if is_branch else "HEAD")
+    for name in names:
+        check_git_lock(context.git_dir / name)
 
 
 def _check_still(context: Context, path: str, was: Was | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mvc import ConflictError, CorruptionError, NotFoundError
+from mvc import ConflictError, CorruptionError, Identity, NotFoundError, Repo
 from mvc.history.values import Stamp
 from mvc.workspace import transition as transitions
 from mvc.workspace.journal import (
@@ -143,3 +143,21 @@ class TestTheWorldMoved:
             run(two._context, Transition(writes=(write_nothing,)), self.planned)
         assert (root / "a").read_text() == "two"
         assert not (root / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("name", ["index", "HEAD", "refs/heads/main"])
+def test_what_git_has_locked_ends_a_transition_before_it_begins(tmp_path, name):
+    Repo.init(tmp_path)
+    repo = Repo.open(tmp_path, identity=Identity("Ada", "ada@example.org"))
+    state = {"step": 1}
+    first = repo.commit_state(state, message="first").commit
+    repo.create_branch("other")
+    lock = repo.git_dir / f"{name}.lock"
+    lock.touch()
+    with pytest.raises(ConflictError, match="is locked by"):
+        repo.switch("other") if name == "HEAD" else repo.commit_state({"step": 2}, message="lost")
+    lock.unlink()
+    assert not (repo.git_dir / JOURNAL).exists()
+    assert repo.head.branch == "main"
+    second = repo.commit_state({"step": 3}, message="second").commit
+    assert repo.resolve(f"{second}~1") == first

@@ -60,8 +60,9 @@ class Code:
 def read_function(function: FunctionType) -> Code:
     """Return the code of a function, from its source if that is to be had."""
     code = function.__code__
-    reads = tuple(sorted(set(_list_reads(code))))
     found = _find_tree(code, function.__globals__)
+    whole = code if found is None else _with_assertions(code, found[1])
+    reads = tuple(sorted(set(_list_reads(whole))))
     if found is None:
         return Code(_NO_SOURCE, digest_bytecode(code), reads)
     package = function.__globals__.get("__package__") or ""
@@ -89,7 +90,7 @@ def read_file(path: str, package: str) -> Code | None:
 
 
 def list_methods(kind: type) -> list[FunctionType]:
-    """Return the functions that a class itself defines, those in properties and the like too."""
+    """Return the functions that a class itself defines, those in properties and fields too."""
     found: list[FunctionType] = []
     for value in vars(kind).values():
         inner = getattr(value, "__func__", value)
@@ -99,7 +100,9 @@ def list_methods(kind: type) -> list[FunctionType]:
             else [getattr(inner, "func", inner)]
         )
         found += [one for one in parts if isinstance(one, FunctionType)]
-    return found
+    fields = vars(kind).get("__dataclass_fields__", {}).values()
+    made = [one.default_factory for one in fields]
+    return found + [one for one in made if isinstance(one, FunctionType)]
 
 
 def locate_module(name: str) -> tuple[str | None, bool]:
@@ -207,6 +210,18 @@ def _find_tree(code: CodeType, scope: dict[str, object]) -> tuple[ast.AST, _Sour
         at = _first_place(code)
         trees = [one for one in trees if _spans(one, at)][-1:]  # the innermost comes last
     return (trees[0], source) if is_same and trees else None
+
+
+def _with_assertions(code: CodeType, source: _Source) -> CodeType:
+    """Return code as it is without ``python -O``, which leaves out what assertions read."""
+    if not sys.flags.optimize:
+        return code
+    place = code.co_name, code.co_firstlineno
+    text = "".join(source.lines)
+    whole = compile(text, source.file, "exec", dont_inherit=True, optimize=0)
+    found = [one for one in _walk_code(whole) if (one.co_name, one.co_firstlineno) == place]
+    here = [_facts_of(one) for one in source.compiled[place]]
+    return found[here.index(_facts_of(code))] if len(found) == len(here) else code
 
 
 def _facts_of(code: CodeType) -> tuple[object, ...]:

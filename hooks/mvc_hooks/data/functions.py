@@ -8,10 +8,20 @@ not be loaded yet, and to load it could do anything.
 
 from __future__ import annotations
 
+import enum
+import functools
 import inspect
 import sys
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.data.code import (
@@ -21,41 +31,40 @@ from mvc_hooks.data.code import (
     read_file,
     read_function,
 )
-from mvc_hooks.data.reading import is_constant
 from mvc_hooks.data.spelling import digest_parts
 from mvc_hooks.installed import is_library_class, is_library_file
 
 if TYPE_CHECKING:
-    import functools
     from collections.abc import Iterator
 
     from mvc_hooks.data.code import Code
     from mvc_hooks.data.reading import Reading
 
 _ABSENT = object()
+_CALLED = (FunctionType, MethodType)
+_PYTHONS_OWN = (
+    *(FunctionType, staticmethod, classmethod, property, functools.cached_property),
+    *(GetSetDescriptorType, MemberDescriptorType),
+)
+"""What stands in a class and is read as its code, or holds nothing itself."""
 
 
 def digest_function(reading: Reading, function: FunctionType, path: str) -> bytes:
     """Return the digest of a function and of all that it reads from outside."""
-    del path
     if _is_library_function(function):
-        return _digest_name(reading, function)
+        return _digest_wrapper(reading, function, path)
     code = read_function(function)
     reading.note_code(f"{name_module(function.__module__)}.{function.__qualname__}", code.text)
     inner = function.__qualname__.rpartition("<locals>.")[2]
     place = "" if reading.is_outermost else f"{inner}."
-    parts = [*_digest_reads(reading, function, code, place)]
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
-        if cell != type(cell)():  # an empty one is of a variable without a value yet
-            parts.append(reading.digest_named(name, cell.cell_contents, f"{place}{name}"))
+    parts = _digest_reads(reading, function, code, place)
     return digest_parts("function", function.__qualname__, code.digest, *parts)
 
 
 def _digest_reads(
     reading: Reading, function: FunctionType, code: Code, place: str
 ) -> Iterator[bytes]:
-    """Yield the digests of globals, defaults and imports of a function."""
+    """Yield the digests of what a function reads: globals, defaults, imports, closure, attributes."""
     for chain in code.reads:
         name, value = _follow(function.__globals__, chain)
         if isinstance(value, ModuleType):
@@ -66,6 +75,21 @@ def _digest_reads(
         yield reading.digest_named(name, value, f"{place}{name}")
     for name in code.imports:
         yield _digest_import(reading, name)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    full = {name: cell.cell_contents for name, cell in cells if cell != type(cell)()}
+    for name, value in (*full.items(), *sorted(vars(function).items())):
+        if not name.startswith("__"):  # the class of a method, or what a decorator wraps
+            yield reading.digest_named(name, value, f"{place}{name}")
+
+
+def _digest_wrapper(reading: Reading, function: FunctionType, path: str) -> bytes:
+    """Return the digest of a library's function; of one that wraps a function of the user's, with that."""
+    inner = [getattr(function, name, None) for name in ("__wrapped__", "registry")]
+    parts = [
+        reading.digest(one, path) for one in inner if isinstance(one, (*_CALLED, MappingProxyType))
+    ]
+    name = _digest_name(reading, function)
+    return digest_parts("wrapper", name, *parts) if parts else name
 
 
 def _follow(scope: dict[str, Any], chain: tuple[str, ...]) -> tuple[str, Any]:
@@ -130,17 +154,38 @@ def digest_class(reading: Reading, kind: type, path: str) -> bytes:
         parts += [code.digest, *(_digest_import(reading, name) for name in code.imports)]
     for method in list_methods(kind):
         if code is None or not _is_inside(method, code):
-            if not method.__code__.co_filename.startswith(
-                "<string"
-            ):  # made from the source, by dataclass
+            if not _is_made(kind, method):
                 parts.append(reading.digest(method, f"{path}.{method.__name__}"))
         else:
             inside = read_function(method)
             parts += _digest_reads(reading, method, inside, f"{kind.__qualname__}.")
-    for name, value in sorted(vars(kind).items()):
-        if not name.endswith("_") and is_constant(value):  # others are Python's own
-            parts.append(reading.digest_named(name, value, f"{kind.__qualname__}.{name}"))
+    for name, value in _list_class_values(kind):
+        parts.append(reading.digest_named(name, value, f"{kind.__qualname__}.{name}"))
     return digest_parts("class", kind.__qualname__, *parts)
+
+
+def _list_class_values(kind: type) -> list[tuple[str, Any]]:
+    """Return what a class holds besides its methods; of an enumeration, the values of its members."""
+    if issubclass(kind, enum.Enum):
+        return [(name, one.value) for name, one in kind.__members__.items()]
+    return [
+        (name, value)
+        for name, value in sorted(vars(kind).items())
+        if not ((name.startswith("__") and name.endswith("__")) or name == "_abc_impl")
+        and not isinstance(value, _PYTHONS_OWN)
+        and name not in getattr(kind, "_fields", ())
+    ]
+
+
+def _is_made(kind: type, method: FunctionType) -> bool:
+    """Return whether a method comes from a library, or was made of the fields by one."""
+    inner = inspect.unwrap(method)
+    if not isinstance(inner, FunctionType):
+        return False
+    has_fields = any(name in vars(kind) for name in ("__dataclass_fields__", "_fields"))
+    is_text = inner.__code__.co_filename.startswith("<string")
+    is_fields = is_text and has_fields and inner.__name__.startswith("__")
+    return is_fields or _is_library_function(inner)
 
 
 def _is_inside(method: FunctionType, code: Code) -> bool:

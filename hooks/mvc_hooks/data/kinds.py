@@ -13,6 +13,7 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    MappingProxyType,
     MethodDescriptorType,
     MethodType,
     ModuleType,
@@ -37,23 +38,37 @@ from mvc_hooks.data.objects import (
     digest_tensor,
     digest_tokenizer,
     digest_torch_module,
+    list_own,
 )
 from mvc_hooks.data.reading import PLAIN, File, digest_plain
 from mvc_hooks.data.spelling import digest_parts
+from mvc_hooks.installed import is_library_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc_hooks.data.reading import Read, Reading
 
 
 def _digest_items(reading: Reading, value: Sequence[object], path: str) -> bytes:
     items = (reading.digest(one, f"{path}[{index}]") for index, one in enumerate(value))
-    return digest_parts(type(value).__name__, *items)
+    return digest_parts(type(value).__name__, *items, *_digest_beside(reading, value, path))
+
+
+def _digest_beside(reading: Reading, value: object, path: str) -> Iterator[bytes]:
+    """Yield the digests of what a container has besides its items, if it is no plain one."""
+    for name in ("default_factory", "maxlen"):
+        if getattr(value, name, None) is not None:
+            yield digest_parts(name, reading.digest(getattr(value, name), f"{path}.{name}"))
+    if not is_library_class(type(value)):
+        yield reading.digest(type(value), path)
+        for name, one in sorted(list_own(value).items()):
+            yield digest_parts(name, reading.digest(one, f"{path}.{name}".lstrip(".")))
 
 
 def _digest_set(reading: Reading, value: set[object], path: str) -> bytes:
-    return digest_parts("set", *sorted(reading.digest(one, f"{path}[...]") for one in value))
+    items = sorted(reading.digest(one, f"{path}[...]") for one in value)
+    return digest_parts("set", *items, *_digest_beside(reading, value, path))
 
 
 def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) -> bytes:
@@ -65,7 +80,7 @@ def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) ->
             digest_parts(reading.digest(key, f"a key of {path}"), reading.digest(one, place))
         )
     ordered = pairs if isinstance(value, OrderedDict) else sorted(pairs)
-    return digest_parts(type(value).__name__, *ordered)
+    return digest_parts(type(value).__name__, *ordered, *_digest_beside(reading, value, path))
 
 
 def _digest_float(_: Reading, value: complex, __: str) -> bytes:
@@ -127,7 +142,7 @@ KINDS: tuple[tuple[Callable[[Any], bool], Read], ...] = (
     (_is_a(enum.Enum), _digest_enum),
     (_is_a(list, tuple, deque), _digest_items),
     (_is_a(set, frozenset), _digest_set),
-    (_is_a(dict), _digest_dict),
+    (_is_a(dict, MappingProxyType), _digest_dict),
     (_is_a(slice), _digest_slice),
     (
         lambda value: isinstance(value, re.Pattern) or _is_of("_regex", "Pattern")(value),

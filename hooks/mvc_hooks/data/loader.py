@@ -10,9 +10,11 @@ on exactly with another number of ranks or workers.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mvc.sampling import Batch
     from mvc_hooks.data.shards import ShardCheck, ShardSource
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
@@ -48,6 +51,8 @@ _REPLACED = {
     "sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
     "batch_sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
 }
+_END = 1 << 62
+"""Positions are below it."""
 _FIELDS = ("batches_drawn", "cursor", "micro", "plan", "skips")
 _TAILS: Mapping[object, Literal["short", "drop", "wrap"]] = {
     False: "short",
@@ -140,6 +145,8 @@ class ConsistentDataLoader:
             tuple(make_stage(stage, tuple(datasets)) for stage in stages),
             epoch_size,
         )
+        if seed_samples not in (None, True, False):
+            raise UsageError(f"seed_samples is {seed_samples!r}, not True, False or None")
         self.dataset, self.num_workers = dataset, num_workers
         self.rank, self.world_size = find_ranks(rank, world_size)
         self._share = Share(self.rank, self.world_size, micro_batch_size)
@@ -158,15 +165,17 @@ class ConsistentDataLoader:
         )
         # A generator of its own: a pass more or less moves none that the training uses.
         options = {"generator": torch.Generator(), **options}
-        self._loading = _Hidden(
-            DataLoader(
+        try:
+            loading = DataLoader[Any](
                 fetcher,  # type: ignore[arg-type]
                 batch_sampler=_Requests(self),  # type: ignore[arg-type]  # what the fetcher takes
                 collate_fn=_return,
                 num_workers=num_workers,
                 **options,
             )
-        )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"torch's DataLoader refuses the options: {error}") from None
+        self._loading = _Hidden(loading)
 
     # Drawing.
 
@@ -207,7 +216,7 @@ class ConsistentDataLoader:
         The position says which epoch it is, so a loop need not call this. The current epoch goes on
         where it is; an earlier one is refused with a warning, since its samples were seen.
         """
-        if type(epoch) is not int or epoch < 0:
+        if type(epoch) is not int or not 0 <= epoch * self.plan.epoch_length < _END:
             raise UsageError(f"epoch is {epoch!r}, not a whole number of 0 or more")
         if epoch < self.epoch:
             warnings.warn(
@@ -242,6 +251,9 @@ class ConsistentDataLoader:
         Raises:
             UsageError: in the middle of a global batch.
         """
+        for name, value in (("count", count), ("after", after)):
+            if type(value) is not int or value < 0:
+                raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more")
         self._check_between()
         self._settle()
         start = self._walk(self.cursor, after)
@@ -254,13 +266,26 @@ class ConsistentDataLoader:
     def _walk(self, cursor: int, count: int) -> int:
         """Return the position after so many global batches, across epochs."""
         for _ in range(count):
-            batch = draw_batch(self.plan, self.skips, cursor)
-            if batch is None:
-                batch = draw_batch(self.plan, self.skips, find_end(self.plan, cursor))
-            if batch is None:
-                raise UsageError("all samples of an epoch are skipped")
-            cursor = batch.stop
+            found = self._find_batch(cursor)
+            if found is None:
+                raise UsageError("all samples are skipped")
+            cursor = found[1].stop
         return cursor
+
+    def _find_batch(self, cursor: int) -> tuple[int, Batch] | None:
+        """Return the next global batch and from where it is drawn, in whichever epoch; None: all is skipped.
+
+        Beyond all windows and stages, two epochs without a batch say that there is none.
+        """
+        windows = (one.stop for one in self.skips.windows)
+        stages = (stage.until or 0 for stage in self.plan.stages)
+        last = max(cursor, *windows, *stages, 0) + 2 * self.plan.epoch_length
+        while cursor < last:
+            batch = draw_batch(self.plan, self.skips, cursor)
+            if batch is not None:
+                return cursor, batch
+            cursor = self.skips.leave_window(find_end(self.plan, cursor))
+        return None
 
     def _check_between(self) -> None:
         if self._micro:
@@ -295,7 +320,7 @@ class ConsistentDataLoader:
         if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
             raise FormatError("not a state of a ConsistentDataLoader")
         counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
-        if any(type(one) is not int or not 0 <= one < 1 << 62 for one in counts):
+        if any(type(one) is not int or not 0 <= one < _END for one in counts):
             raise FormatError("the position of a loader is not whole numbers")
         plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
         if plan != self.plan:
@@ -323,8 +348,8 @@ class ConsistentDataLoader:
         """Return torch's iterator from the position on, in the next epoch if this one is over."""
         if not self._micro:
             self._settle()
-            if draw_batch(self.plan, self.skips, self.cursor) is None:
-                self.cursor = find_end(self.plan, self.cursor)
+            found = self._find_batch(self.cursor)
+            self.cursor = found[0] if found else find_end(self.plan, self.cursor)
         return iter(self._loading.loader)
 
     def _hand_out(self, fetched: Fetched) -> Any:
@@ -452,6 +477,13 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name, hint in _REPLACED.items():
         if name in options:
             raise UsageError(f"{name} contradicts the order of a ConsistentDataLoader", hint=hint)
+    known = inspect.signature(DataLoader.__init__).parameters
+    for name in options.keys() - known.keys():
+        near = get_close_matches(name, known, 1)
+        raise UsageError(
+            f"a ConsistentDataLoader has no option {name!r}",
+            hint=f"did you mean {near[0]}?" if near else "it has those of torch's DataLoader",
+        )
     if not options.get("in_order", True):
         raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
 

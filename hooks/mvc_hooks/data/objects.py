@@ -8,6 +8,7 @@ count by kind and length.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import inspect
 import json
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
+from mvc_hooks.data.reading import is_constant
 from mvc_hooks.data.spelling import digest_parts
 from mvc_hooks.installed import is_library_class
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import PurePath
 
     from mvc_hooks.data.reading import Reading
@@ -48,6 +51,8 @@ _SPEED = frozenset(
     ]
 )
 """Arguments of libraries' loaders and samplers that change no sample, or are each rank's own."""
+_PLACES = frozenset(["name_or_path"])
+"""Attributes of libraries' models that say where they came from."""
 _REDUCED = ("made_by", "arguments", "state", "items", "pairs")
 _SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "special_tokens_map"),
@@ -99,9 +104,27 @@ def digest_tensor(reading: Reading, value: Any, path: str) -> bytes:
 
 
 def digest_torch_module(reading: Reading, value: Any, path: str) -> bytes:
-    """Return the digest of a model: the classes in it, and its state."""
-    kinds = sorted(reading.digest(type(one), path) for one in value.modules())
-    return digest_parts("module", *kinds, reading.digest(dict(value.state_dict()), path))
+    """Return the digest of a model: its layers, in order, and its state."""
+    layers = (
+        digest_parts(name, *_digest_layer(reading, one, f"{path}.{name}".strip(".")))
+        for name, one in value.named_modules()
+    )
+    return digest_parts("module", *layers, reading.digest(dict(value.state_dict()), path))
+
+
+def _digest_layer(reading: Reading, layer: Any, path: str) -> Iterator[bytes]:
+    """Yield the digests of a layer's class and attributes; of a library's, of the plain public ones."""
+    yield reading.digest(type(layer), path)
+    common = vars(sys.modules["torch"].nn.Module()).keys() | {MARK}
+    is_librarys = is_library_class(type(layer))
+    for name, one in sorted(vars(layer).items()):
+        is_left = is_librarys and (name.startswith("_") or name in _PLACES or not _is_flat(one))
+        if name not in common and not is_left:
+            yield digest_parts(name, reading.digest(one, f"{path}.{name}".strip(".")))
+
+
+def _is_flat(value: object) -> bool:
+    return is_constant(tuple(value) if isinstance(value, list) else value)
 
 
 def digest_tokenizer(reading: Reading, value: Any, path: str) -> bytes:
@@ -166,12 +189,12 @@ def _find_attributes(value: Any) -> dict[str, Any] | None:
     if any(name in vars(one) for one in own for name in ("__getstate__", "__reduce__")):
         return _reduce(value)
     if own:
-        return _list_own(value)
+        return list_own(value)
     found = _list_arguments(value)
     return _reduce(value) if found is None else found
 
 
-def _list_own(value: Any) -> dict[str, Any]:
+def list_own(value: Any) -> dict[str, Any]:
     """Return what an object holds, in slots too; of str, list and the like also that."""
     found = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
@@ -206,11 +229,13 @@ def _list_arguments(value: Any) -> dict[str, Any] | None:
 def _reduce(value: Any) -> dict[str, Any] | None:
     """Return what an object would be pickled as, or None if it cannot be."""
     try:
-        found = value.__reduce_ex__(4)
+        registered = copyreg.dispatch_table.get(type(value))
+        found: Any = registered(value) if registered else value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001  whatever its own method raises
         return None
     if isinstance(found, str):
-        return {"name": found}
+        known = getattr(sys.modules.get(type(value).__module__), found, None)
+        return {"name": found} if known is value or not registered else None
     parts = [list(one) if hasattr(one, "__next__") else one for one in found]
     named: dict[str, Any] = dict(zip(_REDUCED, parts, strict=False))
     if isinstance(named.get("state"), dict):

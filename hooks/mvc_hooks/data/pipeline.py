@@ -25,7 +25,7 @@ from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.reach import find_loaders, walk_used
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc_hooks.data.reading import Reading
     from mvc_hooks.data.records import NodeRecord
@@ -73,8 +73,7 @@ def read_run(loaders: Mapping[str, object], ends: object = None) -> dict[str, di
 def _check_ends(ends: object) -> None:
     if ends is None:
         return
-    items = list(ends) if isinstance(ends, (list, tuple)) else [ends]
-    for one in items:
+    for one in _list_ends(ends):
         if not is_node(one):
             raise UsageError(
                 f"pipeline has {one!r:.80}, which is not a node",
@@ -96,10 +95,15 @@ def _list_slots(name: str, loader: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _search(found: Records, end: object) -> None:
     """Read the nodes that an object is or uses; a list of any length is looked through."""
-    for item in end if isinstance(end, (list, tuple)) else [end]:
+    for item in _list_ends(end):
         for _, one in walk_used(item, is_node):
             if is_node(one):
                 found.visit(one)
+
+
+def _list_ends(ends: object) -> Sequence[object]:
+    """Return the items of a list, unless it is a node itself."""
+    return ends if isinstance(ends, (list, tuple)) and not is_node(ends) else [ends]
 
 
 def _find_used(value: object, beside: object, reading: Reading) -> Iterator[bytes]:

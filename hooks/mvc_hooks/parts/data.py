@@ -289,7 +289,7 @@ class DataPart(Part):
             path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
         }
         workers = {path: entry for path, entry in entries.items() if entry}
-        has_workers = workers or any(watch.is_persistent for watch in self._watches.values())
+        has_workers = workers or (self._watches and not self._is_stateful)
         return {
             **({"workers": workers} if has_workers and not self._lacks_workers else {}),
             "epoch": self.epoch,

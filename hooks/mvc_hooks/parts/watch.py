@@ -174,6 +174,8 @@ class LoaderWatch:
             worker, lent = Worker(loader), {}
             if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
                 lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
+            elif self._again.get("base_seed") is not None:
+                lent = self._as_later_pass(loader)
             with lend(loader, lent):
                 return make_iterator(loader)
         again, self._again = self._again, {**self._again, "base_seed": None}
@@ -188,17 +190,27 @@ class LoaderWatch:
     def _begin_workers(self, loader: Any, *, is_again: bool) -> _WatchedIterator:
         worker = Worker(loader, self.now)
         lent: dict[str, Any] = {"worker_init_fn": worker.begin, "collate_fn": worker.say}
-        index = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        sampler = getattr(loader, index)
         if is_again:
-            # As if it were not their first pass: no seed is drawn, and the sampler is asked once.
-            lent |= {"generator": torch.Generator(), index: _AskedTwice(sampler)}
+            lent |= self._as_later_pass(loader)
         part = self._part()
         now = 0 if part is None else part.epoch
         with lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None, now):
             iterator = _WatchedIterator(loader, self)
-        iterator._index_sampler = sampler  # noqa: SLF001
+        iterator._index_sampler = loader._index_sampler  # noqa: SLF001
         return iterator
+
+    def _as_later_pass(self, loader: Any) -> dict[str, Any]:
+        """Return what makes a new iterator begin as a later pass of persistent workers does.
+
+        That draws no seed from the run's generator, and asks the sampler once.
+        """
+        part = self._part()
+        seed = (self._base_seed or 0) + (0 if part is None else part.epoch)
+        lent: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed % (1 << 63))}
+        if loader.num_workers:
+            index = "sampler" if loader.batch_sampler is None else "batch_sampler"
+            lent[index] = _AskedTwice(getattr(loader, index))
+        return lent
 
 
 class _WatchedIterator(TellingIterator, _MultiProcessingDataLoaderIter):

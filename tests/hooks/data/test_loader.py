@@ -390,6 +390,18 @@ def test_a_skip_in_the_middle_of_a_global_batch_is_refused():
         loader.skip_batches(1, reason="late")
 
 
+def test_a_window_of_several_epochs_is_passed_over():
+    loader, whole = make(), make()
+    assert loader.skip_batches(25, reason="a spike", after=1) == (8, 8 + 3 * 50 + 32)
+    for _ in range(3):
+        draw(whole)
+    later = draw(whole)
+    assert draw(loader) == draw(make())[:1]
+    assert loader.epoch == 1
+    assert draw(loader) == later[5:]
+    assert loader.epoch == 4
+
+
 def test_where_all_is_skipped_no_batch_comes():
     assert draw(make(skip=Skips().add_samples("data", 0, 49, reason="all"))) == []
 
@@ -429,6 +441,9 @@ class Nameless(Numbers):
         ({"skip": [3]}, "not of class Skips"),
         ({"skip": Skips().add_samples("date", 3, reason="x")}, "'date', of which samples"),
         ({"epoch_size": 9}, "epoch_size is for sources with weights"),
+        ({"seed_samples": "yes"}, "seed_samples is 'yes'"),
+        ({"num_workers": -1}, "torch's DataLoader refuses the options"),
+        ({"persistent_workers": True}, "torch's DataLoader refuses the options"),
     ],
 )
 def test_wrong_use_is_one_clear_line(arguments, words):
@@ -437,9 +452,18 @@ def test_wrong_use_is_one_clear_line(arguments, words):
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_that_torch_does_not_know_is_an_error():
-    with pytest.raises(TypeError, match="num_worker"):
+def test_an_unknown_option_and_a_number_that_is_none_are_refused():
+    with pytest.raises(UsageError, match="no option 'num_worker'") as caught:
         make(num_worker=3)
+    assert caught.value.hint == "did you mean num_workers?"
+    loader = make()
+    for wrong in (-1, "2", 1.5):
+        with pytest.raises(UsageError, match="not a whole number"):
+            loader.skip_batches(wrong, reason="x")
+        with pytest.raises(UsageError, match="not a whole number"):
+            loader.skip_batches(1, reason="x", after=wrong)
+    with pytest.raises(UsageError, match="not a whole number"):
+        loader.set_epoch(1 << 60)
 
 
 def test_ranks_that_share_unequally_are_told():

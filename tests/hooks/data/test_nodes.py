@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import importlib.util
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -69,7 +71,7 @@ def test_an_object_stays_what_it_is():
     data = Lines(10**9)
     assert node(data, repeat, name="web") is data
     found = read_pipeline(torch.utils.data.DataLoader(data))
-    assert list(found) == ["repeat", "web"]
+    assert list(found) == ["repeat", "first", "web"]  # a method, too
     assert found["web"].params["len"] == "1000000000"
     assert version(node(Lines(10**9), name="web")) != version(node(Lines(5), name="web"))
 
@@ -107,6 +109,65 @@ def test_code_without_a_source_counts_by_its_bytecode():
 
     assert make("def f(x): return x + 1") == make("\n\ndef f(x): return x + 1")
     assert make("def f(x): return x + 1") != make("def f(x): return x + 2")
+
+
+_HEAD = """
+import collections, contextlib, dataclasses, enum, functools, typing
+import numpy, torch
+from mvc_hooks.data import node
+
+LIMIT = 3
+"""
+_CALLS = "    def __call__(self, text): return self.get(text)\nNODE = node(Cut())"
+_CUT = f"return text[:LIMIT]\n{_CALLS}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"class Cut:\n    table = [LIMIT]\n    def get(self, text): return self.table\n{_CALLS}",
+        f"class Cut:\n    limit_ = LIMIT\n    def get(self, text): return self.limit_\n{_CALLS}",
+        f"class Cut:\n    @functools.lru_cache\n    def get(self, text): {_CUT}",
+        f"class Cut:\n    @torch.no_grad()\n    def get(self, text): {_CUT}",
+        f"class Cut:\n    @node\n    def get(self, text): {_CUT}",
+        f"class Cut:\n    class get:\n        def __init__(self, text): {_CUT}",
+        ("class Cut:\n    def get(self, text, limit): return text[:limit]\n"
+        f"    get = functools.partialmethod(get, LIMIT)\n{_CALLS}"),
+        ("def make(limit):\n    class Cut:\n        def __call__(self, text): return text[:limit]\n"
+        "    return Cut()\nNODE = node(make(LIMIT))"),
+        ("@dataclasses.dataclass\nclass Cut:\n    limits: list = dataclasses.field(default_factory=lambda: [LIMIT])\n"
+        "NODE = node(lambda text: Cut().limits)"),
+        "class Kind(enum.Enum):\n    LONG = LIMIT\nNODE = node(lambda text: Kind.LONG.value)",
+        "class Words(dict):\n    def __missing__(self, key): return LIMIT\nNODE = node(Words())",
+        "class Words(dict):\n    pass\nwords = Words()\nwords.unknown = LIMIT\nNODE = node(words)",
+        "class Chain(list):\n    def __call__(self, text): return text[:LIMIT]\nNODE = node(Chain())",
+        "NODE = node(collections.defaultdict(lambda: LIMIT))",
+        "NODE = node(collections.namedtuple('Sizes', ['a', 'b'][::LIMIT - 3 or -1])(1, 2))",
+        ("class Shift(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.limit = LIMIT\nNODE = node(Shift())"),
+        "NODE = node(torch.nn.Dropout(LIMIT / 10))",
+        "NODE = node(torch.nn.Sequential(*[torch.nn.ReLU(), torch.nn.Tanh()][:: LIMIT - 3 or -1]))",
+        "def cut(text): return text[: cut.limit]\ncut.limit = LIMIT\nNODE = node(cut)",
+        "@torch.no_grad()\ndef cut(text): return text[:LIMIT]\nNODE = node(cut)",
+        "@contextlib.contextmanager\ndef cut(text): yield text[:LIMIT]\nNODE = node(cut)",
+        ("@functools.singledispatch\ndef cut(text): return text\n@cut.register\n"
+        "def _(text: str): return text[:LIMIT]\nNODE = node(cut)"),
+        "exec('class Cut:\\n    def __call__(self, text): return text[:LIMIT]')\nNODE = node(Cut())",
+        "NODE = node([numpy.sin, numpy.cos, numpy.tan, numpy.exp][LIMIT - 2])",
+    ],
+)  # fmt: skip
+def test_what_a_node_reads_counts_wherever_it_stands(text, tmp_path, monkeypatch):
+    def read(limit, folder):
+        file = tmp_path / folder / "steps.py"
+        file.parent.mkdir()
+        file.write_text(_HEAD.replace("3", str(limit)) + text)
+        spec = importlib.util.spec_from_file_location("steps", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "steps", module)
+        spec.loader.exec_module(module)
+        return version(module.NODE)
+
+    assert read(3, "first") == read(3, "again") != read(4, "changed")
 
 
 class Locked:

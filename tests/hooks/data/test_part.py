@@ -106,3 +106,18 @@ def test_another_order_is_refused_unless_allowed(tmp_path):
     allowed.ckpt.close()
     assert allowed.seen == [[4, 5, 6, 7]]
     assert allowed.loader.plan.seed == 2
+
+
+def test_a_rollback_goes_back_behind_a_change_that_was_allowed(tmp_path):
+    first = Run(tmp_path / "run")
+    for _ in range(4):
+        first.step()
+    first.ckpt.close()
+    second = Run(tmp_path / "run", seed=2, allow=["dataloader.*"])
+    second.step()
+    second.ckpt.wait()
+    second.ckpt.roll_back("main~2")
+    assert second.ckpt.step_count == 3
+    second.step()
+    second.ckpt.close()
+    assert second.seen == [[16, 17, 18, 19], [12, 13, 14, 15]]

@@ -79,9 +79,9 @@ def run_program(folder, seed, make):
         with Checkpointer(folder, **options, parts=parts) as ckpt:
             for _ in range(draw.randint(7, 14)):
                 action = draw.random()
-                has_failed = any(one.error for one in ckpt.commits)
-                if action < 0.15 and ckpt.step_count > 4 and not has_failed:
-                    ckpt.roll_back("last" if draw.random() < 0.6 else "main~1")
+                if action < 0.15 and ckpt.step_count > 4:
+                    has_two = sum(one.error is None for one in ckpt.commits) > 1
+                    ckpt.roll_back("main~1" if has_two and draw.random() < 0.4 else "last")
                 ckpt.wait()
                 if action > 0.8:
                     lock.touch()

@@ -20,7 +20,10 @@ def unrelated(text):
     return text
 """
 _PROGRAM = '''
+import enum
 import json
+import typing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import helpers
@@ -49,6 +52,26 @@ class Tokenizer:
         return [self.vocab.get(one, 0) for one in text.split()][:LIMIT]
 
 tokenize = node(Tokenizer({"x": 1, "y": 2}, seed=3), clean, name="tokenize")
+
+class Kind(enum.Enum):
+    SHORT = LIMIT
+
+class Pair(typing.NamedTuple):
+    left: int = LIMIT
+
+class Shape(typing.Protocol):
+    def area(self): ...
+
+@dataclass(slots=True)
+class Square(Shape):
+    side: int = LIMIT
+    sides: list = field(default_factory=lambda: [LIMIT])
+
+    def area(self):
+        assert Kind.SHORT, "no kind"
+        return self.side * Pair().left
+
+shapes = node(Square(), name="shapes")
 words = node(partial(str.split, sep=","), name="split")
 table = node(len, name="table", version="1")
 vocab = node(lambda text, path=file(Path(__file__).parent / "vocab.json"): path, name="vocab")
@@ -58,13 +81,22 @@ def collate(batch):
     return [tokenize(one) for one in batch if keep(one)]
 
 found = Records()
-for one in (collate, words, table, vocab):
+for one in (collate, words, table, vocab, shapes):
     found.visit(one)
 print(json.dumps({name: one.version for name, one in found.found.items()}))
 '''
 
 
-def run(folder, *, python=sys.executable, seed="0", cwd=None, program=_PROGRAM, helpers=_HELPERS):
+def run(
+    folder,
+    *,
+    python=sys.executable,
+    options=(),
+    seed="0",
+    cwd=None,
+    program=_PROGRAM,
+    helpers=_HELPERS,
+):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "prepare.py").write_text(program)
     (folder / "helpers.py").write_text(helpers)
@@ -72,7 +104,7 @@ def run(folder, *, python=sys.executable, seed="0", cwd=None, program=_PROGRAM, 
         (folder / "vocab.json").write_text('["a"]')
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "hooks", folder)))
     done = subprocess.run(
-        [python, str(folder / "prepare.py")],
+        [python, *options, str(folder / "prepare.py")],
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
         cwd=cwd or folder,
         capture_output=True,
@@ -93,6 +125,10 @@ def test_another_process_of_another_place_finds_the_same(versions, tmp_path):
     assert len(set(versions.values())) == len(versions)
 
 
+def test_python_without_assertions_finds_the_same(versions, tmp_path):
+    assert run(tmp_path, options=["-OO"]) == versions
+
+
 @pytest.mark.parametrize("python", ["3.12", "3.13"])
 def test_another_python_finds_the_same(versions, tmp_path, python):
     found = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
@@ -107,7 +143,7 @@ _CHANGES = {
     "a parameter": ('lang="en"', 'lang="de"', _AFTER_CLEAN),
     "a default": ('sep=" "', 'sep="_"', _AFTER_CLEAN),
     "a set": ('"of", ', "", _AFTER_CLEAN),
-    "a constant of two": ("LIMIT = 16", "LIMIT = 17", _AFTER_CLEAN),
+    "a constant of two": ("LIMIT = 16", "LIMIT = 17", _AFTER_CLEAN | {"shapes"}),
     "a closure": ("make_filter(3)", "make_filter(4)", {"keep", "collate"}),
     "a lambda": ("least > 0", "least > 1", {"keep", "collate"}),
     "a seed": ("seed=3", "seed=4", {"tokenize", "collate"}),

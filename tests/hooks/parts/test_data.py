@@ -317,6 +317,29 @@ def test_a_commit_of_an_older_version_keeps_the_order_of_persistent_workers(lab)
     assert new.seen == old.seen[8:]
 
 
+@pytest.mark.parametrize("before", [4, 8])
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [(PERSISTENT, {}), (PERSISTENT, {"num_workers": 1}), ({}, PERSISTENT)],
+    ids=["to none", "to others", "to persistent"],
+)
+def test_a_pass_goes_on_in_its_order_with_workers_of_another_kind(lab, then, now, before):
+    def make(options):
+        return _build(lambda: DataLoader(Numbers(), 4, shuffle=True, **options))
+
+    first = lab.make(make(then), 0)
+    for _ in range(before):
+        first.train()
+    source = lab.commit(first.live)
+    for _ in range(2):
+        first.train()
+    second = lab.make(make(now), 1)
+    restore_parts(source, second.live)
+    for _ in range(2):
+        second.train()
+    assert second.seen == first.seen[before:]
+
+
 def test_a_long_list_in_a_dataset_is_not_gone_through():
     class Long(list):
         def __iter__(self):
