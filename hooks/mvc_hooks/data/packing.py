@@ -98,6 +98,17 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         """How many tokens all windows hold, without padding."""
         return int(np.sum(self._lengths, dtype=np.int64))
 
+    @property
+    def shards(self) -> str | None:
+        """Tree hash of the shard map of the sequences, or None."""
+        found = getattr(self.dataset, "shards", None)
+        return found if isinstance(found, str) else None
+
+    @property
+    def check(self) -> object:
+        """How that map is checked before the first step, or None."""
+        return getattr(self.dataset, "check", None)
+
     def samples_of(self, window: int) -> NDArray[np.int64]:
         """Return the numbers of the sequences of which a window holds tokens, in its order."""
         return self._find(window).samples
