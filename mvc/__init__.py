@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mvc.sampling.blocks import BlockOrder
     from mvc.sampling.digest import SampleDigest
     from mvc.sampling.ids import IdList
-    from mvc.sampling.ledger import DrawnEntry, PlanEntry, parse_ledger
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, join_ledgers, parse_ledger
     from mvc.sampling.permutation import permute, unpermute
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
     from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
@@ -77,7 +77,7 @@ __getattr__ = lazy_names(
         "mvc.sampling.blocks": "BlockOrder",
         "mvc.sampling.digest": "SampleDigest",
         "mvc.sampling.ids": "IdList",
-        "mvc.sampling.ledger": "DrawnEntry PlanEntry parse_ledger",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger",
         "mvc.sampling.permutation": "permute unpermute",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
         "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
@@ -164,6 +164,7 @@ __all__ = [
     "follow",
     "hash_shard",
     "is_process_alive",
+    "join_ledgers",
     "layout_state",
     "merge_recipe",
     "open_model",

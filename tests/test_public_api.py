@@ -296,7 +296,7 @@ def test_names_of_mvc():
         "RunFeed", "SampleDigest", "SamplePlan", "Shard", "ShardFault", "ShardMap", "Share", "SkippedRange", "SkippedWindow", "Skips", "Source",
         "SpreadTensor", "Stage", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "Whereabouts",
         "WriteCounts", "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "compare_pipelines",
-        "draw_batch", "follow", "hash_shard", "is_process_alive", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image",
+        "draw_batch", "follow", "hash_shard", "is_process_alive", "join_ledgers", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image",
         "parse_ledger", "parse_stored_share", "permute", "read_image", "this_process", "unpermute", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -16,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import FormatError, NotFoundError
 from mvc.history.values import TreeEntry
 from mvc.operations.load_state import fill_reads
-from mvc.sampling.ledger import parse_ledger
+from mvc.sampling.ledger import DrawnEntry, RunLedger, parse_ledger
+from mvc.states.containers import open_node
 from mvc.states.document import STATE_FILE, Document, cut_entry, parse_document
 from mvc.states.factory import NumpyFactory
 from mvc.states.state import find_node, read_node
 from mvc.workspace.released import check_content
-from mvc.workspace.state_files import TensorSizes, read_small_file
+from mvc.workspace.state_files import TensorSizes, read_small_file, read_state_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from mvc.ids import GitId
-    from mvc.sampling.ledger import LedgerEntry
+    from mvc.states.document import JsonValue
     from mvc.workspace.context import Context
 
-    Ledger = dict[str, LedgerEntry]
-
 _KEPT = 16
+_RANK = re.compile(rf"(ranks/[0-9]+)/{re.escape(STATE_FILE)}")
 
 
 class Ledgers:
@@ -40,11 +41,11 @@ class Ledgers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: OrderedDict[GitId, Ledger | None] = OrderedDict()
+        self._kept: OrderedDict[GitId, RunLedger | None] = OrderedDict()
         self._commits: dict[GitId, tuple[GitId, GitId | None]] = {}  # tree and first parent
         self._bases: dict[GitId, GitId | None] = {}
 
-    def read(self, commit: GitId) -> Ledger | None:
+    def read(self, commit: GitId) -> RunLedger | None:
         """Return the ledger of a commit; None if it has none."""
         if commit not in self._kept:
             self._kept[commit] = self._read(commit)
@@ -53,43 +54,60 @@ class Ledgers:
         self._kept.move_to_end(commit)
         return self._kept[commit]
 
-    def _read(self, commit: GitId) -> Ledger | None:
+    def _read(self, commit: GitId) -> RunLedger | None:
         try:
-            found = self.read_value(commit, ("data_record", "ledger"))
+            stored = self._open(commit, "data_record")
         except FormatError:  # the user's own file of that name
             return None
-        return None if found is None else parse_ledger(found)
+        if stored is None:
+            return None
+        base, own = stored.find("data_record", "ledger"), stored.find("data_record", "own")
+        if base is None and own is None:
+            return None
+        ledger = parse_ledger({} if base is None else stored.read(base))
+        owns = [] if own is None else [_parse_own(stored.read(own)), *self._read_others(commit)]
+        return RunLedger(ledger, tuple(owns))
 
-    def read_value(self, commit: GitId, path: Sequence[str]) -> Any:
+    def _read_others(self, commit: GitId) -> Iterator[dict[str, DrawnEntry]]:
+        """Yield what each rank but the first says that it alone saw; it is one of the pieces of its state."""
+        found = [_RANK.fullmatch(path) for path in self._context.history.read_tree(commit)]
+        folders = [one[1] for one in found if one is not None]
+        for folder in sorted(folders, key=lambda one: (len(one), one)):
+            stored = self._open(commit, "pieces", folder)
+            if stored is None:
+                continue
+            pieces = open_node(stored.find("pieces"), ())
+            for _, piece in () if pieces is None else pieces.items:
+                path, value = stored.find("at", node=piece), stored.find("value", node=piece)
+                if path == ["data_record", "own"] and value is not None:
+                    yield _parse_own(stored.read(value))
+
+    def read_value(self, commit: GitId, *path: str) -> Any:
         """Return a value in the state of a commit; None if it has no such value, or no state."""
-        tree = self.read_tree(commit)
-        if STATE_FILE not in tree:
+        stored = self._open(commit, path[0])
+        node = None if stored is None else stored.find(*path)
+        return None if stored is None or node is None else stored.read(node)
+
+    def _open(self, commit: GitId, key: str, folder: str | None = None) -> _Stored | None:
+        """Return what the state has under a key; None if there is no such state, or it has no such key."""
+        if folder is None:
+            objects = self._context.history.objects
+            items = objects.read_tree_items(self._find(commit)[0])
+            tree = {os.fsdecode(name): TreeEntry(mode, blob) for name, mode, blob in items}
+        else:
+            tree = read_state_tree(self._context, commit, folder)
+        if STATE_FILE not in tree or not stat.S_ISREG(tree[STATE_FILE].mode):
             return None
         blob = tree[STATE_FILE].blob
         check_content(self._context, [(STATE_FILE, blob)], commit=commit)
         text = read_small_file(self._context, blob)
-        if f'"{path[0]}"'.encode() not in text:
+        if f'"{key}"'.encode() not in text:
             return None
-        cut = cut_entry(text, path[0])
-        document = parse_document(text) if cut is None else Document((), (), {path[0]: cut})
-        try:
-            node = find_node(document.state, path)
-        except NotFoundError:
-            return None
-        plan = read_node(document, node, TensorSizes(self._context, tree), NumpyFactory)
-        fill_reads(self._context, tree, plan.reads)
-        return plan.build()
+        cut = cut_entry(text, key)
+        document = parse_document(text) if cut is None else Document((), (), {key: cut})
+        return _Stored(self._context, tree, document)
 
-    def read_tree(self, commit: GitId) -> dict[str, TreeEntry]:
-        """Return the files of a commit, without those in its folders."""
-        items = self._context.history.objects.read_tree_items(self._find(commit)[0])
-        return {
-            os.fsdecode(name): TreeEntry(mode, blob)
-            for name, mode, blob in items
-            if stat.S_ISREG(mode)
-        }
-
-    def before(self, commit: GitId) -> tuple[GitId | None, Ledger]:
+    def before(self, commit: GitId) -> tuple[GitId | None, RunLedger]:
         """Return the newest commit before one, by first parents, that has a ledger, and that."""
         passed: list[GitId] = []
         at, base = commit, None
@@ -103,7 +121,8 @@ class Ledgers:
         else:
             base = self._bases[at]
         self._bases.update(dict.fromkeys(passed, base))
-        return base, {} if base is None else self.read(base) or {}
+        found = None if base is None else self.read(base)
+        return base, found or RunLedger()
 
     def line(self, commit: GitId) -> Iterator[GitId]:
         """Yield a commit and its first parents."""
@@ -129,3 +148,28 @@ class Ledgers:
             info = self._context.history.read_commit(commit)
             self._commits[commit] = info.tree, next(iter(info.parents), None)
         return self._commits[commit]
+
+
+class _Stored:
+    """Some of a ``state.json``, and the files beside it."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry], document: Document) -> None:
+        self._context, self._tree, self._document = context, tree, document
+
+    def find(self, *path: str, node: JsonValue = None) -> JsonValue:
+        """Return a value below a node, or from the top; None if it is not there."""
+        try:
+            return find_node(self._document.state if node is None else node, path)
+        except NotFoundError:
+            return None
+
+    def read(self, node: JsonValue) -> Any:
+        """Return a value with its arrays."""
+        plan = read_node(self._document, node, TensorSizes(self._context, self._tree), NumpyFactory)
+        fill_reads(self._context, self._tree, plan.reads)
+        return plan.build()
+
+
+def _parse_own(value: object) -> dict[str, DrawnEntry]:
+    found = parse_ledger(value).items()
+    return {name: entry for name, entry in found if isinstance(entry, DrawnEntry)}

@@ -12,7 +12,8 @@ from mvc.errors import NotFoundError
 from mvc.operations.data_ledgers import Ledgers
 from mvc.operations.ledger_maps import LedgerMaps
 from mvc.sampling.digest import SampleDigest
-from mvc.sampling.stretch import find_stretch
+from mvc.sampling.ledger import RunLedger
+from mvc.sampling.stretch import find_stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,15 +102,15 @@ def list_seen(
     sums: dict[str, _LoaderSum] = {}
     at: GitId | None = commit
     while at is not None and at != stop:
-        after = ledgers.read(at) or {}
-        at_before, before = ledgers.before(at)
-        for name in after:
-            entry = maps.complete(at, after[name])
-            sums.setdefault(name, _LoaderSum(name, entry, is_proven=True if prove else None)).add(
-                find_stretch(name, before.get(name), entry)
-            )
-        at = at_before
-    shards = maps.find(commit, last)
+        after = maps.complete(at, ledgers.read(at) or RunLedger())
+        base_of_at, before = ledgers.before(at)
+        for name, entry in after.total.items():
+            if name not in sums:
+                sums[name] = _LoaderSum(name, entry, is_proven=True if prove else None)
+            for part in reversed(find_stretches(name, before, after)):
+                sums[name].add(part)
+        at = base_of_at
+    shards = maps.find(commit, last.total)
     return DataSeen(commit, base, tuple(one.finish(shards) for _, one in sorted(sums.items())))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.operations.data_ledgers import Ledgers
 from mvc.operations.ledger_maps import LedgerMaps
-from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry
-from mvc.sampling.stretch import find_stretch
+from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
+from mvc.sampling.stretch import find_stretches
 from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def find_who(
         if after is None:
             continue
         if asked is None:
-            asked = _Sample(after, sample or "") if shard is None else _Shard(maps, shard)
+            asked = _Sample(after.total, sample or "") if shard is None else _Shard(maps, shard)
         base, before = ledgers.before(info.id)
-        after = {name: maps.complete(info.id, entry) for name, entry in after.items()}
-        wanted = asked.find(info.id, after)
+        after = maps.complete(info.id, after)
+        wanted = asked.find(info.id, after.total)
         found.append((info.id, base, list(_look(info.id, before, after, wanted))))
     if asked is None:
         raise NotFoundError("no commit says which samples it saw")
@@ -94,24 +95,20 @@ def find_who(
 
 
 def _look(
-    commit: GitId,
-    before: Mapping[str, LedgerEntry],
-    after: Mapping[str, LedgerEntry],
-    wanted: Mapping[str, range | str],
+    commit: GitId, before: RunLedger, after: RunLedger, wanted: Mapping[str, range | str]
 ) -> Iterator[SawSample]:
-    for name, entry in after.items():
-        stretch = find_stretch(name, before.get(name), entry)
-        for source in wanted.keys() & {*_sources(name, entry)}:
-            yield from _count(commit, name, stretch.count(source, wanted[source]))
-
-
-def _count(
-    commit: GitId, name: str, found: tuple[int, dict[str, int]] | None
-) -> Iterator[SawSample]:
-    if found is None:
-        yield SawSample(commit, name, None, 0, {})
-    elif found[0] or any(found[1].values()):
-        yield SawSample(commit, name, found[0], 0, {why: n for why, n in found[1].items() if n})
+    for name, entry in after.total.items():
+        sources = sorted(wanted.keys() & {*_sources(name, entry)})
+        stretches = find_stretches(name, before, after) if sources else []
+        counts = [one.count(source, wanted[source]) for one in stretches for source in sources]
+        found = [one for one in counts if one is not None]
+        seen, skipped = sum(one[0] for one in found), Counter[str]()
+        for _, its in found:
+            skipped.update(its)
+        if len(found) < len(counts):
+            yield SawSample(commit, name, None, 0, {})
+        elif seen or any(skipped.values()):
+            yield SawSample(commit, name, seen, 0, {why: n for why, n in skipped.items() if n})
 
 
 def _sources(name: str, entry: LedgerEntry) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mvc.errors import FormatError
 from mvc.sampling.blocks import BlockOrder
-from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry
+from mvc.sampling.ledger import LedgerEntry, PlanEntry, RunLedger
 from mvc.shards.shard_map import MAP_SUFFIX, ShardMap, name_of_map
 from mvc.shards.stored import read_stored_map
 
@@ -94,17 +94,29 @@ class LedgerMaps:
         return found
 
     def _find_drawn(self, commit: GitId, name: str, maps: Maps) -> SourceShards | str:
-        facts = self._ledgers.read_value(commit, ("environment", "data", name))
+        facts = self._ledgers.read_value(commit, "environment", "data", name)
         facts = facts if isinstance(facts, Mapping) else {}
         if facts.get("subset") is not None:
             return f"{name} draws from a Subset, whose numbers are its own: draw from the whole with a sampler"
         items: Any = facts.get("items")
         return _choose(name, items if type(items) is int else None, maps)
 
-    def complete(self, commit: GitId, entry: LedgerEntry) -> LedgerEntry:
-        """Return an entry whose plan has the sizes of shards that it stores as a hash, if a map has them."""
-        if isinstance(entry, DrawnEntry) or all(map(_has_sizes, entry.plan.sources)):
-            return entry
+    def complete(self, commit: GitId, ledger: RunLedger) -> RunLedger:
+        """Return a ledger whose plans have the sizes of shards that they store as a hash, if a map has them."""
+        lacking = [
+            name
+            for name, one in ledger.base.items()
+            if isinstance(one, PlanEntry) and not all(map(_has_sizes, one.plan.sources))
+        ]
+        if not lacking:
+            return ledger
+        base = {
+            **ledger.base,
+            **{one: self._add_sizes(commit, ledger.base[one]) for one in lacking},
+        }
+        return RunLedger(base, ledger.own)
+
+    def _add_sizes(self, commit: GitId, entry: Any) -> PlanEntry:
         maps = self.read(commit)
         sources = tuple(_add_sizes(one, maps) for one in entry.plan.sources)
         return replace(entry, plan=replace(entry.plan, sources=sources))
@@ -151,6 +163,13 @@ def _find_tree(tree: str | None, maps: Maps) -> ShardMap | None:
 
 def _has_sizes(source: Source) -> bool:
     return source.order is None or source.order.is_known
+
+
+def _complete_plan(entry: LedgerEntry, maps: Maps) -> LedgerEntry:
+    if not isinstance(entry, PlanEntry):
+        return entry
+    sources = tuple(_add_sizes(one, maps) for one in entry.plan.sources)
+    return replace(entry, plan=replace(entry.plan, sources=sources))
 
 
 def _add_sizes(source: Source, maps: Maps) -> Source:

@@ -65,6 +65,8 @@ class IdList:
 
     def since(self, source: str, before: IdList) -> IdList:
         """Return what came since an earlier list, with its ids if they are listed and prove right."""
+        if before.digest.count > self.digest.count:
+            return IdList()
         digest, ids = self.digest - before.digest, self.after(before.digest.count)
         if ids is None or IdList.of(source, ids).digest != digest:
             ids = ()

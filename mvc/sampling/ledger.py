@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from mvc.errors import FormatError
 from mvc.sampling.digest import SampleDigest
@@ -112,6 +112,11 @@ class DrawnEntry:
         }
         return DrawnEntry(self.kind, self.seen.forget(before.digest.count), skipped)
 
+    @property
+    def unlisted(self) -> DrawnEntry:
+        """The entry without any ids."""
+        return self.forget(self)
+
     def skip_since(self, source: str, before: DrawnEntry, reason: str) -> DrawnEntry:
         """Return what was seen or skipped since an earlier entry as skipped, the former for a reason."""
         found = DrawnEntry(self.kind)
@@ -151,6 +156,42 @@ def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
 
 
 LedgerEntry: TypeAlias = PlanEntry | DrawnEntry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunLedger:
+    """The ledger of a run: ``base`` is what its ranks know alike, ``own`` what each saw besides.
+
+    A run of one rank has all in ``base``. Of several, each adds up what it draws without a plan since the
+    run began with so many ranks, so that none has to ask the others.
+    """
+
+    base: Mapping[str, LedgerEntry] = field(default_factory=dict)
+    own: tuple[Mapping[str, DrawnEntry], ...] = ()
+
+    @property
+    def total(self) -> dict[str, LedgerEntry]:
+        """What the ranks saw together, by loader or source."""
+        return join_ledgers(self.base, *self.own)
+
+
+_Entry = TypeVar("_Entry", bound=LedgerEntry)
+
+
+def join_ledgers(first: Mapping[str, _Entry], *others: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """Return the sum of what ranks saw; of a loader that changed its kind, what came last."""
+    found = dict(first)
+    for name, entry in (item for one in others for item in one.items()):
+        known = found.get(name)
+        if (
+            isinstance(known, DrawnEntry)
+            and isinstance(entry, DrawnEntry)
+            and known.kind == entry.kind
+        ):
+            found[name] = cast("_Entry", known.join(entry))
+        else:
+            found[name] = entry
+    return found
 
 
 def parse_ledger(value: object) -> dict[str, LedgerEntry]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mvc.sampling.digest import SampleDigest
 from mvc.sampling.ids import IdList
-from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry
+from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +136,28 @@ def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> S
     if goes_on and before is not None and before.digest.count > after.digest.count:
         goes_on = False
     return Stretch(name, before if goes_on else None, after)
+
+
+def find_stretches(name: str, before: RunLedger, after: RunLedger) -> list[Stretch]:
+    """Return what came of a loader between two ledgers of a run, rank by rank where each has its own."""
+    base = after.base.get(name)
+    then: LedgerEntry | None
+    if _is_alike(before.base.get(name), base) and len(before.own) == len(after.own):
+        then, earlier = before.base.get(name), before.own
+    else:  # the ranks have met since
+        then, earlier = before.total.get(name), ({},) * len(after.own)
+    found = [] if base is None else [find_stretch(name, then, base)]
+    for theirs, its in zip(earlier, after.own, strict=True):
+        if name in its:
+            found.append(find_stretch(name, theirs.get(name), its[name]))
+    return found
+
+
+def _is_alike(first: LedgerEntry | None, second: LedgerEntry | None) -> bool:
+    """Return whether the ranks have not met between two entries of what they know alike."""
+    if isinstance(first, PlanEntry) or isinstance(second, PlanEntry):
+        return True
+    return (first and first.digest) == (second and second.digest)
 
 
 def _list_drawn(name: str, before: LedgerEntry | None, after: DrawnEntry) -> Iterator[Samples]:

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from mvc import DrawnEntry, PlanEntry, SampleDigest, Skips, draw_batch, parse_ledger
-from mvc.sampling.stretch import find_stretch
+from mvc import SampleDigest, Skips, draw_batch
+from mvc.operations.data_ledgers import Ledgers
+from mvc.sampling.ledger import RunLedger
+from mvc.sampling.stretch import find_stretches
 
 SAMPLES = 30
 
@@ -99,26 +101,22 @@ def check_commits(repo, source="dataloader"):
     for entry in repo.log(everything=True):
         state = repo.open_state(entry.info.id)
         truth = state.load(("model", "seen"), framework="numpy")
-        ledger = (
-            parse_ledger(state.load(("data_record", "ledger"), framework="numpy"))
-            if "ledger" in state.outline.get("data_record", {})
-            else {}
-        )
+        ledger = Ledgers(repo._context).read(entry.info.id) or RunLedger()
         seen[entry.info.id] = ledger
         expected = SampleDigest.of(source, np.repeat(np.arange(SAMPLES), truth))
-        told = sum((one.digest for one in ledger.values()), SampleDigest())
+        told = sum((one.digest for one in ledger.total.values()), SampleDigest())
         assert told == expected, entry.annotations.step
         said = (entry.annotations.meta or {}).get("data.samples")
         is_kept = entry.subject.startswith("diverged") or not truth.sum()
         assert said == str(truth.sum()) or (is_kept and said is None)
     for entry in repo.log(everything=True):
-        for name, now in seen[entry.info.id].items():
+        for name in seen[entry.info.id].total:
             parent = entry.info.parents[0] if entry.info.parents else None
-            stretch = find_stretch(name, seen.get(parent, {}).get(name), now)
-            assert isinstance(now, (DrawnEntry, PlanEntry))
-            assert stretch.prove(), (
-                entry.annotations.step,
-                stretch.positions,
-                stretch.digest.count,
-            )
+            before = seen.get(parent, RunLedger())
+            for stretch in find_stretches(name, before, seen[entry.info.id]):
+                assert stretch.prove(), (
+                    entry.annotations.step,
+                    stretch.positions,
+                    stretch.digest.count,
+                )
     return len(seen)

@@ -1,7 +1,7 @@
 """The commits of a run: when one is made, what it says, and what became of it.
 
-Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message
-for them: from the number of the step, and from notes that travel with the readings. Every rank freezes what it
+Every rank of a distributed run has a ``Commits``. All come to the same decisions without a message:
+from the number of the step, and from notes that travel with the readings. Every rank freezes what it
 keeps of the state, and hands it to a writer of its own; the writers make one commit of it, or none, and
 every rank gets a report. A failure waits for rank 0's next note, so that all ranks stop at the same step.
 """
@@ -154,9 +154,10 @@ class Commits:
         self.last_step = self._newest_step = step
         self._told[step] = facts, texts = self.facts, self.texts
         self.facts, self.texts = {}, {}
-        data = self._run.record.note_commit(step)
+        data, seen = self._run.record.note_commit(step)
         if snapshot is not None:
-            self.submit(snapshot, message, numbers, facts={**data, **facts}, texts=texts)
+            facts = {**data, **facts}
+            self.submit(snapshot, message, numbers, facts=facts, texts=texts, seen=seen)
 
     def add_maps(self, repo: Repo) -> None:
         """Have the next commit hold the shard maps that the tip of the branch lacks."""
@@ -229,10 +230,13 @@ class Commits:
         texts: Mapping[str, bytes] | None = None,
         branch: str | None = None,
         no_gate: bool = False,
+        seen: tuple[int, int] = (0, 0),
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
         to = branch or self.branch
-        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts)
+        self.queue.submit(
+            snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts, seen=seen
+        )
         self._log.snapshot(snapshot)
 
     @ranged("mvc.freeze_light")

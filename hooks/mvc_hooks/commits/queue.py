@@ -126,11 +126,12 @@ class CommitQueue:
         *,
         no_gate: bool = False,
         texts: Mapping[str, bytes] | None = None,
+        seen: tuple[int, int] = (0, 0),
     ) -> None:
         """Commit a snapshot to a branch, with facts to record, and release it then; returns at once.
 
         ``no_gate`` is for what is known to be bad and kept as it is; ``texts`` are small files for the
-        same commit.
+        same commit; ``seen`` are the samples of this rank, which are added up.
         """
         self._number += 1
         depth = len(self._pending) + 1
@@ -154,6 +155,7 @@ class CommitQueue:
             self._next_turn(),
             snapshot.form,
             texts=dict(texts or {}),
+            seen=seen,
         )
         self._pending.append(_Pending(request, snapshot, depth))
         self._send_ready()

@@ -46,7 +46,7 @@ def kind_of(ids: Ids) -> Kind:
 
 
 class Tally:
-    """Samples of one source since the ranks met; ``reason`` is why some were skipped."""
+    """Samples of one source that this rank drew; ``reason`` is why some were skipped."""
 
     def __init__(self, source: str, kind: Kind) -> None:
         self.kind = kind
@@ -76,6 +76,10 @@ class Tally:
     def take_up(self, entry: DrawnEntry) -> None:
         """Count what an entry has."""
         self._entry = self._entry.join(entry)
+
+    def forget(self, before: DrawnEntry) -> None:
+        """List no ids any more that an earlier entry counts."""
+        self._entry = self.settle().forget(before)
 
 
 def _skip(kind: Kind, reason: str, found: IdList) -> DrawnEntry:

@@ -1,4 +1,4 @@
-"""The samples of a loader with a plan: all ranks know its cursor, each what it fetched itself."""
+"""The samples of a loader with a plan: rank 0 hashes those of all ranks, which the plan tells it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mvc import PlanEntry, SampleDigest
+from mvc import Ahead, PlanEntry, SampleDigest, draw_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mvc import Batch, Located
+    from mvc_hooks.ranks.group import Ranks
 
 _AT_ONCE = 1 << 16
 ROLLBACK = "rollback"
@@ -33,23 +36,19 @@ class Planned(Protocol):
 
 
 class PlanTally:
-    """What this rank fetched since the ranks met, and the entry, of which they know all but that.
+    """What was seen of a loader, as rank 0 can tell from the plan as soon as it has its own part."""
 
-    Attributes:
-        entry: what was seen and passed over, without this rank's own samples since they met.
-        own: the digest of those.
-    """
-
-    def __init__(self, loader: Planned, is_dropping: Callable[[], bool]) -> None:
+    def __init__(self, loader: Planned, is_dropping: Callable[[], bool], ranks: Ranks) -> None:
         self.loader, self._is_dropping = loader, is_dropping
+        self._shares, self._hashes = ranks.size > 1, ranks.is_first
         self._waiting: list[Any] = []
         self._held = 0
-        self.own = SampleDigest()
-        self.entry = self._begin()
+        self._entry = self._begin()
         loader.watch(self._note)
 
     def _begin(self) -> PlanEntry:
         self._before, self._skips = int(self.loader.cursor), self.loader.skips
+        self._ahead = Ahead(self.loader.plan)
         return PlanEntry(self.loader.plan, self._before, self._before)
 
     def _note(self, _: object, located: Any) -> None:
@@ -60,16 +59,31 @@ class PlanTally:
             self._skips = self.loader.skips
         if self._is_dropping():
             self._advance(self._before)
-            self.entry = self.entry.pass_over(cursor, ROLLBACK)
-        else:
-            self._waiting.append(located)
-            self._held += len(located)
-            if self._held >= _AT_ONCE:
-                self._hash()
+            self._entry = self._entry.pass_over(cursor, ROLLBACK)
+        elif self._hashes:
+            self._take(located)
         self._before = cursor
 
+    def _take(self, located: Located) -> None:
+        if self._shares:  # a global batch ends with the last micro-batch of each rank
+            batch = self._find_batch(int(self.loader.cursor))
+            located = located.take(slice(0, 0)) if batch is None else batch.located
+        self._waiting.append(located)
+        self._held += len(located)
+        if self._held >= _AT_ONCE:
+            self._hash()
+
+    def _find_batch(self, cursor: int) -> Batch | None:
+        """Return the batch of all ranks that ends at the cursor; None if it has not ended."""
+        plan, start = self.loader.plan, self._before
+        for begin in (start, (start // plan.epoch_length + 1) * plan.epoch_length):
+            batch = draw_batch(plan, self._skips, begin, self._ahead)
+            if batch is not None and batch.stop == cursor > start:
+                return batch
+        return None
+
     def _advance(self, cursor: int) -> None:
-        self.entry = self.entry.move(cursor, SampleDigest(), self._skips)
+        self._entry = self._entry.move(cursor, SampleDigest(), self._skips)
 
     def _hash(self) -> None:
         waiting, self._waiting, self._held = self._waiting, [], 0
@@ -78,30 +92,27 @@ class PlanTally:
         sources = np.concatenate([one.source for one in waiting])
         indices = np.concatenate([one.index for one in waiting])
         for number in np.unique(sources).tolist():
-            name = self.entry.plan.sources[number].name
-            self.own += SampleDigest.of(name, indices[sources == number])
+            name = self._entry.plan.sources[number].name
+            digest = SampleDigest.of(name, indices[sources == number])
+            self._entry = self._entry.move(self._entry.cursor, digest, self._skips)
 
-    def settle(self) -> SampleDigest:
-        """Bring the entry to the cursor; return the digest of this rank's own samples."""
+    @property
+    def entry(self) -> PlanEntry:
+        """What was seen and passed over until the cursor; only rank 0 has the digest."""
         self._hash()
         self._advance(self._before)
-        return self.own
+        return self._entry
 
-    def join(self, digest: SampleDigest) -> None:
-        """Take what all ranks fetched into the entry."""
-        self.entry = self.entry.move(self.entry.cursor, digest, self._skips)
-        self.own = SampleDigest()
-
-    def take_over(self, entry: PlanEntry, own: SampleDigest) -> None:
+    def take_over(self, entry: PlanEntry) -> None:
         """Go on where another loader of the same plan was; its position is taken up at the next batch."""
-        if entry.plan.id == self.entry.plan.id:
-            self.entry, self.own, self._before = entry, own, entry.cursor
+        if entry.plan.id == self._entry.plan.id:
+            self._entry, self._before = entry, entry.cursor
 
-    def restore(self, entry: PlanEntry | None, own: SampleDigest, reason: str) -> None:
+    def restore(self, entry: PlanEntry | None, reason: str) -> None:
         """Go on from a stored entry, if it is of this plan; what the loader is ahead of it is passed over."""
-        self._waiting, self._held, self.own = [], 0, own
+        self._waiting, self._held = [], 0
         fresh = self._begin()
         if entry is None or entry.plan.id != fresh.plan.id or entry.cursor > fresh.cursor:
-            self.entry, self.own = fresh, SampleDigest()
+            self._entry = fresh
         else:
-            self.entry = entry.pass_over(fresh.cursor, reason)
+            self._entry = entry.pass_over(fresh.cursor, reason)

@@ -1,11 +1,11 @@
 """What a run records of its data in each commit: the entry ``data_record`` of its state.
 
-All ranks have the same ``base``, what was seen until they last met, and each has its ``own`` since.
-At a commit they meet: what is their own is joined to the base, rank by rank. So counts and digests are
-those of the whole run, whatever the number of ranks. A snapshot of the ring is taken without a word to
-the others; it holds both.
+What a loader with a plan hands out, rank 0 knows for all ranks. Of everything else, each rank has its
+``own``, which is committed with what else belongs to it, so none has to ask the others: whoever reads the
+commit adds them up. All have the same ``base`` besides: what was seen before they were as many as now.
+They meet only to restore what other ranks made, and make a base of it.
 
-Ids are listed since the newest commit that is known to be durable. Rank 0 says which one that is.
+Ids are listed since the newest commit that is known to be durable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc import DrawnEntry, FormatError, PlanEntry, SampleDigest, UsageError, parse_ledger
+from mvc import (
+    DrawnEntry,
+    FormatError,
+    PlanEntry,
+    SampleDigest,
+    UsageError,
+    join_ledgers,
+    parse_ledger,
+)
 from mvc_hooks.data.drawn import Tally, kind_of, read_ids
 from mvc_hooks.data.planned import ROLLBACK, Planned, PlanTally
 
@@ -24,17 +32,24 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
 
     LedgerEntry = PlanEntry | DrawnEntry
+    Drawn = Mapping[str, DrawnEntry]
 
 DATA = "data_record"
 """Name of the entry in the state of a run."""
 _RESUME = "passed over at a resume"
 _SHORT, _DIGITS = 12, 16
 _MAX_TEXT = 1000
-_LEDGER, _OWN, _PIPELINE, _SHARDS = "ledger", "own", "pipeline", "shards"
+OWN = "own"
+"""Name of what each of several ranks has in it for itself."""
+_LEDGER, _PIPELINE, _SHARDS = "ledger", "pipeline", "shards"
 _UNNAMED = (
     "the sampler of {} names samples by what is neither number nor text, so commits do not record "
     "which were seen"
 )
+
+
+def _have_nothing(_: int) -> object:
+    return {}
 
 
 class DataRecord:
@@ -122,121 +137,140 @@ class DataRecord:
         if not isinstance(loader, Planned) or (before is not None and before.loader is loader):
             return
         self._drawn.add(name)
-        self._planned[name] = plan = PlanTally(loader, is_dropping)
+        self._planned[name] = plan = PlanTally(loader, is_dropping, self._ranks)
         gone = self._gone.pop(name, None)
         if before is not None:
-            plan.take_over(before.entry, before.settle())
+            plan.take_over(before.entry)
         elif gone is not None:
-            plan.take_over(gone, SampleDigest())
+            plan.take_over(gone)
 
     # State.
 
     def capture(self) -> dict[str, Any] | None:
-        """Return the entry as this rank alone knows it; None if there is nothing to say."""
-        if self._ranks.size == 1:
-            return self.merge()
-        own = {source: tally.settle().to_json() for source, tally in self._own.items()}
-        for name, plan in self._planned.items():
-            digest = plan.settle()
-            if digest.count:
-                own[name] = {"count": digest.count, "digest": digest.hex}
-        entry = self._spell() or {}
-        return ({**entry, _OWN: own} if own else entry) or None
+        """Return the entry as this rank has it; None if there is nothing to say."""
+        for source, durable in self._durable.items():
+            self._own[source].forget(durable)
+        own = _spell(self._settle())
+        is_alone = self._ranks.size == 1
+        ledger = (own if is_alone else _spell(self._base)) | _spell(self._plans)
+        found = {
+            _LEDGER: dict(sorted(ledger.items())),
+            _PIPELINE: self.pipeline,
+            _SHARDS: self.shards,
+        }
+        entry = {name: value for name, value in found.items() if value}
+        return (entry if is_alone else {**entry, OWN: own}) or None
 
-    def merge(self) -> dict[str, Any] | None:
-        """Return the entry of all ranks; every rank must call it."""
-        mine = {source: tally.settle() for source, tally in self._own.items()}
-        plans = {name: plan.settle() for name, plan in self._planned.items()}
-        self._own.clear()
-        told = self._ranks.exchange((mine, plans, self._durable))
-        for found, _, _ in told:
-            for source, entry in found.items():
-                known = self._base.get(source) or DrawnEntry(entry.kind)
-                self._base[source] = known.join(entry)
-        for name, plan in self._planned.items():
-            plan.join(sum((digests[name] for _, digests, _ in told), SampleDigest()))
-        for source, durable in told[0][2].items():
-            self._base[source] = self._base[source].forget(durable)
-        return self._spell()
+    def _settle(self) -> dict[str, DrawnEntry]:
+        return {source: tally.settle() for source, tally in sorted(self._own.items())}
 
     @property
-    def _entries(self) -> dict[str, LedgerEntry]:
-        plans = {name: plan.entry for name, plan in self._planned.items()}
-        return {**self._gone, **self._base, **plans}
+    def _plans(self) -> dict[str, LedgerEntry]:
+        return {**self._gone, **{name: plan.entry for name, plan in self._planned.items()}}
 
-    def _spell(self) -> dict[str, Any] | None:
-        ledger = {name: entry.to_json() for name, entry in sorted(self._entries.items())}
-        found = {_LEDGER: ledger, _PIPELINE: self.pipeline, _SHARDS: self.shards}
-        return {name: value for name, value in found.items() if value} or None
-
-    def restore(self, stored: object, *, is_durable: bool = True, passes_on: bool = False) -> None:
-        """Go back to what a stored state has seen; None if it does not say.
+    def restore(
+        self,
+        stored: object,
+        *,
+        ranks: int = 1,
+        read_own: Callable[[int], object] = _have_nothing,
+        is_durable: bool = True,
+        passes_on: bool = False,
+    ) -> None:
+        """Go back to what a stored state has seen; None if it does not say. Every rank must call it.
 
         Args:
-            stored: the entry.
+            stored: the entry, with what is this rank's own.
+            ranks: how many made it.
+            read_own: returns what another one of them had for itself.
             is_durable: whether it is a commit's, so the ids that it lists need not be listed again.
             passes_on: whether the data stays where it is: what was seen since then is skipped.
 
         Raises:
             FormatError: it is not such an entry.
         """
-        if stored is not None and not isinstance(stored, Mapping):
-            raise FormatError("the commit has no record of its data where one belongs")
-        entry = stored or {}
+        entry = _check_entry(stored)
         ledger = parse_ledger(entry.get(_LEDGER, {}))
-        own, digests = _parse_own(entry.get(_OWN, {}))
-        base = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
-        skipped = self._pass_over(base, own) if passes_on else {}
-        self._base, self._own, self._made, self._durable = base, {}, {}, {}
-        if is_durable:
-            self._base = {name: one.forget(one) for name, one in base.items()}
-            self._durable = dict(self._base)
-        for source, found in (*own.items(), *skipped.items()):
+        base: Drawn = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
+        mine: Drawn = {}
+        now: Drawn = self._settle()
+        size = self._ranks.size
+        meets = size == 1 or ranks != size or (passes_on and not _is_same(base, self._base))
+        if meets:
+            base, now = self._meet(base, entry, now, ranks, read_own)
+        else:
+            mine = _parse_own(entry)
+        says_skipped = passes_on and (self._ranks.is_first or not meets)
+        skipped = _skip_since(base if meets else mine, now) if says_skipped else {}
+        if size == 1:
+            base, mine = {}, base
+        self._base = {name: one.unlisted for name, one in base.items()}
+        self._made, self._durable, self._own = {}, {}, {}
+        for source, found in (*mine.items(), *skipped.items()):
             self._own.setdefault(source, Tally(source, found.kind)).take_up(found)
+        if is_durable:
+            self._durable = {name: one.unlisted for name, one in mine.items()}
+        self._restore_plans(ledger, ROLLBACK if passes_on else _RESUME)
+
+    def _meet(
+        self,
+        base: Drawn,
+        entry: Mapping[str, Any],
+        now: Drawn,
+        ranks: int,
+        read_own: Callable[[int], object],
+    ) -> tuple[Drawn, Drawn]:
+        """Return what all ranks of a stored state saw together, and what those of this run have seen."""
+        size, rank = self._ranks.size, self._ranks.rank
+
+        def read() -> tuple[Drawn, Drawn]:
+            mine = [_parse_own(entry)] if rank < ranks else []
+            rest = (_parse_own(read_own(one)) for one in range(rank + size, ranks, size))
+            return join_ledgers({}, *mine, *rest), now
+
+        told = self._ranks.ask_all(read)
+        return (
+            join_ledgers(base, *(then for then, _ in told)),
+            join_ledgers(self._base, *(one for _, one in told)),
+        )
+
+    def _restore_plans(self, ledger: Mapping[str, LedgerEntry], reason: str) -> None:
         plans = {name: one for name, one in ledger.items() if isinstance(one, PlanEntry)}
         self._gone = {name: one for name, one in plans.items() if name not in self._planned}
         for name, plan in self._planned.items():
-            why = ROLLBACK if passes_on else _RESUME
-            plan.restore(plans.get(name), digests.get(name, SampleDigest()), why)
-
-    def _pass_over(
-        self, base: Mapping[str, DrawnEntry], own: Mapping[str, DrawnEntry]
-    ) -> dict[str, DrawnEntry]:
-        """Return what came since a stored state as skipped; of what all ranks know, rank 0 says it."""
-        found: dict[str, DrawnEntry] = {}
-        mine = {source: tally.settle() for source, tally in self._own.items()}
-        sides = [(mine, own), (self._base, base)] if self._ranks.is_first else [(mine, own)]
-        for now, then in sides:
-            for source, entry in now.items():
-                before = then.get(source) or DrawnEntry(entry.kind)
-                more = entry.skip_since(source, before, ROLLBACK)
-                found[source] = more.join(found[source]) if source in found else more
-        return found
+            plan.restore(plans.get(name), reason)
 
     def compare(self, stored: object) -> list[str]:
-        """Say what the samples of a stored state are that these, as merged last, are not.
+        """Say what the samples of a stored entry are that these are not; every rank must call it.
 
-        Which ids are listed does not count: that depends on when a commit became durable.
+        Each passes the entry with what is its own. Which ids are listed does not count: that depends on
+        when a commit became durable.
         """
-        theirs = parse_ledger(stored.get(_LEDGER, {})) if isinstance(stored, Mapping) else {}
-        ours = self._entries
+        entry = _check_entry(stored)
+        told = self._ranks.ask_all(lambda: (_parse_own(entry), self._settle()))
+        theirs = join_ledgers(parse_ledger(entry.get(_LEDGER, {})), *(one for one, _ in told))
+        mine = join_ledgers({**self._base, **self._plans}, *(one for _, one in told))
         found: list[str] = []
-        for name in sorted(theirs.keys() | ours.keys()):
-            mine, its = _spell_seen(ours.get(name)), _spell_seen(theirs.get(name))
-            if mine != its:
-                found.append(f"{DATA}.{_LEDGER}.{name} (saw {mine}; the commit: {its})")
-        return found
+        for name in sorted(theirs.keys() | mine.keys()) if self._ranks.is_first else ():
+            ours, its = _spell_seen(mine.get(name)), _spell_seen(theirs.get(name))
+            if ours != its:
+                found.append(f"{DATA}.{_LEDGER}.{name} (saw {ours}; the commit: {its})")
+        return self._ranks.share(found)
 
     # Commits.
 
-    def note_commit(self, step: int) -> dict[str, str]:
-        """Note that the state as merged last is to be the commit of a step; return facts for it."""
-        self._made[step] = {name: one.forget(one) for name, one in self._base.items()}
+    def note_commit(self, step: int) -> tuple[dict[str, str], tuple[int, int]]:
+        """Note that the state as captured last is to be the commit of a step; return facts for it.
+
+        Besides, the number of samples that this rank tells of, and the first lane of their digest: those
+        of all ranks are to be added.
+        """
+        own = self._settle()
+        self._made[step] = {name: one.unlisted for name, one in own.items()}
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
-        total = sum((one.digest for one in self._entries.values()), SampleDigest())
-        if total.count:
-            facts |= {"data.samples": str(total.count), "data.digest": total.hex[:_DIGITS]}
-        return facts
+        known = {**self._base, **self._plans} if self._ranks.is_first else {}
+        total = sum((one.digest for one in (*known.values(), *own.values())), SampleDigest())
+        return facts, (total.count, total.lanes[0])
 
     def note_durable(self, step: int) -> None:
         """Note that the commit of a step is durable: its ids need not be listed again."""
@@ -246,16 +280,35 @@ class DataRecord:
             self._made = {later: one for later, one in self._made.items() if later > step}
 
 
-def _parse_own(value: object) -> tuple[dict[str, DrawnEntry], dict[str, SampleDigest]]:
-    """Return what a snapshot has of one rank alone."""
-    found = value if isinstance(value, Mapping) else {}
-    digests = {
-        name: SampleDigest.parse(one["count"], one["digest"])
-        for name, one in found.items()
-        if "kind" not in one
+def _spell(entries: Mapping[str, LedgerEntry]) -> dict[str, Any]:
+    return {name: entry.to_json() for name, entry in entries.items()}
+
+
+def _check_entry(stored: object) -> Mapping[str, Any]:
+    if stored is not None and not isinstance(stored, Mapping):
+        raise FormatError("the commit has no record of its data where one belongs")
+    return stored or {}
+
+
+def _parse_own(entry: object) -> dict[str, DrawnEntry]:
+    """Return what an entry says that one rank has for itself."""
+    own = entry.get(OWN, {}) if isinstance(entry, Mapping) else {}
+    found = parse_ledger(own).items()
+    return {name: one for name, one in found if isinstance(one, DrawnEntry)}
+
+
+def _skip_since(then: Drawn, now: Drawn) -> dict[str, DrawnEntry]:
+    """Return what came since a stored state as skipped."""
+    return {
+        source: entry.skip_since(source, then.get(source) or DrawnEntry(entry.kind), ROLLBACK)
+        for source, entry in now.items()
     }
-    rest = parse_ledger({name: one for name, one in found.items() if name not in digests})
-    return {name: one for name, one in rest.items() if isinstance(one, DrawnEntry)}, digests
+
+
+def _is_same(first: Drawn, second: Drawn) -> bool:
+    return [(name, one.digest) for name, one in sorted(first.items())] == [
+        (name, one.digest) for name, one in sorted(second.items())
+    ]
 
 
 def _spell_seen(entry: LedgerEntry | None) -> str:

@@ -2,8 +2,7 @@
 
 Messages go over the CPU, so that no device has to be waited for; if the process group has no CPU
 backend, the ranks make a gloo group. They cost something, so none is sent while nothing happens:
-only where all ranks meet anyway, at the start, at a rollback, when a commit failed, and at the end, and
-at a commit the samples that were seen since the last one (``data/record.py``).
+only where all ranks meet anyway, at the start, at a rollback, when a commit failed, and at the end.
 """
 
 from __future__ import annotations

@@ -63,9 +63,14 @@ class RankView:
 class OwnParts:
     """Which parts of a run may differ from rank to rank."""
 
-    def __init__(self, parts: Mapping[str, Part], extras: Collection[str] = ()) -> None:
-        """Take the parts, and top-level names that rank 0 alone has to commit."""
-        self._extras = tuple(extras)
+    def __init__(
+        self,
+        parts: Mapping[str, Part],
+        extras: Collection[str] = (),
+        records: Collection[Steps] = (),
+    ) -> None:
+        """Take the parts, and top-level names that rank 0 alone has to commit, but for paths in them."""
+        self._extras, self.records = tuple(extras), tuple(records)
         self._modules: list[tuple[Steps, ModulePart]] = []
         self.optimizers: dict[Steps, OptimizerPart] = {}
         self.parts: dict[Steps, Part] = {}
@@ -116,7 +121,7 @@ class OwnParts:
             shared = {**state, RANKS: self._describe(size, buckets)}
             return RankView(shared, 0, size, None, private, first)
         shared = {name: value for name, value in state.items() if name not in private}
-        found = ((path, find_at(state, path)) for path in paths)
+        found = ((path, find_at(state, path)) for path in (*paths, *self.records))
         own = {PIECES: [make_piece(path, value) for path, value in found if value is not ABSENT]}
         return RankView(shared, rank, size, own, (), first)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc import ConflictError
@@ -20,12 +21,14 @@ from mvc_hooks.ranks.topology import (
     find_losses,
     find_shared,
     has_folder,
+    read_records,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
 
 
@@ -34,16 +37,24 @@ _IN_ANY_ORDER = (
 )
 
 
+def _have_none(_: int) -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A stored state as one rank has it.
 
     Attributes:
+        ranks: how many made it.
+        read_records: returns the records of another one of them, where they are in a state.
         unknown: names of the parts that are not stored for this rank.
         doubts: in words, why the run may not go on as it did.
     """
 
     source: StateSource
+    ranks: int
+    read_records: Callable[[int], dict[str, Any]] = _have_none
     unknown: Collection[str] = ()
     doubts: Sequence[str] = ()
 
@@ -52,11 +63,18 @@ class RankState:
     """Tells apart what this rank and what all ranks have, on the way out and back."""
 
     def __init__(
-        self, ranks: Ranks, parts: Mapping[str, Part], extras: Collection[str] = ()
+        self,
+        ranks: Ranks,
+        parts: Mapping[str, Part],
+        extras: Collection[str] = (),
+        records: Collection[Steps] = (),
     ) -> None:
-        """Take the parts of a run; the top-level ``extras`` besides them are committed by rank 0."""
+        """Take the parts of a run; the top-level ``extras`` besides them are committed by rank 0.
+
+        At the paths ``records`` in them each rank has its own, which other ranks can take over.
+        """
         self._ranks, self._parts = ranks, parts
-        self._own = OwnParts(parts, extras)
+        self._own = OwnParts(parts, extras, records)
         self._buckets = Buckets(parts)
         self._is_checked = False
 
@@ -96,14 +114,16 @@ class RankState:
         ``capture`` returns the live state.
         """
         if source.is_own:
-            return Opened(source)
+            return Opened(source, self._ranks.size)
         rank, size = self._ranks.rank, self._ranks.size
         outline = self._ranks.together(source.outline)
         stored = count_ranks(outline)
         unknown: Collection[str] = ()
         if stored != size:
             losses = self._ranks.ask_first(
-                lambda: find_losses(source, self._own.parts, self._own.find(capture()), size)
+                lambda: find_losses(
+                    source, self._own.parts, self._own.find(capture()), size, self._own.records
+                )
             )
             self._check(losses, stored, allow)
             missing = {str(one.path[0]) for one in losses if rank in one.ranks and one.is_missing}
@@ -114,7 +134,7 @@ class RankState:
         facts = told if isinstance(told, dict) else {}
         expect_placed(facts.get("placed"), self._own.optimizers)
         if told is None:
-            return Opened(source, unknown)
+            return Opened(source, 1, unknown=unknown)
         doubts = self._buckets.restore(facts.get("buckets", [])) if size > 1 else ()
         is_exact = stored == size > IN_ANY_ORDER  # of other ranks it is another sum
         is_known = type(stored) is int and rank < stored
@@ -122,7 +142,11 @@ class RankState:
         own = source.folder(folder) if is_known and has_folder(outline, rank) else None
         mine = RankSource(source, own, rank)
         return Opened(
-            StateSource(mine.outline, mine.load, mine.check), unknown, doubts if is_exact else ()
+            StateSource(mine.outline, mine.load, mine.check),
+            stored if type(stored) is int else 1,
+            partial(read_records, source, self._own.records),
+            unknown,
+            doubts if is_exact else (),
         )
 
     def _check(self, losses: Sequence[Loss], stored: object, allow: Sequence[str]) -> None:

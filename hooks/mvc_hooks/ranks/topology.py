@@ -17,12 +17,12 @@ from mvc_hooks.parts.make import RNG
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import ABSENT, find_at, format_path, has_arrays
 from mvc_hooks.ranks.own import has_shards, splits_data
-from mvc_hooks.ranks.pieces import PIECES, RANKS, parse_pieces
+from mvc_hooks.ranks.pieces import PIECES, RANKS, overlay, parse_pieces
 from mvc_hooks.ranks.replicas import digest_state
 from mvc_hooks.ranks.spelling import join_words, spell_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.sources import StateSource
@@ -51,9 +51,16 @@ def has_folder(outline: Mapping[str, Any], rank: int) -> bool:
 
 
 def find_losses(
-    source: StateSource, parts: Mapping[Steps, Part], paths: Sequence[Steps], size: int
+    source: StateSource,
+    parts: Mapping[Steps, Part],
+    paths: Sequence[Steps],
+    size: int,
+    records: Collection[Steps] = (),
 ) -> list[Loss]:
-    """Return what would be lost in a run with ``size`` ranks; the live run's own is at ``paths``."""
+    """Return what would be lost in a run with ``size`` ranks.
+
+    The live run's own is at ``paths``; what the commit has at ``records``, others take over.
+    """
     outline = source.identify()
     stored = count_ranks(outline)
     if type(stored) is not int:
@@ -64,7 +71,7 @@ def find_losses(
     ]
     known = dict.fromkeys([*paths, *(path for one in pieces for path in one)])
     losses = []
-    for path in known:
+    for path in (one for one in known if one not in records):
         base = find_at(outline, path)
         values = [digest_state(one.get(path, base)) for one in pieces]
         part = parts.get(path)
@@ -97,6 +104,12 @@ def _find_pieces(source: StateSource, rank: int) -> list[Piece]:
     else:
         stored = find_at(outline, (RANKS, str(rank)))
     return parse_pieces([] if stored is ABSENT else stored)
+
+
+def read_records(source: StateSource, records: Collection[Steps], rank: int) -> dict[str, Any]:
+    """Return what another rank of a commit has of its own at some paths, where it is in a state."""
+    pieces = parse_pieces(source.folder(f"{RANKS}/{rank}").load({}).get(PIECES))
+    return overlay({}, [one for one in pieces if one.path in records])
 
 
 def _is_split(outline: Mapping[str, Any], path: Steps, part: Part | None) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mvc import ArrayOutline, UnsupportedError
-from mvc_hooks.data.record import DATA
+from mvc_hooks.data.record import DATA, OWN
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     Measure = tuple[object, int, int, float | None]
 
+_RECORD = (DATA, OWN)
 _NOTHING = (None, 0, 0, None)
 
 
@@ -52,10 +53,9 @@ def compare_run(
     Every rank must call it, and all return the same.
     """
     side = _RankCommit(repo, point.commit, ranks.rank)
-    run.record.merge()
     live = run.capture({})
     tensors, lines = side.verify(live)
-    data = ranks.ask_first(lambda: run.record.compare(side.load_data()))
+    data = run.record.compare(ranks.together(side.load_data))
     every = ranks.exchange((tensors, lines))
     total = sum(count for count, _ in every)
     if not any(lines for _, lines in every):
@@ -123,8 +123,14 @@ class _RankCommit:
         return [] if self._own is None else self._own.pieces
 
     def load_data(self) -> Any:
-        """Return what the commit says of the data; None if it does not."""
-        return self._base.load((DATA,)) if DATA in self._base.outline else None
+        """Return what the commit says of the data, with what is this rank's own; None if it does not."""
+        data = self._base.load((DATA,)) if DATA in self._base.outline else None
+        number = next((n for n, one in enumerate(self._pieces) if one.path == _RECORD), None)
+        return data if number is None or data is None else {**data, OWN: self._load_own(number)}
+
+    def _load_own(self, number: int) -> Any:
+        assert self._own is not None
+        return self._own.state.load((PIECES, number, "value"))
 
     def _pick(self, live: dict[str, Any]) -> dict[str, Any]:
         """Return the parts that the commit has; counters, watch and environment are not compared."""
@@ -144,6 +150,8 @@ class _RankCommit:
         for number, piece in enumerate(self._own.pieces):
             value = find_at(live, piece.path)
             kept = None if value is ABSENT else piece.under(value)
+            if piece.path == _RECORD:  # compared apart: it may list other ids
+                kept = self._load_own(number)
             mine = edit_at(mine, (PIECES, number, "value"), kept)
         mine = order_like(mine, self._own.state.outline)
         own = self._repo.verify_state(mine, self._commit, folder=self._own.folder)

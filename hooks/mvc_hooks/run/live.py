@@ -16,7 +16,7 @@ from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.data.agreement import check_ranks, check_resume
 from mvc_hooks.data.pipeline import read_run
-from mvc_hooks.data.record import DATA, DataRecord
+from mvc_hooks.data.record import DATA, OWN, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
@@ -177,7 +177,7 @@ class LiveRun:
         self.tail = TailWatch(entries)
         self.counters = Counters()
         ranks = ranks or Ranks()
-        self._ranks = RankState(ranks, self.parts, EXTRAS)
+        self._ranks = RankState(ranks, self.parts, EXTRAS, [(DATA, OWN)])
         self.record = DataRecord(ranks)
         self._read_pipeline(ranks, dict(loaders), pipeline)
         for part in self._data_parts:
@@ -333,11 +333,7 @@ class LiveRun:
 
     def capture(self, extras: Mapping[str, object]) -> dict[str, object]:
         """Return the whole state of this rank; tensors are the live ones."""
-        return self._capture(extras, self.record.capture())
-
-    def _capture(
-        self, extras: Mapping[str, object], data: Mapping[str, object] | None
-    ) -> dict[str, object]:
+        data = self.record.capture()
         return {
             **self._capture_parts(),
             RUN: asdict(self.counters),
@@ -348,9 +344,7 @@ class LiveRun:
 
     def view(self, extras: Mapping[str, object]) -> RankView:
         """Return the state as this rank commits it; every rank must call this."""
-        # The ranks meet before anything that may fail on one of them alone.
-        data = self.record.merge()
-        return self._ranks.view(self._capture(extras, data))
+        return self._ranks.view(self.capture(extras))
 
     def check_replicas(self) -> None:
         """Check that the ranks hold one model, and the same state of optimizers; every rank must call it."""
@@ -387,7 +381,13 @@ class LiveRun:
         leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
-        self.record.restore(values.get(DATA), is_durable=not source.is_own, passes_on=leave_data)
+        self.record.restore(
+            values.get(DATA),
+            ranks=opened.ranks,
+            read_own=lambda rank: opened.read_records(rank).get(DATA),
+            is_durable=not source.is_own,
+            passes_on=leave_data,
+        )
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
         # Older versions did not record it.
         environment = {"data": self.environment["data"], **environment}

@@ -243,8 +243,7 @@ class _Writer:
         def describe(counts: WriteCounts) -> Mapping[str, str]:
             nonlocal written_bytes
             written_bytes = counts.stored_bytes
-            seconds = time.perf_counter() - started_s
-            return {"write_s": f"{seconds:.3f}", "written_bytes": str(written_bytes)}
+            return request.describe(time.perf_counter() - started_s, counts)
 
         repo = self._open_repo()
         result = repo.commit_image(

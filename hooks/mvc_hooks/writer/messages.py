@@ -6,11 +6,15 @@ Tensors are never sent; they are in shared memory, whose descriptor accompanies 
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mvc import Agreement  # noqa: TC001  msgspec needs it
 from mvc_hooks.writer.crew import Crew  # noqa: TC001  msgspec needs it
+
+if TYPE_CHECKING:
+    from mvc import WriteCounts
 
 MAX_LINE_BYTES = 64 * 2**20
 READ_BYTES = 2**16
@@ -66,7 +70,8 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
     ``places`` are name of each file → offset and length. The branch must be at ``parent`` ("" for
     no commit yet); None means where the last commit of this writer left it. ``metrics`` have
-    infinities and NaN, which JSON lacks, as text. ``texts`` are small files for the same commit.
+    infinities and NaN, which JSON lacks, as text. ``texts`` are small files for the same commit. ``seen`` are number
+    and first lane of the digest of the samples that this rank saw.
 
     In a sharded run every rank commits its part: ``turn`` counts the commits, alike on all ranks, and
     ``form`` is where in the memory the form of the share is. ``settled``, without memory, is what
@@ -88,6 +93,20 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     form: tuple[int, int] = (0, 0)
     settled: Answer | None = None
     texts: dict[str, bytes] = {}
+    seen: tuple[int, int] = (0, 0)
+
+    def describe(
+        self, seconds: float, counts: WriteCounts, *others: tuple[int, int]
+    ) -> dict[str, str]:
+        """Return what is known at the end of the commit; ``others`` are ``seen`` of the other ranks."""
+        found = {"write_s": f"{seconds:.3f}", "written_bytes": str(counts.stored_bytes)}
+        numbers, lanes = zip(self.seen, *others, strict=True)
+        if any(numbers):
+            found |= {
+                "data.samples": str(sum(numbers)),
+                "data.digest": f"{sum(lanes) % 2**64:016x}",
+            }
+        return found
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):

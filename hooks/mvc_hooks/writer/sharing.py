@@ -36,6 +36,16 @@ FAILURES = (MvcError, OSError, MemoryError, RuntimeError, ValueError)
 """What a request may end with; anything else is a bug, and ends the writer."""
 
 
+class _StoredHere(msgspec.Struct, frozen=True):
+    """What a rank tells rank 0 once it has stored its share; ``seen`` as in its request."""
+
+    share: bytes
+    seen: tuple[int, int]
+
+
+_decode_stored = msgspec.msgpack.Decoder(_StoredHere).decode
+
+
 class SharedCommits:
     """This rank's part of the commits of a sharded run."""
 
@@ -118,7 +128,8 @@ class SharedCommits:
         store = repo.store_share(share, peers, branch=branch, delta=request.delta, send=self._sends)
         with store as stored:
             if self._mesh.follower is not None:
-                return self._mesh.follower.finish(request.turn, stored.encode())
+                told = msgspec.msgpack.encode(_StoredHere(stored.encode(), request.seen))
+                return self._mesh.follower.finish(request.turn, told)
             return self._commit_all(request, parent, share, stored)
 
     def _commit_all(
@@ -127,14 +138,15 @@ class SharedCommits:
         began_s = self._mesh.turns.began_s
         leader = self._mesh.leader
         assert leader is not None
-        others = [parse_stored_share(bytes(one)) for one in leader.collect(request.turn)]
+        told = [_decode_stored(one) for one in leader.collect(request.turn)]
+        others = [parse_stored_share(one.share) for one in told]
         written_bytes = 0
 
         def describe(counts: WriteCounts) -> Mapping[str, str]:
             nonlocal written_bytes
             written_bytes = counts.stored_bytes
             seconds = time.monotonic() - began_s
-            return {"write_s": f"{seconds:.3f}", "written_bytes": str(written_bytes)}
+            return request.describe(seconds, counts, *(one.seen for one in told))
 
         result = self._open_repo().commit_shares(
             share,
