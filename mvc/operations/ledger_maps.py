@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class LedgerMaps:
         facts = facts if isinstance(facts, Mapping) else {}
         if facts.get("subset") is not None:
             return f"{name} draws from a Subset, whose numbers are its own: draw from the whole with a sampler"
-        items: Any = facts.get("items")
+        items = facts.get("items")
         return _choose(name, items if type(items) is int else None, maps)
 
     def complete(self, commit: GitId, ledger: RunLedger) -> RunLedger:
@@ -110,16 +110,9 @@ class LedgerMaps:
         ]
         if not lacking:
             return ledger
-        base = {
-            **ledger.base,
-            **{one: self._add_sizes(commit, ledger.base[one]) for one in lacking},
-        }
-        return RunLedger(base, ledger.own)
-
-    def _add_sizes(self, commit: GitId, entry: Any) -> PlanEntry:
         maps = self.read(commit)
-        sources = tuple(_add_sizes(one, maps) for one in entry.plan.sources)
-        return replace(entry, plan=replace(entry.plan, sources=sources))
+        more = {name: _complete_plan(ledger.base[name], maps) for name in lacking}
+        return RunLedger({**ledger.base, **more}, ledger.own)
 
 
 def _find_planned(source: Source, maps: Maps) -> SourceShards | str:
@@ -128,7 +121,7 @@ def _find_planned(source: Source, maps: Maps) -> SourceShards | str:
         if shard_map is not None and len(shard_map.shards) == len(source.order.sizes):
             return _lay_out(shard_map, source.order.sizes)
     if source.content is not None:
-        return f"{source.name} packs samples into windows: ask for those that hold the samples"
+        return f"{source.name} packs samples into windows: PackedDataset.windows_of names those of a sample"
     return _choose(source.name, source.size, maps, source.shards)
 
 

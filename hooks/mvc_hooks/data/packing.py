@@ -113,6 +113,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         """Return the numbers of the sequences of which a window holds tokens, in its order."""
         return self._find(window).samples
 
+    def windows_of(self, sample: int) -> NDArray[np.int64]:
+        """Return the windows that hold tokens of a sequence: who saw them, saw it."""
+        if not 0 <= sample < len(self._lengths):
+            raise IndexError(f"sample {sample} of {len(self._lengths)}")
+        return self._windows.find_windows(int(sample))
+
     def __getitem__(self, window: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([window])[0]
 
