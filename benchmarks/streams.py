@@ -21,7 +21,7 @@ import zstandard
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.sweep import fresh_folder
-from mvc import SamplePlan, Source
+from mvc.sampling import SamplePlan, Source
 from mvc_hooks.data.streams import ShardedStream
 
 if TYPE_CHECKING:

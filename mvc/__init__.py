@@ -7,7 +7,8 @@
     repo.commit("base model")
     repo.tensor("HEAD", "model.safetensors", "lm_head.weight")
 
-Names are loaded on first use, so ``import mvc`` costs next to nothing.
+Names are loaded on first use, so ``import mvc`` costs next to nothing. Those for training data are in
+``mvc.sampling`` and ``mvc.shards``.
 """
 
 from __future__ import annotations
@@ -37,17 +38,6 @@ if TYPE_CHECKING:
     from mvc.operations.pipeline_diff import NodeDiff, compare_pipelines
     from mvc.repo import Repo, clone, compare, follow, merge_recipe, open_model, verify_models
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
-    from mvc.sampling.blocks import BlockOrder
-    from mvc.sampling.digest import SampleDigest
-    from mvc.sampling.ids import IdList
-    from mvc.sampling.ledger import DrawnEntry, PlanEntry, join_ledgers, parse_ledger
-    from mvc.sampling.permutation import permute, unpermute
-    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Ahead, Batch, SkippedRange, SkippedWindow, Skips, draw_batch
-    from mvc.shards.checking import MapReport, ShardFault, check_shards
-    from mvc.shards.hashing import HashedShard, hash_shard
-    from mvc.shards.places import FoundShard, open_place
-    from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -74,17 +64,6 @@ __getattr__ = lazy_names(
         "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
         "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
-        "mvc.sampling.blocks": "BlockOrder",
-        "mvc.sampling.digest": "SampleDigest",
-        "mvc.sampling.ids": "IdList",
-        "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger",
-        "mvc.sampling.permutation": "permute unpermute",
-        "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Ahead Batch SkippedRange SkippedWindow Skips draw_batch",
-        "mvc.shards.checking": "MapReport ShardFault check_shards",
-        "mvc.shards.hashing": "HashedShard hash_shard",
-        "mvc.shards.places": "FoundShard open_place",
-        "mvc.shards.shard_map": "MapChanges Shard ShardMap compare_maps",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -101,25 +80,15 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "Agreement",
-    "Ahead",
     "ArrayOutline",
-    "Batch",
-    "BlockOrder",
     "ConflictError",
     "CorruptionError",
     "Dispute",
-    "DrawnEntry",
     "FormatError",
-    "FoundShard",
     "GateError",
-    "HashedShard",
     "HeldChunks",
-    "IdList",
     "Identity",
     "LayoutPlan",
-    "Located",
-    "MapChanges",
-    "MapReport",
     "Model",
     "ModelTensor",
     "MvcError",
@@ -127,23 +96,12 @@ __all__ = [
     "NodeDiff",
     "NotFoundError",
     "Peers",
-    "PlanEntry",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "RunFeed",
-    "SampleDigest",
-    "SamplePlan",
-    "Shard",
-    "ShardFault",
-    "ShardMap",
     "Share",
-    "SkippedRange",
-    "SkippedWindow",
-    "Skips",
-    "Source",
     "SpreadTensor",
-    "Stage",
     "StateLayout",
     "StorageError",
     "StoredShare",
@@ -153,29 +111,20 @@ __all__ = [
     "Whereabouts",
     "WriteCounts",
     "__version__",
-    "check_shards",
     "choose_senders",
     "clone",
     "compare",
     "compare_image",
-    "compare_maps",
     "compare_pipelines",
-    "draw_batch",
     "follow",
-    "hash_shard",
     "is_process_alive",
-    "join_ledgers",
     "layout_state",
     "merge_recipe",
     "open_model",
-    "open_place",
     "outline_image",
-    "parse_ledger",
     "parse_stored_share",
-    "permute",
     "read_image",
     "this_process",
-    "unpermute",
     "verify_models",
 ]
 

@@ -72,6 +72,21 @@ def test_what_each_step_imports(tmp_path):
     assert not {"torch", "typer", "rich"} & set(seen["everything"])
 
 
+@pytest.mark.torch
+def test_a_run_without_data_pays_for_no_data_feature(tmp_path):
+    script = f"""
+import json, sys, torch, mvc
+from mvc_hooks import Checkpointer
+identity = mvc.Identity("Ada", "ada@example.org")
+with Checkpointer({str(tmp_path / "run")!r}, model=torch.nn.Linear(1, 1), identity=identity) as ckpt:
+    ckpt.commit("one")
+rooms = ("mvc.sampling.", "mvc.shards.", "mvc.operations.pipeline_diff", "mvc_hooks.data.nodes",
+         "mvc_hooks.data.pipeline", "mvc_hooks.data.loader")
+print(json.dumps(sorted(name for name in sys.modules if name.startswith(rooms))))
+"""
+    assert run(script) == []
+
+
 def test_rooms_of_the_front_door_are_loaded_when_a_method_is_asked_for(tmp_path):
     """Also by a subclass that overrides it, by ``help`` and by what lists attributes."""
     script = f"""

@@ -11,13 +11,15 @@ import re
 import pytest
 
 import mvc
+import mvc.sampling
+import mvc.shards
 import mvc_hooks
 from mvc import Repo
 
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
-add_data(self, source, *, name=None, store=False, folder=None, progress=None)
+add_data(self, source, *, name=None, store=False, dtype=None, folder=None, progress=None)
 add_remote(self, name, url, content_url=None)
 best(self, metric, *revisions, maximise=False)
 bisect_log(self)
@@ -199,7 +201,7 @@ RESULTS = {
     "shards.checking.ShardFault": "kind path detail",
     "shards.shard_map.Shard": "path size_bytes sha256 records tag",
     "shards.shard_map.ShardMap": "root shards tree pattern",
-    "shards.shard_map.MapChanges": "added removed changed moved",
+    "shards.changes.MapChanges": "added removed changed moved",
     "operations.pipeline_diff.NodeDiff": "name status old_version new_version params libraries inputs code is_own "
     "is_declared",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
@@ -290,14 +292,12 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "Agreement", "Ahead", "ArrayOutline", "Batch", "BlockOrder", "ConflictError", "CorruptionError", "Dispute", "DrawnEntry", "FormatError",
-        "FoundShard", "GateError", "HashedShard", "HeldChunks", "IdList", "Identity", "LayoutPlan", "Located", "MapChanges", "MapReport", "Model",
-        "ModelTensor", "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "PlanEntry", "ReleasedError", "Repo", "RepositoryNotFoundError",
-        "RunFeed", "SampleDigest", "SamplePlan", "Shard", "ShardFault", "ShardMap", "Share", "SkippedRange", "SkippedWindow", "Skips", "Source",
-        "SpreadTensor", "Stage", "StateLayout", "StorageError", "StoredShare", "StoredState", "UnsupportedError", "UsageError", "Whereabouts",
-        "WriteCounts", "__version__", "check_shards", "choose_senders", "clone", "compare", "compare_image", "compare_maps", "compare_pipelines",
-        "draw_batch", "follow", "hash_shard", "is_process_alive", "join_ledgers", "layout_state", "merge_recipe", "open_model", "open_place", "outline_image",
-        "parse_ledger", "parse_stored_share", "permute", "read_image", "this_process", "unpermute", "verify_models",
+        "Agreement", "ArrayOutline", "ConflictError", "CorruptionError", "Dispute", "FormatError", "GateError", "HeldChunks", "Identity",
+        "LayoutPlan", "Model", "ModelTensor", "MvcError", "Nearby", "NodeDiff", "NotFoundError", "Peers", "ReleasedError", "Repo",
+        "RepositoryNotFoundError", "RunFeed", "Share", "SpreadTensor", "StateLayout", "StorageError", "StoredShare", "StoredState",
+        "UnsupportedError", "UsageError", "Whereabouts", "WriteCounts", "__version__", "choose_senders", "clone", "compare", "compare_image",
+        "compare_pipelines", "follow", "is_process_alive", "layout_state", "merge_recipe", "open_model", "outline_image", "parse_stored_share",
+        "read_image", "this_process", "verify_models",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:
@@ -309,10 +309,24 @@ def test_names_of_mvc():
         from mvc import nope  # noqa: F401
 
 
-def test_every_promised_name_is_seen_by_type_checkers():
-    source = inspect.getsource(mvc)
+def test_names_for_training_data():
+    assert set(mvc.sampling.__all__) == {
+        "Ahead", "Batch", "BlockOrder", "DrawnEntry", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "Skips", "Source", "Stage", "draw_batch", "parse_ledger",
+    }  # fmt: skip
+    assert set(mvc.shards.__all__) == {
+        "FileStream", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample",
+        "check_shards", "compare_maps", "list_tar_samples", "open_place", "read_mds_head",
+    }  # fmt: skip
+    for package in (mvc.sampling, mvc.shards):
+        assert package.__all__ == sorted(package.__all__)
+        assert all(getattr(package, name).__doc__ for name in package.__all__)
+
+
+@pytest.mark.parametrize("package", [mvc, mvc.sampling, mvc.shards])
+def test_every_promised_name_is_seen_by_type_checkers(package):
+    source = inspect.getsource(package)
     block = source.split("if TYPE_CHECKING:", 1)[1].split("__getattr__", 1)[0]
-    for name in set(mvc.__all__) - {"__version__"}:
+    for name in set(package.__all__) - {"__version__"}:
         assert re.search(rf"\b{name}\b", block), name
 
 

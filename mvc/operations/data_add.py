@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError, UsageError, translate_os_errors
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    UsageError,
+    translate_os_errors,
+)
 from mvc.fs import make_dirs, write_durable
-from mvc.history.paths import find_path_fault
 from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
+from mvc.operations.data_targets import find_target
 from mvc.progress import announce
+from mvc.shards.changes import MapChanges, compare_maps
 from mvc.shards.hashing import hash_shards
-from mvc.shards.places import escape, file_url
-from mvc.shards.shard_map import MAP_SUFFIX, MapChanges, Shard, ShardMap, compare_maps
+from mvc.shards.records.arrays import BIN_SUFFIX, count_numbers, get_item_bytes
+from mvc.shards.shard_map import Shard, ShardMap
 from mvc.shards.stored import has_map_file, read_map_file
-from mvc.storage.urls import has_store_scheme, parse_store_url
 from mvc.workspace.context import threads_of
-from mvc.workspace.pathspec import is_wildcard
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import check_parents, find_file_stat, relative_path
+from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from mvc.chunkstore.values import WriteCounts
+    from mvc.operations.data_targets import Target
     from mvc.progress import ByteProgress
     from mvc.shards.hashing import HashedShard
     from mvc.shards.places import FoundShard, Place
@@ -56,16 +61,6 @@ class DataAddResult:
     stored: WriteCounts | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where shards are and where their map goes; ``folder`` is theirs if it is in the worktree."""
-
-    path: str
-    root: str
-    pattern: str | None
-    folder: str | None
-
-
 def add_data(
     context: Context,
     source: str,
@@ -73,18 +68,27 @@ def add_data(
     cwd: Path,
     name: str | None = None,
     store: bool = False,
+    dtype: str | None = None,
     progress: ByteProgress = None,
 ) -> DataAddResult:
     """Make or renew the map of some shards and stage it; see ``Repo.add_data``."""
     recover(context)
-    target = _find_target(context, source, cwd, name)
+    item_bytes = None if dtype is None else get_item_bytes(dtype)
+    target = find_target(context, source, cwd, name)
     if store and target.folder is None:
         raise UsageError(f"{source!r} is not in the worktree", hint="`store` takes what is there")
     rule = None if target.folder is None else make_rule(target.folder, target.pattern)
     old = _find_old(context, target)
     place = open_root(context, target.root, target.path)
     found = _list(place, target, source)
+    if item_bytes is None:
+        item_bytes = _find_item_bytes(old)
+    elif not any(one.path.lower().endswith(BIN_SUFFIX) for one in found):
+        raise UsageError(f"{source!r} holds no {BIN_SUFFIX} files", hint="`dtype` is for these")
     shards, hashed = _hash(context, place, found, old, progress)
+    warnings = [(one.shard.path, one.warning) for one in hashed if one.warning]
+    if item_bytes is not None:
+        shards = [_count_numbers(one, item_bytes, warnings) for one in shards]
     made = ShardMap.build(target.root, shards, target.pattern)
     _write_map(context, target.path, made)
     if rule is not None and change_rules(
@@ -95,81 +99,15 @@ def add_data(
     done = add(context, [target.path, *inside], progress=progress)
     if store:
         _check_unchanged(place, found)
-    warnings = tuple((one.shard.path, one.warning) for one in hashed if one.warning)
     read_bytes = sum(one.shard.size_bytes for one in hashed)
     changes = compare_maps(old, made)
     counts = done.counts if store else None
-    return DataAddResult(target.path, made, changes, len(hashed), read_bytes, warnings, counts)
-
-
-def _find_target(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
-    if has_store_scheme(source):
-        return _find_in_store(context, source, cwd, name)
-    absolute = os.path.normpath(os.path.join(cwd, os.path.expanduser(source)))
-    folder, pattern = absolute, None
-    if os.path.isfile(absolute):
-        folder, last = os.path.split(absolute)
-        pattern = escape(last)
-        if last.endswith(MAP_SUFFIX):
-            raise UsageError(f"{source!r} is a shard map, and no data")
-    elif not os.path.isdir(absolute) and is_wildcard(absolute):
-        folder, pattern = _split_pattern(absolute)
-    if not os.path.isdir(folder):
-        raise NotFoundError(f"there is no folder {source!r}", hint="name one, a pattern or a URL")
-    inside = _find_inside(context, folder)
-    if inside is None:
-        path = _map_path(context, os.path.basename(folder) if name is None else name, cwd)
-        return _Target(path, file_url(os.path.realpath(folder)), pattern, None)
-    if not inside and pattern is None:
-        hint = "name a folder in it, or a pattern such as '*.parquet'"
-        raise UsageError("the whole worktree cannot be one data set", hint=hint)
-    default = (inside or "data") + MAP_SUFFIX
-    path = default if name is None else _map_path(context, name, cwd)
-    root = os.path.relpath(f"/{inside}", f"/{path.rpartition('/')[0]}")
-    return _Target(path, root, pattern, inside)
-
-
-def _split_pattern(path: str) -> tuple[str, str]:
-    """Return the folder above the first wildcard, and the pattern below it."""
-    parts = path.split("/")
-    first = next(place for place, part in enumerate(parts) if is_wildcard(part))
-    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
-
-
-def _find_inside(context: Context, folder: str) -> str | None:
-    """Return the repository path of a folder, or None if it is outside, be it by a link."""
-    real, worktree = os.path.realpath(folder), os.path.realpath(context.worktree)
-    if real != worktree and not real.startswith(f"{worktree}/"):
-        return None
-    return relative_path(context.worktree, context.worktree, real)
-
-
-def _find_in_store(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
-    root, pattern = source.rstrip("/"), None
-    if is_wildcard(source):
-        head, _, rest = root.partition("://")
-        root, pattern = _split_pattern(rest)
-        root = f"{head}://{root}"
-    url = parse_store_url(root)
-    if url.scheme == "file":
-        return _find_target(context, os.path.join(url.prefix, pattern or ""), cwd, name)
-    default = (url.prefix or url.bucket).rpartition("/")[2]
-    return _Target(
-        _map_path(context, default if name is None else name, cwd), str(url), pattern, None
+    return DataAddResult(
+        target.path, made, changes, len(hashed), read_bytes, tuple(warnings), counts
     )
 
 
-def _map_path(context: Context, name: str, cwd: Path) -> str:
-    if not name or name.endswith("/"):
-        raise UsageError(f"{name!r} is not a name for a map")
-    path = relative_path(context.worktree, cwd, name.removesuffix(MAP_SUFFIX) + MAP_SUFFIX)
-    fault = find_path_fault(path)
-    if fault is not None:
-        raise UsageError(f"path {path[:200]!r} {fault}", hint="`name` gives the map another one")
-    return path
-
-
-def _find_old(context: Context, target: _Target) -> ShardMap | None:
+def _find_old(context: Context, target: Target) -> ShardMap | None:
     """Return the map that is to be renewed; one of other shards is not replaced."""
     check_parents(context.worktree, target.path)
     if find_file_stat(context.worktree, target.path) is None:
@@ -186,13 +124,15 @@ def _find_old(context: Context, target: _Target) -> ShardMap | None:
     return old
 
 
-def _list(place: Place, target: _Target, source: str) -> list[FoundShard]:
+def _list(place: Place, target: Target, source: str) -> list[FoundShard]:
     try:
         found = place.list(target.pattern)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no folder {source!r}") from error
     if not found:
-        raise NotFoundError(f"{source!r} holds no shards", hint="hidden files and maps are none")
+        raise NotFoundError(
+            f"{source!r} holds no shards", hint="hidden files and maps do not count"
+        )
     return found
 
 
@@ -217,6 +157,24 @@ def _hash(
     if cache is not None:
         cache.keep(unknown, hashed)
     return [*known.values(), *(one.shard for one in hashed)], hashed
+
+
+def _find_item_bytes(old: ShardMap | None) -> int | None:
+    """Return how long the numbers of .bin files are, as the map to renew counted them."""
+    for one in old.shards if old is not None else ():
+        if one.path.lower().endswith(BIN_SUFFIX) and one.records:
+            return one.size_bytes // one.records
+    return None
+
+
+def _count_numbers(shard: Shard, item_bytes: int, warnings: list[tuple[str, str]]) -> Shard:
+    if not shard.path.lower().endswith(BIN_SUFFIX):
+        return shard
+    try:
+        return replace(shard, records=count_numbers(shard.size_bytes, item_bytes))
+    except FormatError as error:
+        warnings.append((shard.path, error.message))
+        return replace(shard, records=None)
 
 
 def _known_by_tag(found: Sequence[FoundShard], old: ShardMap | None) -> dict[str, Shard]:

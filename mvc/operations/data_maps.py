@@ -12,8 +12,9 @@ from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
 from mvc.operations.remove import remove
 from mvc.progress import announce
+from mvc.shards.changes import compare_maps
 from mvc.shards.checking import check_shards
-from mvc.shards.shard_map import ShardMap, compare_maps
+from mvc.shards.shard_map import ShardMap
 from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
 from mvc.workspace.context import threads_of
 from mvc.workspace.recorded import head_tree
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
+    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level, MapReport
-    from mvc.shards.shard_map import MapChanges, Shard
+    from mvc.shards.shard_map import Shard
     from mvc.workspace.context import Context
 
 
@@ -36,8 +38,8 @@ class MapInfo:
 
     Attributes:
         path: of its file.
-        shard_map: the map, or None if the file is none after all.
-        fault: why it is none.
+        shard_map: the map, or None if the file is not a map.
+        fault: why it is not.
     """
 
     path: str
@@ -52,7 +54,7 @@ class MapDiff:
     Attributes:
         path: of its file.
         old: the map before, or None if there was none.
-        new: the map after, or None if there is none any more.
+        new: the map after, or None if it is gone.
         changes: which shards differ.
     """
 

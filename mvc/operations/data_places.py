@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
-from mvc.errors import UsageError
+from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.fs import remove_file, write_durable
 from mvc.history.ignore import IGNORE_NAME
 from mvc.history.paths import encode_path
@@ -12,6 +13,7 @@ from mvc.operations.add import add
 from mvc.shards.checking import check_shards
 from mvc.shards.hashing import STAT_CACHE_NAME, StatCache
 from mvc.shards.places import Folder, escape, open_place
+from mvc.shards.stored import read_map_file
 from mvc.storage.urls import has_store_scheme, parse_store_url
 from mvc.workspace.worktree import check_parents, find_file_stat
 
@@ -63,6 +65,38 @@ def check_known(
     """Compare a map with a place, and keep what was hashed for the next time."""
     cache = open_cache(context, place)
     return check_shards(shard_map, place, level=level, cache=cache, threads=threads, share=share)
+
+
+def check_root(context: Context, old: str, new: str, renamed: tuple[str, str]) -> None:
+    """Check that a map finds its shards from another path, too.
+
+    Args:
+        context: the repository.
+        old: path of the map in the worktree.
+        new: the path that it is to get.
+        renamed: the file or folder that is renamed for that, and its new name.
+
+    Raises:
+        UsageError: its root is relative, and does not move along.
+    """
+    try:
+        root = read_map_file(context, old).root
+    except (FormatError, NotFoundError):  # it is a file like others
+        return
+    shards = posixpath.join("/", posixpath.dirname(old), root)
+    source, place = (f"/{path}/" for path in renamed)
+    shards = posixpath.normpath(shards) + "/"
+    if shards.startswith(source):
+        shards = place + shards.removeprefix(source)
+    if (
+        not has_store_scheme(root)
+        and posixpath.relpath(shards, f"/{posixpath.dirname(new)}") != root
+    ):
+        folder = shards.strip("/")
+        raise UsageError(
+            f"{old!r} is the map of {folder!r}, which it would not find from {new!r}",
+            hint=f'"mvc data rm {old}", then "mvc data add {folder} --name {new}"',
+        )
 
 
 def make_rule(folder: str, pattern: str | None) -> bytes:

@@ -72,6 +72,11 @@ def _plan_rename(
         fault = find_path_fault(new)
         if fault is not None:
             raise UsageError(f"path {new[:200]!r} {fault}")
+    for old, new in paths:
+        if old.endswith(".shards") and not index.entries[old].skip_worktree:
+            from mvc.operations.data_places import check_root  # noqa: PLC0415  few files are maps
+
+            check_root(context, old, new, (source, place))
     return _Rename(source, place, paths, on_disk)
 
 

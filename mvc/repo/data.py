@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from mvc.operations.data_seen import DataSeen
     from mvc.operations.data_who import WhoSaw
     from mvc.repo.opening import Progress, StrPath
+    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level, MapReport
     from mvc.shards.places import Place
-    from mvc.shards.shard_map import MapChanges, ShardMap
+    from mvc.shards.shard_map import ShardMap
 
 
 class Data(OpenRepo):
@@ -34,6 +35,7 @@ class Data(OpenRepo):
         *,
         name: str | None = None,
         store: bool = False,
+        dtype: str | None = None,
         folder: StrPath | None = None,
         progress: Progress = None,
     ) -> DataAddResult:
@@ -45,6 +47,8 @@ class Data(OpenRepo):
             name: path of the map, without ``.shards``; by default that of the folder.
             store: also add the shards themselves, as ``add`` does; else they stay where they are,
                 and a rule in ``.mvcignore`` leaves them out of ``add`` and ``status``.
+            dtype: NumPy's name for the type of the numbers in ``.bin`` files, such as ``uint16``, to count
+                them; by default as in the map that is renewed.
             folder: what relative paths start from; the worktree by default.
             progress: called with bytes read since the last call.
 
@@ -52,10 +56,11 @@ class Data(OpenRepo):
             NotFoundError: there is no such folder, or no shard in it.
             ConflictError: a shard changed while it was read, or the map's file is that of other shards.
             UnsupportedError: a shard is a link.
+            UsageError: no such dtype, or no file that it is for.
         """
         cwd = self.worktree if folder is None else Path(folder)
         return operations.data_add.add_data(
-            self._context, source, cwd=cwd, name=name, store=store, progress=progress
+            self._context, source, cwd=cwd, name=name, store=store, dtype=dtype, progress=progress
         )
 
     def name_data(self, revision: str | None = None, name: str | None = None) -> list[str]:
@@ -115,7 +120,7 @@ class Data(OpenRepo):
         threads: int = 1,
         share: tuple[int, int] = (0, 1),
     ) -> MapReport:
-        """As ``mvc.check_shards``, with what this repository knows of files that were hashed before.
+        """As ``mvc.shards.check_shards``, with what this repository knows of files that were hashed before.
 
         Raises:
             StorageError: the place cannot be listed.

@@ -97,15 +97,15 @@ class BlockOrder:
 
     @classmethod
     def parse(cls, value: object) -> BlockOrder:
-        """Return a stored order; FormatError if it is none."""
+        """Return a stored order; FormatError if it is malformed."""
         if not isinstance(value, Mapping) or set(value) not in ({"block", "id"}, {"block", "runs"}):
-            raise FormatError("an order by blocks has not the fields block and runs, or id")
+            raise FormatError("an order by blocks must have the fields block and runs, or id")
         block = value["block"]
         if type(block) is not int or not 0 < block <= MAX_SIZE:
             raise FormatError("an order by blocks has no whole number as block")
         if "id" in value:
             if not isinstance(value["id"], str) or not re.fullmatch("[0-9a-f]{64}", value["id"]):
-                raise FormatError("an order by blocks has an id that is no hash")
+                raise FormatError("an order by blocks has an id that is not a hash")
             return cls(np.zeros(0, np.int64), block, value["id"])
         return cls(_parse_runs(value["runs"]), block)
 

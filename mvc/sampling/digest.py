@@ -82,7 +82,7 @@ class SampleDigest:
         """Return a stored digest.
 
         Raises:
-            FormatError: it is not one.
+            FormatError: it is malformed.
         """
         width = 2 * _LANE_BYTES
         if type(count) is not int or not 0 <= count < _MOST:

@@ -84,9 +84,9 @@ class IdList:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Return a stored list; FormatError if it is none."""
+        """Return a stored list; FormatError if it is malformed."""
         if not isinstance(value, Mapping):
-            raise FormatError("an entry of a ledger is not a list of samples")
+            raise FormatError("a ledger entry is not a list of samples")
         digest = SampleDigest.parse(value.get("count"), value.get("digest"))
         ids = decode_ids(value["ids"], digest.count) if "ids" in value else ()
         return cls(digest, ids)
@@ -116,7 +116,7 @@ def decode_ids(data: object, most: int) -> Ids:
         return _decode_keys(_expand(data[1:], _MAX_KEYS_BYTES), most)
     plain = _expand(data[1:], most * width)
     if not plain or len(plain) % width:
-        raise FormatError("a ledger has ids that end in the middle of one")
+        raise FormatError("a ledger has a truncated list of ids")
     planes = np.frombuffer(plain, np.uint8).reshape(width, -1)
     wide = np.zeros((planes.shape[1], 8), np.uint8)
     wide[:, :width] = planes.T

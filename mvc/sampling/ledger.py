@@ -71,10 +71,10 @@ def _parse_plan(value: Mapping[str, Any]) -> PlanEntry:
     plan = SamplePlan.parse(value.get("plan"))
     start, cursor = value.get("start"), value.get("cursor")
     if type(start) is not int or type(cursor) is not int or not 0 <= start <= cursor < MAX_SIZE:
-        raise FormatError("an entry of a ledger does not say which positions it is of")
+        raise FormatError("a ledger entry does not say which positions it is of")
     digest = SampleDigest.parse(value.get("count"), value.get("digest"))
     if digest.count > cursor - start:
-        raise FormatError("an entry of a ledger counts more samples than positions")
+        raise FormatError("a ledger entry counts more samples than positions")
     return PlanEntry(plan, start, cursor, digest, Passed.parse(value))
 
 
@@ -138,12 +138,12 @@ class DrawnEntry:
 
 
 def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
-    """Return a stored entry of a loader without a plan; FormatError if it is none."""
+    """Return a stored entry of a loader without a plan; FormatError if it is malformed."""
     kind, skipped = value.get("kind"), value.get("skipped", {})
     if kind not in ("index", "key"):
-        raise FormatError("an entry of a ledger is of a kind that this mvc does not know")
+        raise FormatError("a ledger entry is of a kind that this mvc does not know")
     if not isinstance(skipped, Mapping) or len(skipped) > MAX_REASONS:
-        raise FormatError("an entry of a ledger does not say why samples were skipped")
+        raise FormatError("a ledger entry does not say why samples were skipped")
     lists = {"": value, **skipped}
     found = {
         check_name(reason, is_empty=not reason): IdList.parse(one) for reason, one in lists.items()
@@ -151,7 +151,7 @@ def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
     seen = found.pop("")
     for one in (seen, *found.values()):
         if len(one.ids) and isinstance(one.ids, tuple) != (kind == "key"):
-            raise FormatError("an entry of a ledger lists ids of another kind")
+            raise FormatError("a ledger entry lists ids of another kind")
     return DrawnEntry("key" if kind == "key" else "index", seen, found)
 
 
@@ -195,13 +195,13 @@ def join_ledgers(first: Mapping[str, _Entry], *others: Mapping[str, _Entry]) -> 
 
 
 def parse_ledger(value: object) -> dict[str, LedgerEntry]:
-    """Return a stored ledger; FormatError if it is none."""
+    """Return a stored ledger; FormatError if it is malformed."""
     if not isinstance(value, Mapping) or len(value) > _MAX_ENTRIES:
         raise FormatError("a ledger is not a set of entries by name")
     found = dict[str, LedgerEntry]()
     for name, entry in value.items():
         if not isinstance(entry, Mapping):
-            raise FormatError("an entry of a ledger is not one")
+            raise FormatError("a ledger entry is not a mapping")
         parse = _parse_plan if entry.get("kind") == "plan" else _parse_drawn
         found[check_name(name)] = parse(entry)
     return found

@@ -169,7 +169,7 @@ class Passed:
         sources = _parse_names(value.get("sources", []), MAX_RANGES)
         complete_from = value.get("complete_from", 0)
         if type(complete_from) is not int or complete_from < 0:
-            raise FormatError("an entry of a ledger does not say from where on it lists skips")
+            raise FormatError("a ledger entry does not say from where on it lists skips")
         windows = [
             SkippedWindow(start, start + length, _look_up(reasons, reason))
             for start, length, reason in _decode_rows(
@@ -187,7 +187,7 @@ class Passed:
         spans += [(one.since, one.until) for one in ranges]
         spans += [(one.skipped.first, one.skipped.last + 1) for one in ranges]
         if not all(0 <= first < stop <= MAX_SIZE for first, stop in spans):
-            raise FormatError("an entry of a ledger has a skip that is none")
+            raise FormatError("a ledger entry has an invalid skip")
         return cls(tuple(sorted(windows)), tuple(sorted(ranges)), complete_from)
 
 
@@ -215,18 +215,18 @@ def _decode_rows(data: object, columns: int, most: int) -> list[list[int]]:
         return []
     flat = decode_ids(data, columns * most)
     if isinstance(flat, tuple) or len(flat) % columns:
-        raise FormatError("an entry of a ledger has skips that end in the middle of one")
+        raise FormatError("a ledger entry has a truncated list of skips")
     rows: list[list[int]] = flat.reshape(columns, -1).T.tolist()
     return rows
 
 
 def _parse_names(value: object, most: int) -> list[str]:
     if not isinstance(value, list) or len(value) > most:
-        raise FormatError("an entry of a ledger has no list of names where one belongs")
+        raise FormatError("a ledger entry has no list of names")
     return [check_name(one) for one in value]
 
 
 def _look_up(names: list[str], number: int) -> str:
     if not 0 <= number < len(names):
-        raise FormatError("an entry of a ledger names what it does not have")
+        raise FormatError("a ledger entry names what it does not have")
     return names[number]

@@ -15,7 +15,7 @@ shift and the second multiplication make it nonlinear. m, m' (odd) and k of the 
 from BLAKE3 of the key. Four rounds of independent random functions cannot be told from a random
 permutation by fewer than about sqrt(a) queries (Luby and Rackoff, 1988; six by far more: Patarin,
 "Security of random Feistel schemes with 5 or more rounds", 2004). The functions here mix well but
-are no cipher: whoever sees the order may find the key.
+are no cipher: one who sees the order may find the key.
 
 Up to 256 elements, where so few functions of so few digits would show, the values are sorted by 64
 bits each from BLAKE3 of the key: all n! orders are equally likely, up to the chance of a tie.

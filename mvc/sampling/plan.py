@@ -20,7 +20,6 @@ Without shuffling, samples come in the order of the sources, and the slots of a 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -34,6 +33,7 @@ from blake3 import blake3
 from mvc.errors import FormatError, UsageError
 from mvc.mixing import STEP, mix_words
 from mvc.sampling.blocks import BlockOrder
+from mvc.sampling.checks import MAX_SOURCES, check_plan, check_weight, is_whole
 from mvc.sampling.mixture import Mix, choose_slots, split
 from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
 
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 Tail = Literal["short", "drop", "wrap"]
 _OPTIONAL = {"order", "content"}
-_TAILS = ("short", "drop", "wrap")
 _VERSION = 1
-_MAX_SOURCES, _MAX_STAGES, _MAX_NAME = 4096, 1024, 1024
+_MAX_NAME = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,11 @@ class Source:
         name: object = self.name
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
             raise UsageError(f"a source is named {name!r}, not by a text of 1 to {_MAX_NAME}")
-        if not _is_whole(self.size, 1, MAX_SIZE):
+        if not is_whole(self.size, 1, MAX_SIZE):
             what = "is empty" if self.size == 0 else f"has {self.size!r} samples, not 1 to 2^62"
             raise UsageError(f"source {name!r} {what}")
         if self.weight is not None:
-            _check_weight(name, self.weight)
+            check_weight(name, self.weight)
         if self.shards is not None and not isinstance(self.shards, str):
             raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
         if self.content is not None and not isinstance(self.content, str):
@@ -150,7 +149,7 @@ class SamplePlan:
     epoch_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check_plan(self)
+        check_plan(self)
 
     @cached_property
     def id(self) -> str:
@@ -299,7 +298,7 @@ class SamplePlan:
 
     @classmethod
     def parse(cls, value: object) -> SamplePlan:
-        """Return a stored plan; FormatError if it is none."""
+        """Return a stored plan; FormatError if it is malformed."""
         names = {one.name for one in fields(cls)}
         given = _read_fields("a plan of samples", value, {"version"} | names)
         if given.pop("version") != _VERSION:
@@ -328,90 +327,15 @@ class SamplePlan:
                         yield f"{part.name} of {left.name}: {ours!r}, there {theirs!r}"
 
 
-def _check_weight(name: str, weight: object, least: float = math.ulp(0.0)) -> None:
-    if type(weight) not in (int, float) or not least <= weight < math.inf:  # type: ignore[operator]
-        kind = "positive number" if least else "number of 0 or more"
-        raise UsageError(f"the weight of source {name!r} is {weight!r}, not a {kind}")
-
-
-def _is_whole(value: object, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _check_plan(plan: SamplePlan) -> None:
-    given: Any = plan
-    if not isinstance(given.sources, tuple) or not 0 < len(given.sources) <= _MAX_SOURCES:
-        raise UsageError(f"a plan has 1 to {_MAX_SOURCES} sources")
-    if len({one.name for one in plan.sources}) < len(plan.sources):
-        raise UsageError("two sources have one name")
-    if not _is_whole(given.seed, 0, (1 << 64) - 1):
-        raise UsageError(f"seed is {given.seed!r}, not a whole number from 0 to 2^64 - 1")
-    if not _is_whole(given.batch, 1, 1 << 40):
-        raise UsageError(
-            f"the global batch size is {given.batch!r}, not a whole number of 1 or more"
-        )
-    if type(given.shuffle) is not bool:
-        raise UsageError(f"shuffle is {given.shuffle!r}, neither True nor False")
-    if given.tail not in _TAILS:
-        raise UsageError(f"tail is {given.tail!r}, not one of {', '.join(_TAILS)}")
-    if plan.samples > MAX_SIZE:
-        raise UsageError("the sources have more than 2^62 samples")
-    _check_mixture(plan)
-
-
-def _check_mixture(plan: SamplePlan) -> None:
-    weighted = sum(one.weight is not None for one in plan.sources)
-    if weighted not in (0, len(plan.sources)):
-        name = next(one.name for one in plan.sources if one.weight is None)
-        raise UsageError(
-            f"source {name!r} has no weight, but others have", hint="give each a weight, or none"
-        )
-    if plan.stages and weighted:
-        raise UsageError("sources have weights, and so have stages", hint="leave out the sources'")
-    if plan.epoch_size is not None:
-        if not _is_whole(plan.epoch_size, 1, MAX_SIZE):
-            raise UsageError(f"epoch_size is {plan.epoch_size!r}, not a number of samples")
-        if not plan.is_mixture:
-            raise UsageError("epoch_size is for sources with weights only")
-    _check_stages(plan)
-    if plan.is_mixture:
-        for stage in plan.stages:
-            choose_slots(stage.weights)
-        if weighted:
-            choose_slots(tuple(one.weight or 0.0 for one in plan.sources))
-
-
-def _check_stages(plan: SamplePlan) -> None:
-    given: Any = plan.stages
-    if not isinstance(given, tuple) or len(given) > _MAX_STAGES:
-        raise UsageError(f"a plan has at most {_MAX_STAGES} stages")
-    start = 0
-    for number, stage in enumerate(plan.stages):
-        is_last = number == len(plan.stages) - 1
-        if is_last != (stage.until is None):
-            raise UsageError("each stage but the last, and only these, says until which position")
-        if not is_last and not _is_whole(stage.until, start + 1, MAX_SIZE - 1):
-            raise UsageError(
-                f"stage {number + 1} ends at {stage.until!r}, where it begins or before"
-            )
-        start = stage.until or 0
-        if len(stage.weights) != len(plan.sources):
-            raise UsageError(f"stage {number + 1} has not one weight for each source")
-        for source, weight in zip(plan.sources, stage.weights, strict=True):
-            _check_weight(source.name, weight, 0.0)
-        if not any(stage.weights):
-            raise UsageError(f"in stage {number + 1} every weight is 0")
-
-
 def _read_fields(what: str, value: object, names: set[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping) or set(value) != names:
-        raise FormatError(f"{what} has not the fields {', '.join(sorted(names))}")
+        raise FormatError(f"{what} must have the fields {', '.join(sorted(names))}")
     return dict(value)
 
 
 def _read_list(value: object) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _MAX_SOURCES:
-        raise FormatError("a stored plan of samples has no list where one belongs")
+    if not isinstance(value, list) or len(value) > MAX_SOURCES:
+        raise FormatError("a stored plan of samples has something else in place of a list")
     return value
 
 

@@ -1,5 +1,47 @@
-"""Shard maps: which files a data set is made of, what is in them, and whether they still are so."""
+"""Shard maps: which files a data set is made of, what they hold, and whether they are unchanged.
 
-from mvc.lazy import lazy_modules
+These names are public; the modules they come from are not.
+"""
 
-__getattr__ = lazy_modules(__name__)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mvc.shards.changes import MapChanges, compare_maps
+    from mvc.shards.checking import MapReport, ShardFault, check_shards
+    from mvc.shards.places import open_place
+    from mvc.shards.records.mds import read_mds_head
+    from mvc.shards.records.stream import FileStream
+    from mvc.shards.records.tar import TarSample, list_tar_samples
+    from mvc.shards.shard_map import Shard, ShardMap
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "mvc.shards.changes": "MapChanges compare_maps",
+        "mvc.shards.checking": "MapReport ShardFault check_shards",
+        "mvc.shards.places": "open_place",
+        "mvc.shards.records.mds": "read_mds_head",
+        "mvc.shards.records.stream": "FileStream",
+        "mvc.shards.records.tar": "TarSample list_tar_samples",
+        "mvc.shards.shard_map": "Shard ShardMap",
+    },
+)
+
+__all__ = [
+    "FileStream",
+    "MapChanges",
+    "MapReport",
+    "Shard",
+    "ShardFault",
+    "ShardMap",
+    "TarSample",
+    "check_shards",
+    "compare_maps",
+    "list_tar_samples",
+    "open_place",
+    "read_mds_head",
+]

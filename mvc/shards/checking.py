@@ -1,4 +1,4 @@
-"""Is what a place holds still what a map says? Everything that differs is named.
+"""Compares what a place holds with a map, and names everything that differs.
 
 Three levels: ``quick`` reads no content: listing, sizes, stat data and tags tell. ``normal`` also reads
 what these leave open. ``full`` reads every byte. The bytes of a shard that only its size speaks for

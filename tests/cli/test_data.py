@@ -91,6 +91,39 @@ def test_history_says_which_data_changed(shell):
     assert shell.ok("data", "ls", "HEAD~1", "--json").json["maps"][0]["records"] == 122
 
 
+def test_numbers_of_token_files_are_counted_once_their_type_is_known(shell):
+    tokens = shell.folder / "data" / "tokens"
+    tokens.mkdir()
+    (tokens / "a.bin").write_bytes(b"12345678")
+    for words, message in (
+        (["data/tokens", "--dtype", "unt16"], "did you mean uint16?"),
+        (["data/train", "--dtype", "uint16"], "holds no .bin files"),
+    ):
+        assert message in shell("data", "add", *words).err
+    assert shell.ok("data", "add", "data/tokens", "--json").json["records"] is None
+    done = shell.ok("data", "add", "data/tokens", "--dtype", "uint16", "--json").json
+    assert (done["records"], done["read"]) == (4, 0)
+    (tokens / "b.bin").write_bytes(b"12")
+    assert shell.ok("data", "add", "data/tokens", "--json").json["records"] == 5
+    (tokens / "b.bin").write_bytes(b"123")
+    assert "3 bytes, not a multiple of 2" in shell.ok("data", "add", "data/tokens").err
+    assert shell.ok("data", "ls", "--json").json["maps"][0]["records"] is None
+
+
+def test_a_map_is_not_moved_to_where_it_would_not_find_its_shards(shell):
+    shell.ok("data", "add", "data/train")
+    found = shell("mv", "data/train.shards", "train.shards")
+    assert found.code == 2
+    assert found.err == (
+        "error: 'data/train.shards' is the map of 'data/train', which it would not find from 'train.shards'\n"
+        'hint: "mvc data rm data/train.shards", then "mvc data add data/train --name train.shards"\n'
+    )
+    shell.ok("mv", "data/train.shards", "data/other.shards")
+    shell.ok("data", "verify", "other")
+    shell.ok("mv", "data", "moved")  # the shards move along
+    shell.ok("data", "verify", "moved/other")
+
+
 def test_ls_lists_maps_and_their_shards(shell):
     shell.ok("data", "add", "data/train")
     head, row = shell.ok("data", "ls").lines
@@ -244,9 +277,9 @@ def test_a_record_count_that_is_not_known_is_said(shell):
         (["add", "."], "the whole worktree cannot be one data set"),
         (["add", ".mvc"], "is inside .mvc, the repository itself"),
         (["add", "data/train/*.zip", "--name", "z"], "'data/train/*.zip' holds no shards"),
-        (["add", "data/train", "--name", "x/"], "'x/' is not a name for a map"),
+        (["add", "data/train", "--name", "x/"], "'x/' cannot name a map"),
         (["add", "data/train", "--name", "/tmp/x"], "is outside the repository"),
-        (["add", "data/train.shards"], "'data/train.shards' is a shard map, and no data"),
+        (["add", "data/train.shards"], "'data/train.shards' is a shard map, not data"),
         (
             ["add", "data/train/*.jsonl", "--name", "data/train"],
             "'data/train.shards' is the map of 'train'",

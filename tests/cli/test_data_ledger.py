@@ -3,19 +3,9 @@
 import numpy as np
 import pytest
 
-from mvc import (
-    DrawnEntry,
-    Identity,
-    IdList,
-    PlanEntry,
-    Repo,
-    SampleDigest,
-    SamplePlan,
-    Shard,
-    ShardMap,
-    Skips,
-    Source,
-)
+from mvc import Identity, Repo
+from mvc.sampling import DrawnEntry, IdList, PlanEntry, SampleDigest, SamplePlan, Skips, Source
+from mvc.shards import Shard, ShardMap
 from support.cli import IDENTITY, Shell
 
 PLAN_MAP = ShardMap.build("web", [Shard(f"{n}.tar", 10, bytes(32), 25) for n in range(4)])

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from mvc import BlockOrder, FormatError, SamplePlan, Source, UsageError
+from mvc import FormatError, UsageError
+from mvc.sampling import BlockOrder, SamplePlan, Source
 
 GOLDEN = [6, 5, 3, 4, 8, 7, 10, 9, 0, 2, 1, 11]
 GOLDEN_ID = "f75407289d498f907b54bb3c8db64ec129f302b398362eb6ece9aa6ada0afa8e"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import FormatError, SampleDigest
+from mvc import FormatError
+from mvc.sampling import SampleDigest
 
 indices = st.lists(st.integers(0, 2**62), max_size=40)
 

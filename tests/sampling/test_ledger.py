@@ -9,9 +9,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import (
+from mvc import FormatError
+from mvc.sampling import (
     DrawnEntry,
-    FormatError,
     IdList,
     PlanEntry,
     SampleDigest,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import UsageError, permute, unpermute
+from mvc import UsageError
+from mvc.sampling.permutation import permute, unpermute
 
 SIZES = [1, 2, 3, 5, 31, 255, 256, 257, 258, 272, 289, 1000, 1009, 1024, 1025, 65537, 100_003]
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc import FormatError, SamplePlan, Source, Stage, UsageError
+from mvc import FormatError, UsageError
+from mvc.sampling import SamplePlan, Source, Stage
 from mvc.sampling.mixture import choose_slots
 
 MIXED = SamplePlan((Source("a", 100, 0.7), Source("b", 7, 0.2), Source("c", 4000, 0.1)), seed=3)

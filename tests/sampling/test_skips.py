@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc import FormatError, SamplePlan, Skips, Source, UsageError, draw_batch
+from mvc import FormatError, UsageError
+from mvc.sampling import SamplePlan, Skips, Source, draw_batch
 
 
 def plan_of(size, batch, tail="short", **options):

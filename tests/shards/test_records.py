@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import struct
 import zlib
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.shards.records import count_records, find_counter
-from mvc.shards.records.stream import Stream
+from mvc.shards.records.stream import FileStream, Stream
 from support.shard_files import make_mds, make_tar
 
 TABLE = pa.table({"id": list(range(1000)), "text": ["x" * (one % 50) for one in range(1000)],
@@ -239,18 +240,44 @@ SEEDS = {
 }  # fmt: skip
 
 
+def damage(seed, data):
+    noise = data.draw(st.binary(max_size=40))
+    place = data.draw(st.integers(0, len(seed)))
+    return seed[:place] + noise + seed[place + len(noise) :]
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(NAMES), st.data())
 def test_any_bytes_have_a_number_or_none(name, data):
-    seed = SEEDS.get(name, b"")
-    noise = data.draw(st.binary(max_size=40))
-    place = data.draw(st.integers(0, len(seed)))
-    mixed = seed[:place] + noise + seed[place + len(noise) :]
+    mixed = damage(SEEDS.get(name, b""), data)
     try:
         found = count(mixed, name, data.draw(st.integers(1, 600)))
     except FormatError:
         return
     assert 0 <= found < 2**63
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["x.tar", "x.mds"]), st.data())
+def test_a_file_that_is_skipped_through_has_the_same_records(name, data):
+    mixed = damage(SEEDS[name], data) if data.draw(st.booleans()) else SEEDS[name]
+    file = os.memfd_create("shard")
+    try:
+        os.write(file, mixed)
+        found = []
+        for stream in (Stream(iter([mixed]), len(mixed)), FileStream(file)):
+            try:
+                found.append(count_records(stream, name))
+            except FormatError as error:
+                found.append(error.message)
+    finally:
+        os.close(file)
+    assert found[0] == found[1]
+
+
+def test_two_files_of_one_sample_have_two_extensions():
+    with pytest.raises(FormatError, match="two files 'jpg' of sample 'a'"):
+        count(make_tar([("a.jpg", b"1"), ("a.JPG", b"2")]), "x.tar")
 
 
 def test_a_footer_that_nests_without_end_is_refused():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.shards.shard_map import Shard, ShardMap, compare_maps, find_path_fault, name_of_map
+from mvc.shards.changes import compare_maps
+from mvc.shards.shard_map import Shard, ShardMap, find_path_fault, name_of_map
 
 
 def make_shard(path, content=b"", records=None, tag=None):

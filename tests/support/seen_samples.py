@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from mvc import SampleDigest, Skips, draw_batch
 from mvc.operations.data_ledgers import Ledgers
+from mvc.sampling import SampleDigest, Skips, draw_batch
 from mvc.sampling.ledger import RunLedger
 from mvc.sampling.stretch import find_stretches
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mvc import Shard, ShardMap
+from mvc.shards import Shard, ShardMap
 
 _SOURCES = ("bisect.py", "heapq.py", "textwrap.py")
 

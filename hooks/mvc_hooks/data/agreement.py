@@ -2,7 +2,7 @@
 
 A node that differs is refused, by the name of the first ones that changed themselves: what comes after
 them differs anyway. A library of another version is told, as for the rest of the environment, and so
-is a change of what is no node.
+is a change of anything else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from mvc import ConflictError, UsageError, compare_pipelines
+import mvc
+from mvc import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def check_resume(
     old = stored.get("pipeline") if isinstance(stored, Mapping) else None
     if not isinstance(old, Mapping):
         return [], []
-    changes = compare_pipelines(old, live)
+    changes = mvc.compare_pipelines(old, live)
     is_new = not any(isinstance(one, Mapping) and one.get("is_declared") for one in old.values())
     own = [one for one in changes if one.is_declared and one.is_own and not is_new]
     refused = [one for one in own if not _is_allowed(one.name, allow)]
@@ -56,7 +57,7 @@ def check_resume(
 
 
 def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
-    """Return lines about how the pipelines of the ranks differ in what is no node; every rank must call it.
+    """Return lines about how the pipelines of the ranks differ outside of nodes; every rank must call it.
 
     Raises:
         UsageError: they differ in a node.
@@ -67,12 +68,12 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     first, *others = ranks.exchange(dict(pipeline))
     for rank, other in enumerate(others, 1):
-        changes = [one for one in compare_pipelines(first, other) if one.is_own]
+        changes = [one for one in mvc.compare_pipelines(first, other) if one.is_own]
         declared = [one for one in changes if one.is_declared]
         if declared:
             raise UsageError(
                 f"rank {rank} has another data pipeline than rank 0: {_list(declared)}",
-                hint="make the same nodes on every rank; what is a rank's own is no parameter of a node",
+                hint="make the same nodes on every rank; what differs by rank must not be a parameter of a node",
             )
         # Constants may well be each rank's own.
         changes = [

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from mvc import DrawnEntry, IdList
+from mvc import sampling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from mvc.sampling import DrawnEntry, IdList
 
     Ids: TypeAlias = "NDArray[np.int64] | tuple[str, ...]"
 
@@ -53,7 +55,7 @@ class Tally:
         self._source = source
         self._waiting: dict[str | None, list[Ids]] = {}
         self._held = 0
-        self._entry = DrawnEntry(kind)
+        self._entry = sampling.DrawnEntry(kind)
 
     def add(self, ids: Ids, reason: str | None = None) -> None:
         """Count samples."""
@@ -65,9 +67,11 @@ class Tally:
     def settle(self) -> DrawnEntry:
         """Return all of them as an entry."""
         for reason, parts in self._waiting.items():
-            found = IdList.of(self._source, _join(parts))
+            found = sampling.IdList.of(self._source, _join(parts))
             more = (
-                DrawnEntry(self.kind, found) if reason is None else _skip(self.kind, reason, found)
+                sampling.DrawnEntry(self.kind, found)
+                if reason is None
+                else _skip(self.kind, reason, found)
             )
             self._entry = self._entry.join(more)
         self._waiting, self._held = {}, 0
@@ -83,7 +87,7 @@ class Tally:
 
 
 def _skip(kind: Kind, reason: str, found: IdList) -> DrawnEntry:
-    return DrawnEntry(kind, skipped={reason: found})
+    return sampling.DrawnEntry(kind, skipped={reason: found})
 
 
 def _join(parts: list[Any]) -> Ids:

@@ -11,7 +11,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc import ShardMap, UsageError, compare_maps, open_place
+import mvc.shards
+from mvc import UsageError
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.lazy import LazyCheck, merge_findings
 from mvc_hooks.data.stored_maps import describe_changes
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from mvc import MapReport, MvcError, Repo
+    from mvc import MvcError, Repo
+    from mvc.shards import MapReport, ShardMap
     from mvc_hooks.data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
 
@@ -95,9 +97,9 @@ class DataGuard:
         for at, one in enumerate(self._opened):
             if len({each[at] for each in trees}) == 1:
                 continue
-            first = ShardMap.parse(ranks.share(one.map.encode()))
+            first = mvc.shards.ShardMap.parse(ranks.share(one.map.encode()))
             if one.map.tree != first.tree:
-                changes = describe_changes(compare_maps(first, one.map))
+                changes = describe_changes(mvc.shards.compare_maps(first, one.map))
                 fact = f"rank 0 has one with a difference: {changes}"
                 found.append(Finding(one.name, "", "other", fact, (ranks.rank,)))
         self._refuse(found)
@@ -128,7 +130,7 @@ class DataGuard:
             level = "full"
         report, reports = None, []
         if one.folder is not None:
-            place = open_place(str(one.folder), "/")
+            place = mvc.shards.open_place(str(one.folder), "/")
             in_folder = "quick" if one.check.lazy else level
             report = self._repo.check_shards(
                 one.map, place, level=in_folder, threads=threads, share=share
@@ -139,7 +141,7 @@ class DataGuard:
             is_full = level == "full" and one.folder is None
             reports.append(
                 self._repo.check_shards(
-                    one.map, open_place(one.url, "/"), level="full" if is_full else "quick",
+                    one.map, mvc.shards.open_place(one.url, "/"), level="full" if is_full else "quick",
                     threads=threads, share=share if is_full else (0, 1),
                 )
             )  # fmt: skip

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, MvcError, UsageError
+from mvc import MvcError, UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.readers.ahead import ReadAhead, gather
 from mvc_hooks.data.readers.reader import describe_fault
 
@@ -58,7 +59,7 @@ class IterableSource(Dataset[Any]):
         """
         if not callable(make):
             raise UsageError(
-                f"{name} is a {type(make).__name__}, and not a function that makes an iterable",
+                f"{name} is a {type(make).__name__}, not a function that makes an iterable",
                 hint="pass lambda: iterable, or the generator function itself",
             )
         if size is not None and (type(size) is not int or not 0 < size <= UNKNOWN_SIZE):

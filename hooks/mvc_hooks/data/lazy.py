@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mvc import Shard, ShardMap
+    from mvc.shards import Shard, ShardMap
 
 _DEATH_S = 10.0
 

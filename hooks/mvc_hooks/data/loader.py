@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from mvc import (
-    ConflictError,
-    FormatError,
-    Located,
-    MvcError,
-    SamplePlan,
-    Skips,
-    UsageError,
-    draw_batch,
-)
+from mvc import ConflictError, FormatError, MvcError, UsageError
+from mvc.sampling import Located, SamplePlan, Skips, draw_batch
 from mvc_hooks.data.fetching import Fetched, Fetcher
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
@@ -297,18 +289,18 @@ class ConsistentDataLoader:
         """Go to a position; a live iterator goes on from there. What is skipped here stays so.
 
         Raises:
-            FormatError: it is no state of such a loader.
+            FormatError: not a state of such a loader.
             ConflictError: it is a position in another plan.
         """
         if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
-            raise FormatError("this is no state of a ConsistentDataLoader")
+            raise FormatError("not a state of a ConsistentDataLoader")
         counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
         if any(type(one) is not int or not 0 <= one < 1 << 62 for one in counts):
-            raise FormatError("the position of a loader is not made of whole numbers")
+            raise FormatError("the position of a loader is not whole numbers")
         plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
         if plan != self.plan:
             told = "; ".join(self.plan.differences(plan))
-            raise ConflictError(f"the stored position is one in another order of samples: {told}")
+            raise ConflictError(f"the stored position belongs to another order of samples: {told}")
         self._coming = self.skips.join(self._coming)
         self.skips = skips
         _, self.batches_drawn, self._micro = counts
@@ -468,13 +460,13 @@ def _check_skips(plan: SamplePlan, skips: object) -> Skips:
     if not isinstance(skips, Skips):
         raise UsageError(
             f"{skips!r} is not of class Skips",
-            hint="mvc.Skips().add_samples(name, first, last, reason=...)",
+            hint="mvc.sampling.Skips().add_samples(name, first, last, reason=...)",
         )
     names = [one.name for one in plan.sources]
     for one in skips.ranges:
         if one.source not in names:
             raise UsageError(
-                f"{one.source!r}, of which samples are to be skipped, is no dataset",
-                hint=f"there are {', '.join(names)}",
+                f"{one.source!r}, of which samples are to be skipped, is not a dataset",
+                hint=f"the datasets are {', '.join(names)}",
             )
     return skips

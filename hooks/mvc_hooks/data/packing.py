@@ -16,7 +16,8 @@ import torch
 from blake3 import blake3
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.windows import Cut, FirstFit, Pieces
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _read_lengths(dataset: Any, lengths: Any) -> NDArray[np.integer[Any]]:
         try:
             given = np.load(path, mmap_mode="r", allow_pickle=False) if is_file else dataset[path]
         except (KeyError, TypeError, ValueError, IndexError, OSError) as error:
-            what = "cannot be read" if is_file else "is no column of the dataset"
+            what = "cannot be read" if is_file else "is not a column of the dataset"
             raise UsageError(
                 f"lengths={path!r} {what}",
                 hint="pass an array, a .npy file or the name of a column",

@@ -43,7 +43,7 @@ class OrderPart(DataPart):
 
     @property
     def batches_drawn(self) -> int:  # type: ignore[override]
-        """Global batches that were handed out whole, by whoever iterates the loader."""
+        """Global batches that were handed out whole, whatever iterates the loader."""
         return int(self.loader.batches_drawn)
 
     @property

@@ -1,4 +1,4 @@
-"""The pipeline of a run: the nodes that its loaders use, and the code of what is no node.
+"""The pipeline of a run: the nodes that its loaders use, and the code of what is not a node.
 
 What a loader uses without being a node (a dataset, ``collate_fn``, a sampler of the user's own) is
 recorded as well, by its code and by the constants in it: what such objects hold may be each rank's own,
@@ -39,7 +39,7 @@ def read_pipeline(*ends: object) -> dict[str, NodeRecord]:
     """Return the nodes that some objects are or use, and all before them: name → record.
 
     Args:
-        *ends: nodes, loaders, or whatever holds them; what is no node itself is looked through.
+        *ends: nodes, loaders, or whatever holds them; what is not a node is searched for nodes.
 
     Raises:
         UsageError: two nodes have one name, a node comes before itself, or something in it has no

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mvc import Ahead, PlanEntry, SampleDigest, draw_batch
+from mvc import sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc import Batch, Located
+    from mvc.sampling import Batch, Located, PlanEntry
     from mvc_hooks.ranks.group import Ranks
 
 _AT_ONCE = 1 << 16
@@ -48,8 +48,8 @@ class PlanTally:
 
     def _begin(self) -> PlanEntry:
         self._before, self._skips = int(self.loader.cursor), self.loader.skips
-        self._ahead = Ahead(self.loader.plan)
-        return PlanEntry(self.loader.plan, self._before, self._before)
+        self._ahead = sampling.Ahead(self.loader.plan)
+        return sampling.PlanEntry(self.loader.plan, self._before, self._before)
 
     def _note(self, _: object, located: Any) -> None:
         """Take a batch that was handed out; what is skipped may have changed before it."""
@@ -77,13 +77,13 @@ class PlanTally:
         """Return the batch of all ranks that ends at the cursor; None if it has not ended."""
         plan, start = self.loader.plan, self._before
         for begin in (start, (start // plan.epoch_length + 1) * plan.epoch_length):
-            batch = draw_batch(plan, self._skips, begin, self._ahead)
+            batch = sampling.draw_batch(plan, self._skips, begin, self._ahead)
             if batch is not None and batch.stop == cursor > start:
                 return batch
         return None
 
     def _advance(self, cursor: int) -> None:
-        self._entry = self._entry.move(cursor, SampleDigest(), self._skips)
+        self._entry = self._entry.move(cursor, sampling.SampleDigest(), self._skips)
 
     def _hash(self) -> None:
         waiting, self._waiting, self._held = self._waiting, [], 0
@@ -93,7 +93,7 @@ class PlanTally:
         indices = np.concatenate([one.index for one in waiting])
         for number in np.unique(sources).tolist():
             name = self._entry.plan.sources[number].name
-            digest = SampleDigest.of(name, indices[sources == number])
+            digest = sampling.SampleDigest.of(name, indices[sources == number])
             self._entry = self._entry.move(self._entry.cursor, digest, self._skips)
 
     @property

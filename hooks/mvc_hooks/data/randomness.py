@@ -56,7 +56,7 @@ def put_back(marks: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of a bit generator that somebody put in place of NumPy's own."""
+    """The state of a bit generator that was put in place of NumPy's own."""
 
     text: str
     state: Any = field(compare=False)

@@ -13,21 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc import (
-    DrawnEntry,
-    FormatError,
-    PlanEntry,
-    SampleDigest,
-    UsageError,
-    join_ledgers,
-    parse_ledger,
-)
+from mvc import FormatError, UsageError, sampling
 from mvc_hooks.data.drawn import Tally, kind_of, read_ids
 from mvc_hooks.data.planned import ROLLBACK, Planned, PlanTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mvc.sampling import DrawnEntry, PlanEntry
     from mvc_hooks.data.drawn import Ids, Kind
     from mvc_hooks.ranks.group import Ranks
 
@@ -172,7 +165,7 @@ class DataRecord:
         self,
         stored: object,
         *,
-        ranks: int = 1,
+        ranks: int | None = None,
         read_own: Callable[[int], object] = _have_nothing,
         is_durable: bool = True,
         passes_on: bool = False,
@@ -181,7 +174,7 @@ class DataRecord:
 
         Args:
             stored: the entry, with what is this rank's own.
-            ranks: how many made it.
+            ranks: how many made it; None: as many as there are now.
             read_own: returns what another one of them had for itself.
             is_durable: whether it is a commit's, so the ids that it lists need not be listed again.
             passes_on: whether the data stays where it is: what was seen since then is skipped.
@@ -190,11 +183,14 @@ class DataRecord:
             FormatError: it is not such an entry.
         """
         entry = _check_entry(stored)
-        ledger = parse_ledger(entry.get(_LEDGER, {}))
-        base: Drawn = {name: one for name, one in ledger.items() if isinstance(one, DrawnEntry)}
+        ledger = sampling.parse_ledger(entry.get(_LEDGER, {}))
+        base: Drawn = {
+            name: one for name, one in ledger.items() if isinstance(one, sampling.DrawnEntry)
+        }
         mine: Drawn = {}
         now: Drawn = self._settle()
         size = self._ranks.size
+        ranks = ranks or size
         meets = size == 1 or ranks != size or (passes_on and not _is_same(base, self._base))
         if meets:
             base, now = self._meet(base, entry, now, ranks, read_own)
@@ -226,16 +222,16 @@ class DataRecord:
         def read() -> tuple[Drawn, Drawn]:
             mine = [_parse_own(entry)] if rank < ranks else []
             rest = (_parse_own(read_own(one)) for one in range(rank + size, ranks, size))
-            return join_ledgers({}, *mine, *rest), now
+            return sampling.join_ledgers({}, *mine, *rest), now
 
         told = self._ranks.ask_all(read)
         return (
-            join_ledgers(base, *(then for then, _ in told)),
-            join_ledgers(self._base, *(one for _, one in told)),
+            sampling.join_ledgers(base, *(then for then, _ in told)),
+            sampling.join_ledgers(self._base, *(one for _, one in told)),
         )
 
     def _restore_plans(self, ledger: Mapping[str, LedgerEntry], reason: str) -> None:
-        plans = {name: one for name, one in ledger.items() if isinstance(one, PlanEntry)}
+        plans = {name: one for name, one in ledger.items() if isinstance(one, sampling.PlanEntry)}
         self._gone = {name: one for name, one in plans.items() if name not in self._planned}
         for name, plan in self._planned.items():
             plan.restore(plans.get(name), reason)
@@ -248,8 +244,10 @@ class DataRecord:
         """
         entry = _check_entry(stored)
         told = self._ranks.ask_all(lambda: (_parse_own(entry), self._settle()))
-        theirs = join_ledgers(parse_ledger(entry.get(_LEDGER, {})), *(one for one, _ in told))
-        mine = join_ledgers({**self._base, **self._plans}, *(one for _, one in told))
+        theirs = sampling.join_ledgers(
+            sampling.parse_ledger(entry.get(_LEDGER, {})), *(one for one, _ in told)
+        )
+        mine = sampling.join_ledgers({**self._base, **self._plans}, *(one for _, one in told))
         found: list[str] = []
         for name in sorted(theirs.keys() | mine.keys()) if self._ranks.is_first else ():
             ours, its = _spell_seen(mine.get(name)), _spell_seen(theirs.get(name))
@@ -269,7 +267,9 @@ class DataRecord:
         self._made[step] = {name: one.unlisted for name, one in own.items()}
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
         known = {**self._base, **self._plans} if self._ranks.is_first else {}
-        total = sum((one.digest for one in (*known.values(), *own.values())), SampleDigest())
+        total = sum(
+            (one.digest for one in (*known.values(), *own.values())), sampling.SampleDigest()
+        )
         return facts, (total.count, total.lanes[0])
 
     def note_durable(self, step: int) -> None:
@@ -293,14 +293,16 @@ def _check_entry(stored: object) -> Mapping[str, Any]:
 def _parse_own(entry: object) -> dict[str, DrawnEntry]:
     """Return what an entry says that one rank has for itself."""
     own = entry.get(OWN, {}) if isinstance(entry, Mapping) else {}
-    found = parse_ledger(own).items()
-    return {name: one for name, one in found if isinstance(one, DrawnEntry)}
+    found = sampling.parse_ledger(own).items()
+    return {name: one for name, one in found if isinstance(one, sampling.DrawnEntry)}
 
 
 def _skip_since(then: Drawn, now: Drawn) -> dict[str, DrawnEntry]:
     """Return what came since a stored state as skipped."""
     return {
-        source: entry.skip_since(source, then.get(source) or DrawnEntry(entry.kind), ROLLBACK)
+        source: entry.skip_since(
+            source, then.get(source) or sampling.DrawnEntry(entry.kind), ROLLBACK
+        )
         for source, entry in now.items()
     }
 
@@ -316,7 +318,7 @@ def _spell_seen(entry: LedgerEntry | None) -> str:
     if entry is None:
         return "nothing"
     seen = f"{entry.digest.count:,} samples of digest {entry.digest.hex[:_DIGITS]}"
-    if isinstance(entry, PlanEntry):
+    if isinstance(entry, sampling.PlanEntry):
         return f"{seen} up to position {entry.cursor:,} of plan {entry.plan.id[:_SHORT]}"
     skipped = [f"{one.digest.count:,} ({reason})" for reason, one in sorted(entry.skipped.items())]
     return f"{seen}, and skipped {', '.join(skipped)}" if skipped else seen

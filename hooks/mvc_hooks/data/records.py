@@ -91,7 +91,7 @@ class Records:
         return self._join(reading, digest_parts(*sorted(parts)), given, made.inputs)
 
     def read_used(self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]) -> None:
-        """Read what is no node, by its code, if any of that is the user's own."""
+        """Read what is not a node, by its code, if any of that is the user's own."""
         reading = Reading(name, KINDS, find_node, by_code=True)
         parts = list(find_parts(reading))
         if reading.code:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import distributed
 
-from mvc import Ahead, Located, UsageError, draw_batch
+from mvc import UsageError
+from mvc.sampling import Ahead, Located, draw_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from mvc import Batch, SamplePlan, Skips
+    from mvc.sampling import Batch, SamplePlan, Skips
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +119,7 @@ def find_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             return 0, 1
         return distributed.get_rank(), distributed.get_world_size()
     if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank!r} is not one of {world_size!r}")
+        raise UsageError(f"rank {rank!r} is not a rank of {world_size!r}")
     return rank, world_size
 
 
@@ -139,6 +140,6 @@ def check_share(plan: SamplePlan, share: Share) -> None:
     if plan.batch % share.ranks:
         warnings.warn(
             f"{share.ranks} ranks share global batches of {plan.batch} samples unequally: "
-            "an average over ranks is not one over samples",
+            "an average over ranks is not an average over samples",
             stacklevel=3,
         )

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from mvc import ShardMap, UsageError
+import mvc.shards
+from mvc import UsageError
+
+if TYPE_CHECKING:
+    from mvc.shards import ShardMap
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"
@@ -42,7 +46,7 @@ class ShardCheck:
 
     def __post_init__(self) -> None:
         source: object = self.source
-        if source == "" or not isinstance(source, (str, os.PathLike, ShardMap)):
+        if source == "" or not isinstance(source, (str, os.PathLike, mvc.shards.ShardMap)):
             raise UsageError(f"{source!r} is not a shard map", hint='shards="data/train.shards"')
         root: object = self.root
         if root is not None and (root == "" or not isinstance(root, (str, os.PathLike))):
@@ -54,22 +58,26 @@ class ShardCheck:
         if self.lazy and self.verify == "full":
             raise UsageError('verify="full" and lazy=True contradict each other')
 
-    def open(self, name: str) -> OpenCheck:
-        """Return it with its map read.
+    def load(self) -> ShardCheck:
+        """Return it with the map in place of its file, so that the file is read once.
 
         Raises:
             NotFoundError, FormatError: there is no such map, or it is damaged.
-            UsageError: the map says only where its shards are relative to a file that it has not.
         """
-        if isinstance(self.source, ShardMap):
-            found, folder = self.source, Path.cwd()
-        else:
-            found, folder = ShardMap.read(self.source), Path(self.source).parent
-        is_url = "://" in found.root
-        root = None if is_url else (folder / found.root).resolve()
-        if self.root is not None:
-            root = Path(self.root).resolve()
-        return OpenCheck(name, found, root, found.root if is_url else None, self)
+        if isinstance(self.source, mvc.shards.ShardMap):
+            return self
+        found, root = mvc.shards.ShardMap.read(self.source), self.root
+        if root is None and "://" not in found.root:
+            root = Path(self.source).parent / found.root
+        return replace(self, source=found, root=root)
+
+    def open(self, name: str) -> OpenCheck:
+        """Return it with its map read; errors as of ``load``."""
+        loaded = self.load()
+        found: ShardMap = loaded.source  # type: ignore[assignment]  # it is loaded
+        url = found.root if "://" in found.root else None
+        root = loaded.root if url or loaded.root is not None else found.root
+        return OpenCheck(name, found, None if root is None else Path(root).resolve(), url, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def as_checks(value: object) -> dict[str, ShardCheck]:
     """Return what ``shards=`` says, by the names of the maps.
 
     Raises:
-        UsageError: it is nothing of the kind, or two maps have one name.
+        UsageError: not such a value, or two maps have one name.
     """
     if value is None:
         return {}
@@ -116,7 +124,7 @@ def as_checks(value: object) -> dict[str, ShardCheck]:
 
 
 def find_checks(loaders: Iterable[Any]) -> dict[str, ShardCheck]:
-    """Return the checks that loaders bring in an attribute ``shards``; what is no map is left out.
+    """Return the checks that loaders bring in an attribute ``shards``; what is not a map is left out.
 
     Other libraries may mean something else by that name.
     """
@@ -135,7 +143,7 @@ def _is_ours(value: object) -> bool:
         return bool(value) and all(map(_is_ours, value))
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value).endswith(_SUFFIX)
-    return isinstance(value, (ShardMap, ShardCheck))
+    return isinstance(value, (mvc.shards.ShardMap, ShardCheck))
 
 
 def _as_check(value: Any) -> ShardCheck:
@@ -143,7 +151,7 @@ def _as_check(value: Any) -> ShardCheck:
 
 
 def _name(check: ShardCheck) -> str:
-    if not isinstance(check.source, ShardMap):
+    if not isinstance(check.source, mvc.shards.ShardMap):
         return _checked_name(Path(check.source).name.removesuffix(_SUFFIX))
     last = check.source.root.rstrip("/").rpartition("/")[2]
     return last if _is_name(last) else _UNNAMED

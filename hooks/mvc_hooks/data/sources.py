@@ -7,19 +7,20 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from mvc import BlockOrder, Source, Stage, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder, Source, Stage
 from mvc_hooks.data.packing import PackedDataset
 from mvc_hooks.data.shards import ShardCheck, as_checks
 
 
 def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
-    """Return the checks by dataset; that of a single one by the name of its map.
+    """Return the checks by dataset, maps loaded; that of a single one by the name of its map.
 
     A stream brings that of its own map, if none is given.
     """
     own = {name: one.check for name, one in datasets.items() if _brings_check(one)}
     if shards is None:
-        return as_checks(own if len(datasets) > 1 else [*own.values()])
+        shards = own if len(datasets) > 1 else [*own.values()]
     if isinstance(shards, Mapping):
         _check_names(datasets, "shards", shards)
         shards = {**(own if len(datasets) > 1 else {}), **shards}
@@ -30,7 +31,7 @@ def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardChec
     found = as_checks(shards)
     if len(found) > len(datasets):
         raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
-    return found
+    return {name: check.load() for name, check in found.items()}
 
 
 def _brings_check(dataset: object) -> bool:
@@ -44,7 +45,7 @@ def make_sources(
 ) -> tuple[Source, ...]:
     """Return the sources of a plan, with the trees of the shard maps that are checked."""
     _check_names(datasets, "weights", weights or {})
-    trees = {name: check.open(name).map.tree for name, check in checks.items()}
+    trees = {name: check.source.tree for name, check in checks.items()}  # type: ignore[union-attr]  # loaded
     if len(datasets) == len(trees) == 1:
         trees = dict(zip(datasets, trees.values(), strict=True))
     return tuple(
@@ -63,10 +64,10 @@ def make_sources(
 def make_stage(stage: object, names: tuple[str, ...]) -> Stage:
     """Return a stage of a curriculum: where it ends, and weights by name of dataset."""
     if not isinstance(stage, (tuple, list)) or len(stage) != 2 or not isinstance(stage[1], Mapping):  # noqa: PLR2004  a pair
-        raise UsageError(f"{stage!r} is no stage", hint="pass (end, {name: weight, ...})")
+        raise UsageError(f"{stage!r} is not a stage", hint="pass (end, {name: weight, ...})")
     until, weights = stage
     for name in set(weights) - set(names):
-        raise UsageError(f"a stage has {name!r}, which is no dataset")
+        raise UsageError(f"a stage has {name!r}, which is not a dataset")
     return Stage(until, tuple(weights.get(name, 0.0) for name in names))
 
 
@@ -84,7 +85,8 @@ def find_endless(datasets: Mapping[str, Any]) -> bool:
 def _check_names(datasets: Mapping[str, Any], what: str, named: Mapping[str, object]) -> None:
     for name in set(named) - set(datasets):
         raise UsageError(
-            f"{what} has {name!r}, which is no dataset", hint=f"there are {', '.join(datasets)}"
+            f"{what} has {name!r}, which is not a dataset",
+            hint=f"the datasets are {', '.join(datasets)}",
         )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _UNSEEN = ("type_comment", "type_ignores", "kind", "ctx")
 _DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-_MARK = "node"  # what decorates a node is no part of what it does
+_MARK = "node"  # a node's decorator is not part of what it does
 
 
 def digest_parts(*parts: bytes | str) -> bytes:

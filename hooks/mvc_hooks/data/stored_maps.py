@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from mvc import ConflictError, MvcError, NotFoundError, ShardMap, compare_maps
+import mvc.shards
+from mvc import ConflictError, MvcError, NotFoundError
 from mvc_hooks.data.record import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc import MapChanges, Repo
+    from mvc import Repo
+    from mvc.shards import MapChanges, ShardMap
     from mvc_hooks.parts.sources import StateSource
 
 SHARDS = "shards"
@@ -67,7 +69,7 @@ def find_other_maps(
         old = read_map(repo, commit, name)
         words = "what was added or changed is not known: the commit lacks the map"
         if old is not None and old.tree == tree:
-            words = describe_changes(compare_maps(old, now))
+            words = describe_changes(mvc.shards.compare_maps(old, now))
         found.append(OtherMap(name, tree, now.tree, words))
     return found
 
@@ -79,7 +81,7 @@ def refuse_maps(others: Sequence[OtherMap], allow: Sequence[str]) -> None:
         names = "; ".join(f"{one.name} ({one.changes})" for one in refused)
         raise ConflictError(
             f"the data is not that of the commit: {names}",
-            hint=f'nothing was changed; allow=["{SHARDS}"] goes on with the shards of now',
+            hint=f'nothing was changed; allow=["{SHARDS}"] goes on with the current shards',
         )
 
 
@@ -108,7 +110,7 @@ def read_map(repo: Repo, commit: str, name: str) -> ShardMap | None:
     if data is None:
         return None
     try:
-        return ShardMap.parse(data)
+        return mvc.shards.ShardMap.parse(data)
     except MvcError:
         return None
 

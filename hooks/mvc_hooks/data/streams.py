@@ -2,7 +2,7 @@
 
 A sample's number counts through all shards, so a loader's plan says which sample comes when, as for
 any dataset. That this is read in order all the same is up to the order: ``ShardedStream.order`` has the
-shards in a random order and shuffles within blocks of consecutive records (``mvc.BlockOrder``).
+shards in a random order and shuffles within blocks of consecutive records (``mvc.sampling.BlockOrder``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from mvc import BlockOrder, FormatError, NotFoundError, UsageError
+from mvc import FormatError, NotFoundError, UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.readers.opening import FORMATS, Format
 from mvc_hooks.data.shards import ShardCheck
 
@@ -206,7 +207,7 @@ def _find_shards(
 
 def _check_paths(paths: list[str]) -> list[str]:
     if not paths:
-        raise UsageError("a stream of no shards")
+        raise UsageError("a stream without shards")
     twice = (
         next((one for one in paths if paths.count(one) > 1), None)
         if len(set(paths)) < len(paths)

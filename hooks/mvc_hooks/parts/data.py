@@ -20,25 +20,16 @@ Those in workers are in ``parts/watch.py``.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 import warnings
 from collections import deque
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import distributed
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.libraries import (
@@ -49,15 +40,23 @@ from mvc_hooks.parts.libraries import (
     refuse_inexact,
     restore_passes,
 )
+from mvc_hooks.parts.loaders import (
+    RANDOM_SAMPLERS,
+    check_divided,
+    count_divided,
+    describe_loader,
+    find_epoch_owners,
+    has_unknown_order,
+    list_generators,
+    set_generators,
+)
 from mvc_hooks.parts.own_state import OwnState, forget_position, make_own_state
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
+from mvc_hooks.parts.reach import find_loaders
 from mvc_hooks.parts.rng import (
     capture_generators,
     capture_rng,
-    find_attribute,
     keep_rng,
-    restore_generators,
     restore_rng,
 )
 from mvc_hooks.parts.tree import Difference, hash_values
@@ -69,15 +68,6 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
-_GENERATORS = (
-    "generator",
-    "sampler.generator",
-    "batch_sampler.generator",
-    "batch_sampler.sampler.generator",
-)
-_WITH_EPOCH = ("", "sampler", "batch_sampler", "batch_sampler.sampler", "dataset")
-_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-
 
 class DataPart(Part):
     """A loader of batches and the position in it.
@@ -86,7 +76,7 @@ class DataPart(Part):
         epoch: passes that are complete.
         batches_drawn: batches, over the whole run.
         is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
-            as from any iterator, until somebody begins it.
+            as from any iterator, until it is begun.
         draws_in_thread: whether a random order is drawn in a thread of the loader's own.
         on_drawn: gets the path of a torch DataLoader, the indices of a batch that it handed out for
             the run, and whether the run drops that batch.
@@ -146,7 +136,7 @@ class DataPart(Part):
     # Drawing.
 
     def next_batch(self) -> Any:
-        """Return the next batch, starting the next epoch when one is over; UsageError if there is none."""
+        """Return the next batch, starting the next epoch when one is over; UsageError if there are none."""
         for _ in range(2):
             if self._iterator is None:
                 self._begin()
@@ -189,7 +179,7 @@ class DataPart(Part):
     def describe(self) -> dict[str, dict[str, object]]:
         """Return, by name, what of each torch DataLoader its batches depend on."""
         loaders = self._loaders.items()
-        return {f"{self.name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
+        return {f"{self.name}.{path}".rstrip("."): describe_loader(one) for path, one in loaders}
 
     def drop(self, count: int) -> None:
         """Draw that many batches and drop them."""
@@ -257,7 +247,7 @@ class DataPart(Part):
         is_other = self._is_drawing and threading.get_ident() != self._thread
         loaders = self._loaders.values()
         self.draws_in_thread |= is_other and any(
-            isinstance(one.sampler, _RANDOM) for one in loaders
+            isinstance(one.sampler, RANDOM_SAMPLERS) for one in loaders
         )
         return self._is_drawing
 
@@ -297,7 +287,7 @@ class DataPart(Part):
         self._iterator = None
         self._drawn = 0
         self.epoch += 1
-        for owner in self._find_epoch_owners():
+        for owner in find_epoch_owners(self.loader, self._loaders.values()):
             owner.set_epoch(self.epoch)
 
     # State.
@@ -318,13 +308,20 @@ class DataPart(Part):
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
             "start": self._start if self._iterator is not None else None,
-            "sampler_epoch": [getattr(one, "epoch", None) for one in self._find_epoch_owners()],
+            "sampler_epoch": [
+                getattr(one, "epoch", None)
+                for one in find_epoch_owners(self.loader, self._loaders.values())
+            ],
             "generators": capture_generators(self.generators()),
             "loader": self._capture_loader(),
             **({"first": self._first} if self._drawn and not self._is_stateful else {}),
             **({"order": self._order} if self._order else {}),
             **({"passes": self._count_passes()} if self._passes else {}),
-            **({"divided": divided} if (divided := self._count_divided()) and is_redrawn else {}),
+            **(
+                {"divided": divided}
+                if (divided := count_divided(self._loaders.values())) and is_redrawn
+                else {}
+            ),
         }
 
     def restore(self, stored: Any) -> None:
@@ -335,7 +332,7 @@ class DataPart(Part):
                 hint="make iter(loader) after the checkpointer",
             )
         if stored["start"] is not None and stored["loader"] is None:
-            self._check_divided(stored.get("divided", []))
+            check_divided(self.name, stored.get("divided", []), self._loaders.values())
         before, self.epoch = self.epoch, stored["epoch"]
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
@@ -344,7 +341,7 @@ class DataPart(Part):
         self._first = stored.get("first", "")
         self._set_passes((self._start or stored).get("passes", self._passes))
         self._restore_workers(stored)
-        owners = self._find_epoch_owners()
+        owners = find_epoch_owners(self.loader, self._loaders.values())
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
             # Accelerate's loader counts epochs itself, as its "iteration"; others keep it to themselves.
             is_moved = before or self.epoch or getattr(owner, "iteration", 0)
@@ -353,9 +350,9 @@ class DataPart(Part):
         with keep_rng():
             if self._start is not None:
                 restore_rng(self._start["rng"])
-                self._set_generators(self._start["generators"])
+                set_generators(self.name, self.loader, self._start["generators"], self._given)
             self._reopen(stored["loader"])
-        self._set_generators(stored["generators"], is_final=True)
+        set_generators(self.name, self.loader, stored["generators"], self._given, is_final=True)
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare who knows the position, and which generators there are; an older commit has fewer."""
@@ -408,22 +405,6 @@ class DataPart(Part):
                 self.loader.state_dict()
             if self._start is not None:
                 self._iterator = iter(()) if self._own.is_pass_over else self._open()
-
-    def _count_divided(self) -> list[int]:
-        """Return among how many workers each stream is divided, on which its order depends."""
-        streams = [
-            one for one in self._loaders.values() if isinstance(one.dataset, IterableDataset)
-        ]
-        return [max(one.num_workers, 1) for one in streams]
-
-    def _check_divided(self, stored: list[int]) -> None:
-        for then, now in zip(stored, self._count_divided(), strict=False):
-            if then != now:
-                raise ConflictError(
-                    f"{self.name} is a stream that was divided among {then} workers, and is now among "
-                    f"{now}: the middle of a pass cannot be drawn again",
-                    hint=f"go on with num_workers={then} to the end of the pass",
-                )
 
     def _draw_again(self) -> None:
         for index in range(self._drawn):
@@ -495,7 +476,7 @@ class DataPart(Part):
             )
         for name in ("sampler", "batch_sampler"):
             sampler = getattr(self.loader, name, None)
-            if _has_unknown_order(sampler, self.loader):
+            if has_unknown_order(sampler, self.loader):
                 raise UsageError(
                     f"{self.name} has a {type(sampler).__name__}, whose order cannot be restored",
                     hint="pass shuffle=True instead, or draw the batches with next_batch()",
@@ -519,59 +500,10 @@ class DataPart(Part):
 
     def generators(self) -> dict[str, Any]:
         """Return those of loader, samplers and dataset."""
-        named = {path: find_attribute(self.loader, path) for path in _GENERATORS}
-        found = {path: one for path, one in named.items() if isinstance(one, GENERATORS)}
-        known = {id(one) for one in found.values()}
-        others = find_reachable(self.loader, GENERATORS).items()
-        return {**found, **{path: one for path, one in others if id(one) not in known}}
-
-    def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
-        live = self.generators()
-        for path in live.keys() - states.keys() - self._given:
-            # Made at its first use, which is not yet.
-            above, _, name = path.rpartition(".")
-            owner = find_attribute(self.loader, above)
-            if hasattr(owner, name):
-                setattr(owner, name, None)
-        missing = restore_generators(self.loader, live, states)
-        if missing and is_final:
-            raise ConflictError(
-                f"{self.name} had a generator {missing[0]}, which no longer exists",
-                hint="make it before the checkpointer",
-            )
-
-    def _find_epoch_owners(self) -> list[Any]:
-        owners: list[Any] = []
-        roots = [self.loader, *self._loaders.values()]
-        for root, path in itertools.product(roots, _WITH_EPOCH):
-            owner = find_attribute(root, path)
-            if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
-                owners.append(owner)
-        return owners
+        return list_generators(self.loader)
 
 
 def _mark(batch: object) -> str:
     """Return what tells a batch from others, and of how many ranks this is one."""
     is_one_of_many = distributed.is_available() and distributed.is_initialized()
     return f"{distributed.get_world_size() if is_one_of_many else 1}:{hash_values(batch)}"
-
-
-def _describe(loader: DataLoader[Any]) -> dict[str, object]:
-    facts: dict[str, object] = {
-        name: getattr(loader, name) for name in ("batch_size", "drop_last", "num_workers")
-    }
-    facts |= {name: type(getattr(loader, name)).__name__ for name in ("sampler", "batch_sampler")}
-    with suppress(Exception):  # a method of the user's, which may not be there
-        facts["items"] = len(loader.dataset)  # type: ignore[arg-type]
-    if isinstance(loader.dataset, Subset):
-        indices = np.asarray(loader.dataset.indices, np.int64)
-        facts["subset"] = hashlib.sha256(indices.tobytes()).hexdigest()[:16]
-    return facts
-
-
-def _has_unknown_order(sampler: Any, loader: Any) -> bool:
-    """Return whether the order of a sampler depends on generators that it does not store."""
-    if isinstance(sampler, Stateful) or type(sampler).__module__.startswith("torchdata"):
-        return False
-    own = find_reachable(sampler, GENERATORS, without=loader.dataset)
-    return isinstance(sampler, _RANDOM) or bool(own)

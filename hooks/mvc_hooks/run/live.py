@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc import FormatError, UsageError
 from mvc_hooks.compression.run import CompressedRun
 from mvc_hooks.data.agreement import check_ranks, check_resume
-from mvc_hooks.data.pipeline import read_run
 from mvc_hooks.data.record import DATA, OWN, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
@@ -198,7 +197,7 @@ class LiveRun:
     def _read_pipeline(self, ranks: Ranks, parts: Mapping[Any, DataPart], ends: object) -> None:
         """Read the nodes of the data pipeline, and check that all ranks have the same."""
         used = {".".join(map(str, path)): part.loader for path, part in parts.items()}
-        self.record.pipeline = ranks.together(partial(read_run, used, ends))
+        self.record.pipeline = ranks.together(partial(_read_nodes, used, ends))
         self.doubts += check_ranks(ranks, self.record.pipeline)
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
@@ -383,7 +382,7 @@ class LiveRun:
         counters = Counters.parse(values[RUN])
         self.record.restore(
             values.get(DATA),
-            ranks=opened.ranks,
+            ranks=opened.ranks if DATA in outline else None,
             read_own=lambda rank: opened.read_records(rank).get(DATA),
             is_durable=not source.is_own,
             passes_on=leave_data,
@@ -444,3 +443,11 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
         scheduler.eta_min *= factor
     for inner in getattr(scheduler, "_schedulers", ()):
         _scale_scheduler(inner, factor)
+
+
+def _read_nodes(loaders: Mapping[str, object], ends: object) -> dict[str, dict[str, Any]]:
+    if not loaders and ends is None:
+        return {}
+    from mvc_hooks.data.pipeline import read_run  # noqa: PLC0415  a run without data needs none of it
+
+    return read_run(loaders, ends)

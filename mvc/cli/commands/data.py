@@ -55,6 +55,12 @@ def data(
     store: Annotated[
         bool, Option("--store", help="add: also store the shards themselves, as mvc add does.")
     ] = False,
+    dtype: Annotated[
+        str | None,
+        Option(
+            "--dtype", metavar="TYPE", help="add: type of the numbers in .bin files, to count them."
+        ),
+    ] = None,
     quick: Annotated[bool, Option("--quick", help="verify: read no content.")] = False,
     full: Annotated[bool, Option("--full", help="verify: read every byte.")] = False,
     prove: Annotated[
@@ -91,7 +97,7 @@ def data(
         raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
     run, allowed = _VERBS[verb]
     given = {
-        "name": name, "store": store or None, "quick": quick or None, "full": full or None,
+        "name": name, "store": store or None, "dtype": dtype, "quick": quick or None, "full": full or None,
         "prove": prove or None, "list": listing or None, "shard": shard, "all": everything or None,
     }  # fmt: skip
     for option, value in given.items():
@@ -110,6 +116,7 @@ def _add(repo: Repo, line: _Line) -> None:
             line.words[0],
             name=name,
             store=bool(line.options["store"]),
+            dtype=line.options["dtype"],
             folder=os.getcwd(),
             progress=bar,
         )
@@ -232,7 +239,7 @@ def _who(repo: Repo, line: _Line) -> None:
 
 
 _VERBS: dict[str, tuple[Callable[[Repo, _Line], None], str]] = {
-    "add": (_add, "name store"),
+    "add": (_add, "name store dtype"),
     "ls": (_ls, ""),
     "diff": (_diff, ""),
     "verify": (_verify, "quick full"),

@@ -60,7 +60,7 @@ class _Struct:
 
     def _check_count(self, count: int) -> int:
         if not 0 <= count <= _MAX_COUNT:
-            raise FormatError(f"it says that it has {count} rows")
+            raise FormatError(f"it claims {count} rows")
         return count
 
     def _next_field(self, previous: int) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
-"""A shard's bytes as a counter of records reads them: in order, once."""
+"""A shard's bytes as what understands its format reads them: in order, once."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     Piece = bytes | bytearray
 
 MAX_READ_BYTES = 64 << 20
-"""No header that a counter looks at is longer."""
+"""No header that is looked at is longer."""
 
 
 class Stream:
@@ -115,3 +116,34 @@ class Stream:
                 self._piece = piece
                 return True
         return False
+
+
+class FileStream(Stream):
+    """An open file, of which only what is asked for is read: to skip costs nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(iter(()), os.fstat(descriptor).st_size)
+        self._file = descriptor
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return so many bytes; FormatError as for any stream."""
+        start = self._at
+        if size_bytes > MAX_READ_BYTES:
+            raise FormatError(f"it has a header of {size_bytes:,} bytes")
+        self.skip(size_bytes)
+        data = os.pread(self._file, size_bytes, start)
+        if len(data) != size_bytes:
+            raise FormatError("it ends too early")
+        return data
+
+    def skip(self, size_bytes: int) -> None:
+        """Pass over so many bytes; FormatError if there are fewer."""
+        if size_bytes < 0:
+            raise FormatError("it has a part of negative length")
+        if self._at + size_bytes > (self.size_bytes or 0):
+            raise FormatError("it ends too early")
+        self._at += size_bytes
+
+    def at_end(self) -> bool:
+        """Return whether nothing is left."""
+        return self._at == self.size_bytes

@@ -7,28 +7,68 @@ like ``__meta__`` are no part of a sample.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc.shards.records.stream import Stream
 
 _BLOCK = 512
 _MAX_EXTRA_BYTES = 1 << 20  # of a long name, or of the pax records of one file
 _MAX_SIZE = 2**63 - 1
 _CHECKSUM = slice(148, 156)
-_SPACES = b" " * 8
-_SAMPLE = re.compile(rb"((?:.*/|)[^.]+)[.][^/]*", re.DOTALL)
+_OWN_SUM = sum(b" " * 8)  # the checksum counts its own field as spaces
+_SAMPLE = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__(?:\Z|/)")
 _PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,6}) ")
+_OCTAL = re.compile(rb"[0-7]*")
 _FILES = b"0\x007"
 _NEVER_DATA = b"123456"  # links, devices, folders, pipes: what their size says is not there
 
 
+@dataclass(frozen=True, slots=True)
+class TarSample:
+    """The files of a sample: its key, and (extension, offset, length) of each."""
+
+    key: str
+    files: list[tuple[str, int, int]]
+
+
+def list_tar_samples(stream: Stream) -> Iterator[TarSample]:
+    """Yield the samples of a tar file.
+
+    Raises:
+        FormatError: it is not a tar file, is cut off, or a sample has two files of one extension.
+    """
+    sample = None
+    for name, offset, size in _list_files(stream):
+        found = None if _META.match(name) else _SAMPLE.fullmatch(name)
+        if found is None:
+            continue
+        key, extension = (part.decode("utf-8", "surrogateescape") for part in found.groups())
+        if sample is None or sample.key != key:
+            if sample is not None:
+                yield sample
+            sample = TarSample(key, [])
+        extension = extension.lower()
+        if any(extension == known for known, _, _ in sample.files):
+            raise FormatError(f"it has two files {extension!r} of sample {key!r}")
+        sample.files.append((extension, offset, size))
+    if sample is not None:
+        yield sample
+
+
 def count_samples(stream: Stream) -> int:
     """Return how many samples a tar file has."""
-    count, previous = 0, None
+    return sum(1 for _ in list_tar_samples(stream))
+
+
+def _list_files(stream: Stream) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, offset and length of all regular files."""
     long_name: bytes | None = None
     pax: dict[bytes, bytes] = {}
     while not stream.at_end():
@@ -50,25 +90,15 @@ def count_samples(stream: Stream) -> int:
             size = _parse_decimal(pax[b"size"])
         name = pax.get(b"path", long_name if long_name is not None else _name_of(header))
         long_name, pax = None, {} if kind not in b"gK" else pax
-        if kind in _FILES:
-            key = _find_key(name)
-            count += key is not None and key != previous
-            previous = previous if key is None else key
+        offset = stream.position
         _skip_padded(stream, 0 if kind in _NEVER_DATA else size)
-    return count
-
-
-def _find_key(name: bytes) -> bytes | None:
-    """Return which sample a file belongs to, or None if to none."""
-    if _META.match(name):
-        return None
-    found = _SAMPLE.fullmatch(name)
-    return found[1] if found else None
+        if kind in _FILES:
+            yield name, offset, size
 
 
 def _check_header(header: bytes) -> None:
     own = _parse_number(header[_CHECKSUM])
-    if sum(header[: _CHECKSUM.start] + _SPACES + header[_CHECKSUM.stop :]) != own:
+    if sum(header) - sum(header[_CHECKSUM]) + _OWN_SUM != own:
         raise FormatError("it is not a tar file, or a header of it is damaged")
 
 
@@ -77,7 +107,7 @@ def _parse_number(field: bytes) -> int:
         number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     else:
         text = field.split(b"\0")[0].strip(b" ")
-        if not re.fullmatch(rb"[0-7]*", text):
+        if not _OCTAL.fullmatch(text):
             raise FormatError("it is not a tar file, or a header of it is damaged")
         number = int(text or b"0", 8)
     if number > _MAX_SIZE:
@@ -92,9 +122,10 @@ def _parse_decimal(text: bytes) -> int:
 
 
 def _name_of(header: bytes) -> bytes:
-    name, prefix = (part.split(b"\0")[0] for part in (header[:100], header[345:500]))
-    is_posix = header[257:263] == b"ustar\0"
-    return prefix + b"/" + name if prefix and is_posix else name
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header[257:263] == b"ustar\0":
+        return header[345:500].partition(b"\0")[0] + b"/" + name
+    return name
 
 
 def _parse_pax(data: bytes) -> dict[bytes, bytes]:

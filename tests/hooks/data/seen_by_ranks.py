@@ -11,7 +11,7 @@ import sys
 import torch
 from torch import distributed
 
-from mvc import SamplePlan, Source
+from mvc.sampling import SamplePlan, Source
 from mvc_hooks import Checkpointer, Ring
 from support.seen_samples import SAMPLES, PlanLoader, make_loader, make_parts, train_step
 

@@ -69,7 +69,7 @@ def test_a_copy_begins_at_the_start():
 
 
 def test_what_cannot_be_read_again_is_refused():
-    with pytest.raises(UsageError, match="stream is a range_iterator, and not a function"):
+    with pytest.raises(UsageError, match="stream is a range_iterator, not a function"):
         IterableSource(iter(range(5)))
     shared = iter(range(500))
     source = IterableSource(lambda: shared, 500, name="numbers")

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
-from mvc import ConflictError, FormatError, Skips, UsageError
+from mvc import ConflictError, FormatError, UsageError
+from mvc.sampling import Skips
 from mvc_hooks import ConsistentDataLoader
 
 pytestmark = pytest.mark.torch
@@ -417,14 +418,14 @@ class Nameless(Numbers):
         ({"dataset": 5}, "has no __getitem__"),
         ({"drop_last": "yes"}, "drop_last is 'yes'"),
         ({"rank": 1}, "rank and world_size belong together"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not a rank of 2"),
         ({"batch": 2, "rank": 0, "world_size": 4}, "too small for 4 ranks"),
         ({"batch": 16, "rank": 0, "world_size": 4}, "last batch of an epoch has 2 samples"),
         ({"micro_batch_size": 0}, "micro_batch_size is 0"),
-        ({"weights": {"date": 1}}, "weights has 'date', which is no dataset"),
-        ({"shards": {"date": "ab"}}, "shards has 'date', which is no dataset"),
+        ({"weights": {"date": 1}}, "weights has 'date', which is not a dataset"),
+        ({"shards": {"date": "ab"}}, "shards has 'date', which is not a dataset"),
         ({"stages": [(None, {"date": 1})]}, "a stage has 'date'"),
-        ({"stages": [3]}, "3 is no stage"),
+        ({"stages": [3]}, "3 is not a stage"),
         ({"skip": [3]}, "not of class Skips"),
         ({"skip": Skips().add_samples("date", 3, reason="x")}, "'date', of which samples"),
         ({"epoch_size": 9}, "epoch_size is for sources with weights"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import BlockOrder, UsageError
+from mvc import UsageError
+from mvc.sampling import BlockOrder
 from mvc_hooks.data.packing import PackedDataset, cumulative_lengths
 
 
@@ -141,7 +142,7 @@ def test_lengths_come_from_a_file_or_a_column(tmp_path):
         ([3.0, 4.0], "lengths is float64"),
         ([3, -4], "the length of sample 1 is -4"),
         ("nowhere.npy", "lengths='nowhere.npy' cannot be read"),
-        ("column", "lengths='column' is no column of the dataset"),
+        ("column", "lengths='column' is not a column of the dataset"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(lengths, message):

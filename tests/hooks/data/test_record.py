@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from mvc import Repo, SamplePlan, Skips, Source, UsageError, parse_ledger
+from mvc import Repo, UsageError
+from mvc.sampling import SamplePlan, Skips, Source, parse_ledger
 from mvc_hooks import Checkpointer, Ring
 from support.seen_samples import (
     SAMPLES,

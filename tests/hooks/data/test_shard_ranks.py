@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mvc import Repo, ShardMap
+from mvc import Repo
+from mvc.shards import ShardMap
 from support import shard_ranks
 from support.shard_sets import flip, write_map, write_set
 

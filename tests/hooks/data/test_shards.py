@@ -13,9 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, ShardMap, UsageError
+import mvc.shards
+from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, UsageError
+from mvc.shards import ShardMap
 from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
-from mvc_hooks.data import guard as guards
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.guard import DataGuard
 from mvc_hooks.data.shards import as_checks, find_checks
@@ -306,7 +307,7 @@ def bucket(place, moto, monkeypatch):
     for name, data in files.items():
         store.put(name, data)
     url = f"s3://mvc/{prefix}"
-    found = guards.open_place(url, "/").list(None)
+    found = mvc.shards.open_place(url, "/").list(None)
     tags = {one.path: one.tag for one in found}
     local = write_map(place / "train", place / "train.shards")
     shards = [
@@ -342,9 +343,9 @@ def test_a_listing_that_lags_is_told_from_a_shard_that_is_missing(
         )
         return found
 
-    real = guards.open_place
+    real = mvc.shards.open_place
     bucket.delete("1.npy")
-    monkeypatch.setattr(guards, "open_place", open_lagging)
+    monkeypatch.setattr(mvc.shards, "open_place", open_lagging)
     with pytest.raises(DataError) as caught:
         check([place / "train.shards"])
     assert str(caught.value).splitlines()[1:] == [

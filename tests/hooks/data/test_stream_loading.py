@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import ConflictError, FormatError, MvcError, Skips, UsageError
+from mvc import ConflictError, FormatError, MvcError, UsageError
+from mvc.sampling import Skips
 from mvc_hooks import ConsistentDataLoader
 from mvc_hooks.data.iterables import IterableSource
 from mvc_hooks.data.packing import PackedDataset

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import FormatError, NotFoundError, Shard, ShardMap, UnsupportedError, UsageError
+from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
+from mvc.shards import Shard, ShardMap
 from mvc_hooks.data.streams import ShardedStream
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
@@ -234,12 +235,16 @@ def test_shards_that_are_not_there_are_refused(tmp_path):
         ShardedStream("nowhere.jsonl", records=[3])[0]
     with pytest.raises(UsageError, match="is given twice"):
         ShardedStream(["a.jsonl", "a.jsonl"], records=[1, 1])
-    with pytest.raises(UsageError, match="a stream of no shards"):
+    with pytest.raises(UsageError, match="a stream without shards"):
         ShardedStream([])
     (tmp_path / "a.what").write_bytes(b"x")
-    with pytest.raises(UnsupportedError, match="is not known by its name"):
+    with pytest.raises(UnsupportedError, match="tells no known format"):
         ShardedStream([tmp_path / "a.what"], records=[1])[0]
     np.save(tmp_path / "flat.npy", np.arange(10))
+    (tmp_path / "flat.bin").write_bytes(b"12345678")
+    for dtype in ("uint61", "object", ""):
+        with pytest.raises(UsageError, match="is not the dtype of numbers"):
+            ShardedStream([tmp_path / "flat.bin"], tokens=2, dtype=dtype)
     with pytest.raises(UsageError, match="is one sequence of 10 numbers"):
         ShardedStream([tmp_path / "flat.npy"])
 

@@ -48,8 +48,10 @@ def open_npy(path: str, tokens: int | None) -> Rows:
 def open_bin(path: str, tokens: int | None, dtype: str | None) -> Rows:
     """Open a file of numbers of one type, without a header."""
     if dtype is None:
-        raise UsageError(f"shard {path} does not say what its numbers are", hint="dtype='uint16'")
-    kind = np.dtype(dtype)
+        raise UsageError(
+            f"shard {path} does not say the dtype of its numbers", hint="dtype='uint16'"
+        )
+    kind = _parse_dtype(dtype)
     with open(path, "rb") as file:
         size = file.seek(0, 2)
     if size % kind.itemsize:
@@ -58,6 +60,16 @@ def open_bin(path: str, tokens: int | None, dtype: str | None) -> Rows:
         )
     array = np.memmap(path, kind, "r") if size else np.zeros(0, kind)
     return Rows(path, _cut(path, array, tokens))
+
+
+def _parse_dtype(dtype: str) -> np.dtype[Any]:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "iuf":
+        raise UsageError(f"{dtype!r} is not the dtype of numbers", hint="such as uint16 or uint32")
+    return found
 
 
 def _cut(path: str, array: NDArray[Any], tokens: int | None) -> NDArray[Any]:

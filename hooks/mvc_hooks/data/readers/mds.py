@@ -1,4 +1,4 @@
-"""MDS files of mosaicml-streaming: number of samples, offsets, settings as JSON, samples."""
+"""The samples of MDS files, decoded as mosaicml-streaming encodes them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mvc import FormatError, UnsupportedError
-from mvc_hooks.data.readers.reader import SlicedFile
+from mvc.shards import FileStream, read_mds_head
+from mvc_hooks.data.readers.reader import SlicedFile, naming_shard
 
-_MAX_SETTINGS = 1 << 20
 _WORD = 4
 _NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
     "float16",
@@ -33,25 +33,13 @@ _DECODERS: dict[str, Any] = {
 
 def open_mds(path: str) -> SlicedFile:
     """Open an MDS file; pictures come as the bytes of their format."""
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        count = int.from_bytes(file.read(_WORD), "little")
-        head = _WORD * (count + 2)
-        if head > size:
-            raise FormatError(f"shard {path} is not an MDS file, or cut off in its head")
-        offsets = np.frombuffer(file.read(head - _WORD), "<u4").astype(np.int64)
-        if not head <= offsets[0] <= head + _MAX_SETTINGS or np.any(np.diff(offsets) < 0):
-            raise FormatError(f"shard {path} has offsets that no MDS file has")
-        if offsets[-1] != size:
-            raise FormatError(f"shard {path} has {size} bytes, its offsets say {offsets[-1]}")
-        settings = file.read(int(offsets[0]) - head)
-    names, decoders, sizes = _parse_settings(path, settings)
-    decode = partial(_decode, names, decoders, sizes)
+    with open(path, "rb") as file, naming_shard(path):
+        offsets, config = read_mds_head(FileStream(file.fileno()))
+    decode = partial(_decode, *_parse_config(path, config))
     return SlicedFile(path, offsets[:-1], offsets[1:], decode)
 
 
-def _parse_settings(path: str, text: bytes) -> tuple[list[str], list[Any], list[int | None]]:
+def _parse_config(path: str, text: bytes) -> tuple[list[str], list[Any], list[int | None]]:
     try:
         told = json.loads(text)
         names, kinds, sizes = (

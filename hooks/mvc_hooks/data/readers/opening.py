@@ -73,7 +73,7 @@ class Format:
             if name.endswith(suffixes):
                 return open_it(self, path)
         raise UnsupportedError(
-            f"shard {path} has a format that is not known by its name",
+            f"shard {path} has a name that tells no known format",
             hint=f"open_fn=f, where f(path) yields its samples; known are {', '.join(FORMATS)}",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from mvc import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -96,3 +97,12 @@ def describe_fault(path: str, number: int, error: Exception) -> FormatError:
     return FormatError(
         f"record {number} of shard {path} cannot be read: {text.splitlines()[0][:200]}"
     )
+
+
+@contextmanager
+def naming_shard(path: str) -> Iterator[None]:
+    """Say of a FormatError of the shard's format which shard it is."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"shard {path} cannot be read: {error.message}") from None
