@@ -5,23 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from mvc import (
+from mvc import Identity, NotFoundError, Repo
+from mvc.history.objects import ObjectStore
+from mvc.operations import data_ledgers
+from mvc.sampling import (
     BlockOrder,
     DrawnEntry,
-    Identity,
     IdList,
-    NotFoundError,
     PlanEntry,
-    Repo,
     SampleDigest,
     SamplePlan,
-    Shard,
-    ShardMap,
     Skips,
     Source,
 )
-from mvc.history.objects import ObjectStore
-from mvc.operations import data_ledgers
+from mvc.shards import Shard, ShardMap
 from mvc.states.document import Document, cut_entry, encode_document, parse_document
 
 LAYERS = {f"layer{number}": {"step": number, "betas": [0.9, 0.99]} for number in range(50)}
