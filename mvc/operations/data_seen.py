@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.errors import FormatError, NotFoundError
+from mvc.errors import NotFoundError
 from mvc.operations.data_ledgers import Ledgers
+from mvc.operations.ledger_maps import LedgerMaps
 from mvc.sampling.digest import SampleDigest
-from mvc.sampling.ledger import LedgerEntry, PlanEntry, RunLedger
-from mvc.sampling.stretch import Stretch, find_stretches
-from mvc.shards.shard_map import MAP_SUFFIX, ShardMap, name_of_map
-from mvc.shards.stored import read_stored_map
+from mvc.sampling.ledger import RunLedger
+from mvc.sampling.stretch import find_stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.ids import GitId
-    from mvc.sampling.stretch import Samples
+    from mvc.operations.ledger_maps import SourceShards
+    from mvc.sampling.ledger import LedgerEntry
+    from mvc.sampling.stretch import Samples, Stretch
     from mvc.workspace.context import Context
 
 MOST_LISTED = 1 << 24
@@ -90,64 +91,72 @@ def list_seen(
             f"{revision} does not say which samples it saw",
             hint="commits of a training run say it, if a loader or saw() names the samples",
         )
-    base, links = _find_links(context, ledgers, commit, since)
-    maps = read_maps(context, commit)
-    names = sorted({name for _, after in links for name in after.total})
-    loaders = tuple(_tell_loader(name, links, maps, prove=prove) for name in names)
-    return DataSeen(commit, base, loaders)
-
-
-def _find_links(
-    context: Context, ledgers: Ledgers, commit: GitId, since: str | None
-) -> tuple[GitId | None, list[tuple[RunLedger, RunLedger]]]:
-    """Return where a stretch begins, and the ledgers of each commit on it and the one before."""
     if since is None:
-        base, before = ledgers.before(commit)
-        return base, [(before, ledgers.read(commit) or RunLedger())]
-    theirs = set(ledgers.line(context.history.resolve_commit(since)))
-    line: list[RunLedger] = []
-    base = None
-    for one in ledgers.line(commit):
-        found = ledgers.read(one)
-        if one in theirs:
-            base = one
-            line.append(found if found is not None else ledgers.before(one)[1])
-            break
-        if found is not None:
-            line.append(found)
+        base = ledgers.before(commit)[0]
+        stop = base
     else:
-        line.append(RunLedger())
-    return base, list(zip(line[:0:-1], line[-2::-1], strict=True))
+        base = stop = ledgers.find_fork(commit, context.history.resolve_commit(since))
+        if stop is not None and ledgers.read(stop) is None:
+            stop = ledgers.before(stop)[0]
+    maps = LedgerMaps(context, ledgers)
+    sums: dict[str, _LoaderSum] = {}
+    at: GitId | None = commit
+    while at is not None and at != stop:
+        after = maps.complete(at, ledgers.read(at) or RunLedger())
+        base_of_at, before = ledgers.before(at)
+        for name, entry in after.total.items():
+            if name not in sums:
+                sums[name] = _LoaderSum(name, entry, is_proven=True if prove else None)
+            for part in reversed(find_stretches(name, before, after)):
+                sums[name].add(part)
+        at = base_of_at
+    shards = maps.find(commit, last.total)
+    return DataSeen(commit, base, tuple(one.finish(shards) for _, one in sorted(sums.items())))
 
 
-def _tell_loader(
-    name: str,
-    links: Sequence[tuple[RunLedger, RunLedger]],
-    maps: Sequence[tuple[str, ShardMap]],
-    *,
-    prove: bool,
-) -> LoaderSeen:
-    parts = [one for then, now in links for one in find_stretches(name, then, now)]
-    last = next(now.total[name] for _, now in reversed(links) if name in now.total)
-    digest = sum((one.digest for one in parts), SampleDigest())
-    spans = [one.positions for one in parts if one.positions is not None]
-    length = max(sum(stop - start for start, stop in spans), digest.count)
-    is_listed = all(one.is_listed for one in parts) and length <= MOST_LISTED
-    found = [one for part in parts for one in part.samples()] if is_listed else []
-    shards = _ShardNames(last, maps)
-    return LoaderSeen(
-        name,
-        digest,
-        last.digest,
-        (spans[0][0], spans[-1][1]) if spans else None,
-        tuple(_sum_up(shards, [one for one in found if one.reason is None])),
-        tuple(_sum_up(shards, [one for one in found if one.reason is not None])),
-        _count_times([one for one in found if one.reason is None]) if is_listed else None,
-        all(map(Stretch.prove, parts)) if prove else None,
-    )
+class _LoaderSum:
+    """What came of one loader, added up from the newest commit to older ones."""
+
+    def __init__(self, name: str, newest: LedgerEntry, *, is_proven: bool | None) -> None:
+        self._name, self._newest, self._is_proven = name, newest, is_proven
+        self._digest, self._spans = SampleDigest(), list[tuple[int, int]]()
+        self._found: list[Samples] | None = []
+        self._length = 0
+
+    def add(self, part: Stretch) -> None:
+        """Add what came before all that was added."""
+        self._digest += part.digest
+        length = part.digest.count
+        if part.positions is not None:
+            self._spans.append(part.positions)
+            length = max(length, part.positions[1] - part.positions[0])
+        self._length += length
+        if not part.is_listed or self._length > MOST_LISTED:
+            self._found = None
+        if self._found is not None:
+            self._found += part.samples()
+        if self._is_proven:
+            self._is_proven = part.prove()
+
+    def finish(self, shards: Mapping[str, SourceShards | str]) -> LoaderSeen:
+        """Return it, with the shards where they are known."""
+        seen = [one for one in self._found or () if one.reason is None]
+        skipped = [one for one in self._found or () if one.reason is not None]
+        return LoaderSeen(
+            self._name,
+            self._digest,
+            self._newest.digest,
+            (self._spans[-1][0], self._spans[0][1]) if self._spans else None,
+            tuple(_sum_up(shards, seen)),
+            tuple(_sum_up(shards, skipped)),
+            None if self._found is None else _count_times(seen),
+            self._is_proven,
+        )
 
 
-def _sum_up(shards: _ShardNames, found: Sequence[Samples]) -> Iterator[SamplesSeen]:
+def _sum_up(
+    shards: Mapping[str, SourceShards | str], found: Sequence[Samples]
+) -> Iterator[SamplesSeen]:
     groups: dict[tuple[str, int, str], list[Samples]] = {}
     for one in found:
         epoch = -1 if one.epoch is None else one.epoch
@@ -156,9 +165,10 @@ def _sum_up(shards: _ShardNames, found: Sequence[Samples]) -> Iterator[SamplesSe
         keys = tuple(key for one in its if isinstance(one.ids, tuple) for key in one.ids)
         arrays = [one.ids for one in its if not isinstance(one.ids, tuple)]
         ids = np.sort(np.concatenate(arrays)) if arrays else np.empty(0, np.int64)
+        known = shards.get(source)
         yield SamplesSeen(
             source, None if epoch < 0 else epoch, len(keys) + len(ids), _find_runs(ids), keys,
-            shards.count(source, ids), reason or None,
+            {} if known is None or isinstance(known, str) else known.count(ids), reason or None,
         )  # fmt: skip
 
 
@@ -184,57 +194,3 @@ def _count_times(found: Sequence[Samples]) -> dict[int, int]:
             often, samples = np.unique(numbers, return_counts=True)
             times.update(dict(zip(often.tolist(), samples.tolist(), strict=True)))
     return dict(sorted(times.items()))
-
-
-# Shards.
-
-
-def read_maps(context: Context, commit: GitId) -> list[tuple[str, ShardMap]]:
-    """Return path and content of the shard maps of a commit; a damaged one is left out."""
-    found: list[tuple[str, ShardMap]] = []
-    for path, entry in context.history.read_tree(commit).items():
-        if path.endswith(MAP_SUFFIX):
-            try:
-                found.append((path, read_stored_map(context, entry.blob, path)))
-            except FormatError:
-                continue
-    return found
-
-
-def find_map(
-    entry: LedgerEntry, source: str, maps: Sequence[tuple[str, ShardMap]]
-) -> ShardMap | None:
-    """Return the map of a source: by the tree hash that its plan has, else by its name."""
-    planned = entry.plan.sources if isinstance(entry, PlanEntry) else ()
-    tree = next((one.shards for one in planned if one.name == source), None)
-    for path, one in maps:
-        if one.tree == tree if tree is not None else name_of_map(path) == source:
-            return one
-    return None
-
-
-def find_records(shard_map: ShardMap) -> NDArray[np.int64] | None:
-    """Return the index of the first record of each shard, and of what would come after the last."""
-    counts = [shard.records for shard in shard_map.shards]
-    if any(count is None for count in counts):
-        return None
-    return np.cumsum([0, *(count or 0 for count in counts)], dtype=np.int64)
-
-
-class _ShardNames:
-    """Tells in which shards of a source samples are."""
-
-    def __init__(self, entry: LedgerEntry, maps: Sequence[tuple[str, ShardMap]]) -> None:
-        self._entry, self._maps = entry, maps
-
-    def count(self, source: str, ids: NDArray[np.int64]) -> dict[str, int]:
-        """Return path → how many of the samples."""
-        shard_map = find_map(self._entry, source, self._maps)
-        starts = None if shard_map is None else find_records(shard_map)
-        if shard_map is None or starts is None:
-            return {}
-        inside = ids[(ids >= 0) & (ids < starts[-1])]
-        numbers = np.searchsorted(starts, inside, "right") - 1
-        shards, counts = np.unique(numbers, return_counts=True)
-        paths = [shard_map.shards[one].path for one in shards.tolist()]
-        return dict(zip(paths, counts.tolist(), strict=True))

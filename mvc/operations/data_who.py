@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.operations.data_ledgers import Ledgers
-from mvc.operations.data_seen import find_map, find_records, read_maps
+from mvc.operations.ledger_maps import LedgerMaps
 from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
 from mvc.sampling.stretch import find_stretches
 from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -62,44 +62,45 @@ def find_who(
 ) -> WhoSaw:
     """Return which commits saw a sample, or any of a shard; of all branches, or of one line."""
     ledgers = Ledgers(context)
-    commits = [
-        info.id
-        for info in walk_ranges(
-            context,
-            () if everything else (revision,),
-            everything=everything,
-            first_parent=not everything,
-        )
-        if ledgers.read(info.id) is not None
-    ]
-    if not commits:
+    maps = LedgerMaps(context, ledgers)
+    asked: _Sample | _Shard | None = None
+    found: list[tuple[GitId, GitId | None, list[SawSample]]] = []
+    for info in walk_ranges(
+        context,
+        () if everything else (revision,),
+        everything=everything,
+        first_parent=not everything,
+    ):
+        after = ledgers.read(info.id)
+        if after is None:
+            continue
+        if asked is None:
+            asked = _Sample(after.total, sample or "") if shard is None else _Shard(maps, shard)
+        base, before = ledgers.before(info.id)
+        after = maps.complete(info.id, after)
+        wanted = asked.find(info.id, after.total)
+        found.append((info.id, base, list(_look(info.id, before, after, wanted))))
+    if asked is None:
         raise NotFoundError("no commit says which samples it saw")
-    newest = (ledgers.read(commits[0]) or RunLedger()).total
-    wanted: range | str
-    if shard is not None:
-        source, wanted = _find_shard(context, commits[0], newest, shard)
-    else:
-        source, wanted = _find_sample(newest, sample or "")
+    source, wanted_there = asked.answer(found[0][0])
     totals: dict[GitId, int] = {}
     saw: list[SawSample] = []
-    for commit in reversed(commits):
-        base, before = ledgers.before(commit)
+    for commit, base, its in reversed(found):
         totals[commit] = totals.get(base, 0) if base is not None else 0
-        for one in _look(commit, before, ledgers.read(commit) or RunLedger(), source, wanted):
+        for one in its:
             totals[commit] += one.seen or 0
-            saw.append(SawSample(commit, one.loader, one.seen, totals[commit], one.skipped))
-    affected = tuple(commit for commit in commits if totals[commit])
-    return WhoSaw(source, wanted, tuple(reversed(saw)), affected)
+            saw.append(replace(one, total=totals[commit]))
+    affected = tuple(commit for commit, _, _ in found if totals[commit])
+    return WhoSaw(source, wanted_there, tuple(reversed(saw)), affected)
 
 
 def _look(
-    commit: GitId, before: RunLedger, after: RunLedger, source: str, wanted: range | str
+    commit: GitId, before: RunLedger, after: RunLedger, wanted: Mapping[str, range | str]
 ) -> Iterator[SawSample]:
     for name, entry in after.total.items():
-        if source not in _sources(name, entry):
-            continue
-        stretches = find_stretches(name, before, after)
-        counts = [one.count(source, wanted) for one in stretches]
+        sources = sorted(wanted.keys() & {*_sources(name, entry)})
+        stretches = find_stretches(name, before, after) if sources else []
+        counts = [one.count(source, wanted[source]) for one in stretches for source in sources]
         found = [one for one in counts if one is not None]
         seen, skipped = sum(one[0] for one in found), Counter[str]()
         for _, its in found:
@@ -145,29 +146,62 @@ def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, ran
     return source, range(int(rest), int(rest) + 1)
 
 
-def _find_shard(
-    context: Context, commit: GitId, ledger: Mapping[str, LedgerEntry], path: str
-) -> tuple[str, range]:
-    maps = read_maps(context, commit)
-    known: list[str] = []
-    for name, entry in ledger.items():
-        for source in _sources(name, entry):
-            shard_map = find_map(entry, source, maps)
-            starts = None if shard_map is None else find_records(shard_map)
-            if shard_map is None or starts is None:
+class _Sample:
+    """A sample that is asked for: the same in all commits."""
+
+    def __init__(self, newest: Mapping[str, LedgerEntry], text: str) -> None:
+        self._found = _find_sample(newest, text)
+
+    def find(self, _: GitId, __: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
+        """Return what is asked for in a commit, by source."""
+        return dict([self._found])
+
+    def answer(self, _: GitId) -> tuple[str, range | str]:
+        """Return what was asked for."""
+        return self._found
+
+
+class _Shard:
+    """A shard that is asked for: its samples are where the map of each commit has them."""
+
+    def __init__(self, maps: LedgerMaps, path: str) -> None:
+        self._maps, self._path = maps, path
+        self._answer: tuple[str, range] | None = None
+        self._known, self._doubts = set[str](), dict[str, None]()
+        self._latest: tuple[object, dict[str, range | str]] = ((), {})
+
+    def find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
+        """Return the samples of the shard in a commit, by source."""
+        plans = [(n, e.plan.id if isinstance(e, PlanEntry) else e.kind) for n, e in ledger.items()]
+        key = self._maps.read(commit), plans
+        if self._latest[0] != key:
+            self._latest = key, self._find(commit, ledger)
+        return self._latest[1]
+
+    def _find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
+        found: dict[str, range | str] = {}
+        for source, shards in self._maps.find(commit, ledger).items():
+            if isinstance(shards, str):
+                self._doubts[shards] = None
                 continue
-            known.append(source)
-            paths = [one.path for one in shard_map.shards]
-            if path in paths:
-                at = paths.index(path)
-                return source, range(int(starts[at]), int(starts[at + 1]))
-    raise NotFoundError(
-        f"there is no shard {path!r} in the maps of what commit {commit[:10]} saw",
-        hint=_hint(known),
-    )
+            self._known.add(source)
+            inside = shards.find(self._path)
+            if inside is not None:
+                found[source] = inside
+                self._answer = self._answer or (source, inside)
+        return found
 
-
-def _hint(known: Sequence[str]) -> str:
-    if known:
-        return f"the sources with maps are {', '.join(known)}; mvc data ls names their shards"
-    return "the commit has no map with numbers of records for its sources; mvc data add makes one"
+    def answer(self, newest: GitId) -> tuple[str, range]:
+        """Return source and samples of the shard where it was found last; NotFoundError if nowhere."""
+        if self._answer is not None:
+            return self._answer
+        hint = "the commit has no map of the data; pass Checkpointer(shards=...)"
+        if self._known:
+            names = ", ".join(sorted(self._known))
+            hint = f"the sources with maps are {names}; mvc data ls names their shards"
+        elif self._doubts:
+            hint = next(iter(self._doubts))
+        raise NotFoundError(
+            f"there is no shard {self._path!r} in the maps of what commit {newest[:10]} saw",
+            hint=hint,
+        )

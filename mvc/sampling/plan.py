@@ -20,6 +20,7 @@ Without shuffling, samples come in the order of the sources, and the slots of a 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -201,6 +202,15 @@ class SamplePlan:
             places = self._order(0, self.samples, epochs, numbers, is_inverse=True)
             found[is_known] = epochs * self.samples + places
         return np.where(found < MAX_SIZE, found, -1)
+
+    def epochs(self, source: int, start: int, stop: int) -> range:
+        """Return the epochs of a source that the positions from ``start`` until before ``stop`` touch."""
+        size, bounds = self.samples, (start, stop)
+        if self.is_mixture:
+            ends = [one.until for one in self._mixes]
+            at = (self._mixes[bisect_right(ends, one)].count_until(one) for one in bounds)
+            size, bounds = self.sources[source].size, tuple(int(one[source]) for one in at)  # type: ignore[assignment]  # a pair
+        return range(bounds[0] // size, -(-bounds[1] // size))
 
     @cached_property
     def _starts(self) -> Positions:

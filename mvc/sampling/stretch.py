@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mvc.sampling.plan import Located
 
 _BLOCK = 1 << 18
+_INVERSE_COST, _FEW = 4, 512
+"""What finding a sample takes, in positions that are looked at, and what it takes at least."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,9 @@ class Stretch:
         """Whether it can be said which samples these are."""
         if isinstance(self.after, PlanEntry):
             assert self.positions is not None
+            orders = [one.order for one in self.after.plan.sources]
+            if any(one is not None and not one.is_known for one in orders):
+                return False
             return self.after.passed.complete_from <= self.positions[0] or not self.positions[0]
         before = self.before.seen if isinstance(self.before, DrawnEntry) else IdList()
         return self.after.seen.after(before.digest.count) is not None
@@ -91,35 +96,38 @@ class Stretch:
 
     def _find(self, source: str, wanted: range | str) -> Iterator[Samples]:
         entry = self.after
-        if not isinstance(entry, PlanEntry) or isinstance(wanted, str) or not self._is_few(wanted):
-            for one in self.samples():
-                if one.source == source:
-                    yield Samples(source, one.epoch, _pick(one.ids, wanted), one.reason)
-            return
-        assert self.positions is not None
-        names = [one.name for one in entry.plan.sources]
-        if source in names:
-            yield from _find_planned(entry, names.index(source), wanted, *self.positions)
+        if isinstance(entry, PlanEntry) and not isinstance(wanted, str):
+            names = [one.name for one in entry.plan.sources]
+            if source not in names:
+                return
+            if self._is_few(entry, names.index(source), wanted):
+                assert self.positions is not None
+                yield from _find_planned(entry, names.index(source), wanted, *self.positions)
+                return
+        for one in self.samples():
+            if one.source == source:
+                yield Samples(source, one.epoch, _pick(one.ids, wanted), one.reason)
 
-    def _is_few(self, wanted: range) -> bool:
-        assert isinstance(self.after, PlanEntry)
+    def _is_few(self, entry: PlanEntry, source: int, wanted: range) -> bool:
+        """Return whether finding samples takes less than looking at all positions."""
         assert self.positions is not None
         start, stop = self.positions
-        plan = self.after.plan
+        plan = entry.plan
         has_tail = plan.tail == "drop" and stop // plan.epoch_length > start // plan.epoch_length
-        epochs = stop // min(one.size for one in plan.sources) + 1
-        is_short = stop - start <= _BLOCK
-        return not is_short and not has_tail and len(wanted) * epochs < stop - start
+        found = len(wanted) * len(plan.epochs(source, start, stop))
+        return not has_tail and found * _INVERSE_COST + _FEW < stop - start
 
     def prove(self) -> bool:
         """Return whether the samples that it lists have the digest of those that were fetched."""
+        if not self.is_listed:
+            return False
         found = SampleDigest()
         for one in self.samples():
             if one.reason is None:
                 found += IdList.of(one.source, one.ids).digest
             if found.count > self.digest.count:
                 return False  # a damaged entry may claim more positions than can be gone through
-        return self.is_listed and found == self.digest
+        return found == self.digest
 
 
 def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> Stretch:
@@ -178,9 +186,7 @@ def _find_planned(
     """Yield some samples at positions, by the inverse of the order, epoch by epoch."""
     plan = entry.plan
     indices = np.arange(wanted.start, wanted.stop, dtype=np.int64)
-    sizes = plan.sources[source].size if plan.is_mixture else plan.samples
-    first = 0 if plan.is_mixture else start // sizes
-    for epoch in range(first, stop // sizes + 1):
+    for epoch in plan.epochs(source, start, stop):
         positions = plan.find(source, indices, epoch)
         positions = positions[(positions >= start) & (positions < stop)]
         located = plan.locate(positions)

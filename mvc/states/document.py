@@ -8,6 +8,7 @@ part of the value. Text is read with suspicion: limits first, then types, then f
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,6 +40,8 @@ _VERSION = 2
 """Since 2 there may be ``folders``; a document without them is of version 1."""
 _FIELDS = {"format", "version", "files", "shared", "state", "folders"}
 _LINE_CHARS = 160
+_START = re.compile(rb'\{\n "format": "mvc-state",\n "version": [12],\n')
+_AFTER_ENTRY = re.compile(rb',\n  "|\n \}')
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -191,6 +194,24 @@ def parse_document(text: bytes) -> Document:
     if not isinstance(folders, list) or not all(map(_is_folder, folders)):
         raise FormatError("state.json has an invalid list of folders")
     return Document(tuple(files), tuple(shared), state, tuple(folders))
+
+
+def cut_entry(text: bytes, key: str) -> JsonValue:
+    """Return the node of a key of the state without parsing the rest of the text.
+
+    None if it cannot be cut out: the text is not laid out as ``encode_document`` does it, or the node
+    may refer to the table of shared storages. Then ``parse_document`` says what it is.
+    """
+    mark = f"\n  {_dump(key)}: ".encode()
+    start = text.find(mark) + len(mark)
+    end = _AFTER_ENTRY.search(text, start)
+    if start < len(mark) or mark in text[start:] or end is None or not _START.match(text):
+        return None
+    cut = text[start : end.start()]
+    try:
+        return None if b'"shared"' in cut else parse_text(cut)
+    except FormatError:
+        return None
 
 
 def _check_version(version: object) -> None:

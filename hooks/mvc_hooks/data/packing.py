@@ -99,9 +99,26 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         """How many tokens all windows hold, without padding."""
         return int(np.sum(self._lengths, dtype=np.int64))
 
+    @property
+    def shards(self) -> str | None:
+        """Tree hash of the shard map of the sequences, or None."""
+        found = getattr(self.dataset, "shards", None)
+        return found if isinstance(found, str) else None
+
+    @property
+    def check(self) -> object:
+        """How that map is checked before the first step, or None."""
+        return getattr(self.dataset, "check", None)
+
     def samples_of(self, window: int) -> NDArray[np.int64]:
         """Return the numbers of the sequences of which a window holds tokens, in its order."""
         return self._find(window).samples
+
+    def windows_of(self, sample: int) -> NDArray[np.int64]:
+        """Return the windows that hold tokens of a sequence: who saw them, saw it."""
+        if not 0 <= sample < len(self._lengths):
+            raise IndexError(f"sample {sample} of {len(self._lengths)}")
+        return self._windows.find_windows(int(sample))
 
     def __getitem__(self, window: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([window])[0]

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from mvc import UsageError
 from mvc.sampling import BlockOrder, Source, Stage
 from mvc_hooks.data.packing import PackedDataset
-from mvc_hooks.data.shards import as_checks
-
-if TYPE_CHECKING:
-    from mvc_hooks.data.shards import ShardCheck
+from mvc_hooks.data.shards import ShardCheck, as_checks
 
 
 def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardCheck]:
-    """Return the checks by dataset, maps loaded; that of a single one by the name of its map."""
+    """Return the checks by dataset, maps loaded; that of a single one by the name of its map.
+
+    A stream brings that of its own map, if none is given.
+    """
+    own = {name: one.check for name, one in datasets.items() if _brings_check(one)}
+    if shards is None:
+        shards = own if len(datasets) > 1 else [*own.values()]
     if isinstance(shards, Mapping):
         _check_names(datasets, "shards", shards)
-    elif shards is not None and len(datasets) > 1:
+        shards = {**(own if len(datasets) > 1 else {}), **shards}
+    elif len(datasets) > 1:
         raise UsageError(
             "shards does not say of which dataset", hint=f'shards={{"{min(datasets)}": ...}}'
         )
@@ -28,6 +32,10 @@ def name_checks(datasets: Mapping[str, Any], shards: Any) -> dict[str, ShardChec
     if len(found) > len(datasets):
         raise UsageError(f"{len(found)} shard maps for one dataset", hint="pass one")
     return {name: check.load() for name, check in found.items()}
+
+
+def _brings_check(dataset: object) -> bool:
+    return isinstance(getattr(dataset, "check", None), ShardCheck)
 
 
 def make_sources(

@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 
 from mvc import FormatError, NotFoundError, UsageError
 from mvc.sampling import BlockOrder
-from mvc.shards import ShardMap
 from mvc_hooks.data.readers.opening import FORMATS, Format
+from mvc_hooks.data.shards import ShardCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +37,7 @@ class ShardedStream(Dataset[Any]):
         paths: the shards, in the order in which their records are numbered.
         order: the order in which a loader draws from it when it shuffles.
         shards: tree hash of the shard map, or None if there is none.
+        check: how that map is checked before the first step, or None.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ShardedStream(Dataset[Any]):
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         open_fn: Callable[[str], Iterator[Any]] | None = None,
         *,
+        root: str | os.PathLike[str] | None = None,
         records: Sequence[int] | Mapping[str, int] | str | None = None,
         shuffle_block: int = 4096,
         tokens: int | None = None,
@@ -58,6 +60,7 @@ class ShardedStream(Dataset[Any]):
                 ``data/*.jsonl``, or a list of paths.
             open_fn: how to read a shard of another format: its path to an iterator of samples, the
                 same each time. By default the name of the shard decides.
+            root: the folder where the shards of a map are, if they were copied; by default that of the map.
             records: how many each shard has: a list in the order of the shards, a dict by path, or
                 "count", which reads all shards once. A shard map tells, and so do Parquet, Arrow,
                 npy, bin and MDS files themselves.
@@ -69,9 +72,16 @@ class ShardedStream(Dataset[Any]):
 
         Raises:
             NotFoundError: there is no such shard.
-            UsageError: the number of records is not known.
+            UsageError: the number of records is not known, or the shards are at a URL, which only
+                ``open_fn`` can read.
         """
-        self.paths, self.shards, known = _find_shards(shards)
+        self.check = _make_check(shards, root)
+        self.paths, self.shards, known = _find_shards(shards, self.check)
+        if open_fn is None and "://" in self.paths[0]:
+            raise UsageError(
+                f"shard {self.paths[0]} is not a file here",
+                hint="copy the shards and pass root=FOLDER, or open_fn= that reads them there",
+            )
         self._format = Format(open_fn, tokens, dtype, _check_block(shuffle_block))
         counts = _find_counts(self._format, self.paths, known if records is None else records)
         self.order = BlockOrder(np.array(counts, np.int64), shuffle_block)
@@ -166,13 +176,23 @@ def _check_block(block: int) -> int:
     return block
 
 
-def _find_shards(shards: Any) -> tuple[list[str], str | None, Mapping[str, int] | None]:
+def _make_check(shards: object, root: str | os.PathLike[str] | None) -> ShardCheck | None:
+    if isinstance(shards, (str, os.PathLike)) and os.fspath(shards).endswith(_MAP):
+        return ShardCheck(os.fspath(shards), root)
+    if root is not None:
+        raise UsageError("root is for the shards of a map", hint="pass the file of the map")
+    return None
+
+
+def _find_shards(
+    shards: Any, check: ShardCheck | None
+) -> tuple[list[str], str | None, Mapping[str, int] | None]:
     """Return the paths, the tree hash of the map, and the records by path that a map tells."""
     if not isinstance(shards, (str, os.PathLike)):
         return _check_paths([os.fspath(one) for one in shards]), None, None
     place = os.fspath(shards)
-    if place.endswith(_MAP):
-        return _read_map(place)
+    if check is not None:
+        return _read_map(check)
     if os.path.isdir(place):
         names = sorted(os.listdir(place))
         paths = [os.path.join(place, name) for name in names if name.lower().endswith(FORMATS)]
@@ -200,17 +220,16 @@ def _check_paths(paths: list[str]) -> list[str]:
     return paths
 
 
-def _read_map(path: str) -> tuple[list[str], str, Mapping[str, int] | None]:
-    found = ShardMap.read(path)
-    is_url = "://" in found.root
-    root = found.root if is_url else os.path.join(os.path.dirname(path), found.root)
-    paths = [f"{root.rstrip('/')}/{one.path}" for one in found.shards]
+def _read_map(check: ShardCheck) -> tuple[list[str], str, Mapping[str, int] | None]:
+    opened = check.open("")
+    root = os.path.abspath(opened.folder) if opened.folder else str(opened.url).rstrip("/")
+    paths = [f"{root}/{one.path}" for one in opened.map.shards]
     counts = {
         place: one.records
-        for place, one in zip(paths, found.shards, strict=True)
+        for place, one in zip(paths, opened.map.shards, strict=True)
         if one.records is not None
     }
-    return _check_paths(paths), found.tree, counts
+    return _check_paths(paths), opened.map.tree, counts
 
 
 def _find_counts(format_: Format, paths: list[str], records: Any) -> list[int]:

@@ -49,6 +49,9 @@ class Windows(Protocol):
     def find_pieces(self, window: int) -> Pieces:
         """Return what a window holds."""
 
+    def find_windows(self, sample: int) -> Integers:
+        """Return the windows that hold tokens of a sequence."""
+
 
 class FirstFit:
     """Windows of whole sequences, but for those that are longer than one."""
@@ -84,6 +87,16 @@ class FirstFit:
         return Pieces(
             *(np.array([value], np.int64) for value in (first + at, begin, begin + self._window))
         )
+
+    def find_windows(self, sample: int) -> Integers:
+        """Return the windows that hold tokens of a sequence."""
+        block = int(np.searchsorted(self._starts, sample, "right")) - 1
+        first = int(self._firsts[block])
+        lengths = np.asarray(self._lengths[self._starts[block] : sample + 1], np.int64)
+        whole, rests = np.divmod(lengths, self._window)
+        end = first + int(self._opened[block]) + int(whole.sum())
+        packed = [first + int(self._bins[sample])] if rests[-1] else []
+        return np.array([*packed, *range(end - int(whole[-1]), end)], np.int64)
 
     def _pack(self, chunk: slice) -> tuple[Integers, Integers]:
         """Pack some blocks; return how many windows are of rests, and how many each has in all."""
@@ -130,6 +143,16 @@ class Cut:
         chosen = np.flatnonzero((begins < self._window) & (begins + lengths > 0) & (lengths > 0))
         at, length = begins[chosen], lengths[chosen]
         return Pieces(start + chosen, np.maximum(-at, 0), np.minimum(length, self._window - at))
+
+    def find_windows(self, sample: int) -> Integers:
+        """Return the windows that hold tokens of a sequence."""
+        block = int(np.searchsorted(self._starts, sample, "right")) - 1
+        run = int(np.searchsorted(self._blocks, block, "right")) - 1
+        lengths = np.asarray(self._lengths[self._starts[block] : sample + 1], np.int64)
+        high = int(self._before[block]) + int(lengths.sum())
+        first = int(self._ends[run] - self.runs[run])
+        windows = (high - int(lengths[-1])) // self._window, -(-high // self._window)
+        return first + np.arange(*windows if lengths[-1] else (0, 0), dtype=np.int64)
 
 
 def _cut_blocks(runs: Integers) -> tuple[Integers, Integers]:

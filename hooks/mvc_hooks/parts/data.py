@@ -24,6 +24,7 @@ import itertools
 import threading
 import warnings
 from collections import deque
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,10 @@ class DataPart(Part):
                     raise
                 self._end_epoch()
                 continue
-            self._tell_drawn()
+            if self._arrived:
+                self._tell_drawn()
+            elif not self._draws_ahead:
+                self._tell_keys(batch)
             self._pending, self._lacks_workers = None, False
             if not self._drawn and not self._is_stateful:
                 self._first = _mark(batch)
@@ -206,6 +210,14 @@ class DataPart(Part):
             path, indices = self._arrived.popleft()
             if self.on_drawn is not None and not is_redrawn:
                 self.on_drawn(path, indices, self._is_dropping)
+
+    def _tell_keys(self, batch: Any) -> None:
+        """Pass on the keys that the samples of a webdataset have, if no sampler has named them."""
+        keys = batch.get("__key__") if isinstance(batch, Mapping) else None
+        keys = [keys] if isinstance(keys, str) else keys
+        is_named = isinstance(keys, (list, tuple)) and all(isinstance(one, str) for one in keys)
+        if keys and is_named and self.on_drawn is not None:
+            self.on_drawn("", keys, self._is_dropping)
 
     @property
     def begins_within_pass(self) -> bool:

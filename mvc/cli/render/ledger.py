@@ -74,7 +74,9 @@ def _loader_lines(one: LoaderSeen, *, with_list: bool) -> Iterator[str]:
         yield f"  {', '.join(texts)}"
     for part in one.skipped:
         yield f"  skipped ({printable(part.reason or '')}): {_samples_text(part, with_list=with_list)}"
-    if one.is_proven is not None:
+    if one.is_proven is False and one.times is None:
+        yield "  NOT PROVEN: which samples these are is not listed"
+    elif one.is_proven is not None:
         yield (
             "  proven: these samples have the digest of those that were fetched"
             if one.is_proven

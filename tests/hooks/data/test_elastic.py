@@ -52,3 +52,16 @@ def test_a_killed_run_goes_on_in_the_same_order(tmp_path):
     RUNS.train(killed, 1, *words(40))
     for step in range(1, 41):
         assert read_seen(killed, step) == read_seen(plain, step)
+
+
+@pytest.mark.slow
+def test_eight_ranks_and_three_see_what_one_does(tmp_path):
+    plain, many = prepare(tmp_path / "plain"), prepare(tmp_path / "many")
+    RUNS.train(plain, 1, *words(6))
+    RUNS.train(many, 8, *words(2))
+    RUNS.train(many, 3, *words(6))
+    for step in range(1, 7):
+        assert read_seen(many, step) == read_seen(plain, step)
+    ends = [Repo.open(folder / "run").seen_data("HEAD", prove=True) for folder in (plain, many)]
+    assert len({one.loaders[0].total.hex for one in ends}) == 1
+    assert all(one.loaders[0].is_proven for one in ends)

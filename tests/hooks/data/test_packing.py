@@ -184,3 +184,16 @@ def test_ten_million_lengths_are_planned_and_found():
     packed = PackedDataset(Sequences(lengths), lengths, 2048)
     assert packed.tokens / (len(packed) * 2048) > 0.99
     assert sum(len(packed.samples_of(number)) for number in range(1000)) > 1000
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_the_windows_of_a_sample_are_those_that_hold_it(split):
+    generator = np.random.default_rng(3)
+    lengths = generator.integers(0, 40, 1500)
+    packed = PackedDataset(Sequences(lengths, [0, 700, 0, 600, 200]), lengths, 16, split=split)
+    held = [packed.samples_of(window).tolist() for window in range(len(packed))]
+    for sample in range(0, len(lengths), 7):
+        expected = [window for window, samples in enumerate(held) if sample in samples]
+        assert sorted(packed.windows_of(sample).tolist()) == expected
+    with pytest.raises(IndexError):
+        packed.windows_of(1500)

@@ -171,6 +171,22 @@ def test_streams_are_what_the_user_says(tmp_path):
     assert found["web"].skipped["cannot be decoded"].digest.count == 2
 
 
+def test_keys_of_a_webdataset_are_recorded_by_themselves(tmp_path):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([{"__key__": f"k{number}", "x": number} for number in range(9)])
+
+    parts = make_parts(DataLoader(Stream(), batch_size=2, num_workers=1))
+    with Checkpointer(tmp_path, every=3, parts=parts) as ckpt:
+        for _ in ckpt.steps(3):
+            ckpt.next_batch()
+            parts["model"].layer(torch.ones(1, 1)).sum().backward()
+            ckpt.step()
+    repo = Repo.open(tmp_path)
+    assert repo.seen_data(prove=True).loaders[0].samples[0].keys == tuple(f"k{n}" for n in range(6))
+    assert repo.who_saw("k5").affected
+
+
 def test_a_run_without_data_has_no_entry(tmp_path):
     with Checkpointer(tmp_path, every=1, model=torch.nn.Linear(1, 1)) as ckpt:
         ckpt.step()

@@ -20,6 +20,7 @@ from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.guard import DataGuard
 from mvc_hooks.data.shards import as_checks, find_checks
+from mvc_hooks.data.streams import ShardedStream
 from mvc_hooks.ranks.group import Ranks
 from support.s3_server import KEYS, make_store
 from support.shard_sets import flip, write_map, write_set
@@ -184,6 +185,42 @@ def test_a_loader_whose_order_is_computed_brings_its_own(place):
     flip(place / "train" / ShardMap.read(path).shards[0].path, 0)
     with pytest.raises(DataError):
         train(place, 4, dataloader=loader)
+
+
+@pytest.fixture
+def lines(place):
+    (place / "lines").mkdir()
+    for number in range(2):
+        (place / f"lines/{number}.jsonl").write_text("1\n" * 6)
+    write_map(place / "lines", place / "lines.shards")
+    return place / "lines.shards"
+
+
+def test_a_stream_brings_the_check_of_its_map(place, lines):
+    path = lines
+    stream = ShardedStream(path, records=[6, 6], transform=lambda _: torch.ones(2))
+    ckpt = train(place, 2, dataloader=ConsistentDataLoader(stream, 4))
+    assert "data.lines" in ckpt.repo.show("HEAD").annotations.meta
+    mixed = ConsistentDataLoader({"a": stream, "b": [torch.ones(2)] * 8}, 4)
+    assert list(find_checks([mixed])) == ["a"]
+    chosen = ConsistentDataLoader(stream, 4, shards=ShardCheck(path, lazy=True))
+    assert [one.lazy for one in find_checks([chosen]).values()] == [True]
+    flip(place / "lines/0.jsonl", 0)
+    with pytest.raises(DataError):
+        train(place, 4, dataloader=ConsistentDataLoader(stream, 4))
+
+
+def test_a_map_of_a_store_needs_a_copy_of_the_shards(place, lines):
+    found = ShardMap.read(lines)
+    stored = ShardMap.build("s3://bucket/lines", found.shards)
+    (place / "there.shards").write_bytes(stored.encode())
+    with pytest.raises(UsageError, match="is not a file here"):
+        ShardedStream(place / "there.shards")
+    stream = ShardedStream(place / "there.shards", root=place / "lines", records=[6, 6])
+    assert len(stream) == 12
+    assert stream[0] == 1
+    with pytest.raises(UsageError, match="root is for the shards of a map"):
+        ShardedStream(place / "lines", root=place / "lines")
 
 
 def test_a_resume_with_other_shards_is_refused_unless_allowed(place):
