@@ -66,9 +66,9 @@ class ShardCheck:
         else:
             found, folder = ShardMap.read(self.source), Path(self.source).parent
         is_url = "://" in found.root
-        root = None if is_url else (folder / found.root).resolve()
+        root = None if is_url else (folder / found.root).absolute()
         if self.root is not None:
-            root = Path(self.root).resolve()
+            root = Path(self.root).absolute()
         return OpenCheck(name, found, root, found.root if is_url else None, self)
 
 
