@@ -53,18 +53,26 @@ class MapReport:
         faults: by path.
         read: how many shards were read and hashed.
         read_bytes: how many bytes that were.
-        known: how many shards stat data or tag speak for.
-        unproven: how many only their size speaks for.
-        left: paths of these.
+        proven: paths of the shards that stat data or tag speak for.
+        left: paths of those that only their size speaks for.
     """
 
     root: str
     faults: tuple[ShardFault, ...]
     read: int = 0
     read_bytes: int = 0
-    known: int = 0
-    unproven: int = 0
+    proven: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> int:
+        """How many shards stat data or tag speak for."""
+        return len(self.proven)
+
+    @property
+    def unproven(self) -> int:
+        """How many only their size speaks for."""
+        return len(self.left)
 
     @property
     def ok(self) -> bool:
@@ -121,8 +129,8 @@ def check_shards(
     faults = sorted([*check.faults(), *extra], key=lambda fault: fault.path)
     read_bytes = sum(one.shard.size_bytes for one in hashed)
     return MapReport(
-        shard_map.root, tuple(faults), len(hashed), read_bytes, check.known, check.unproven,
-        tuple(check.left),
+        shard_map.root, tuple(faults), len(hashed), read_bytes,
+        tuple(check.proven), tuple(check.left),
     )  # fmt: skip
 
 
@@ -145,7 +153,7 @@ class _Check:
         self._faults: list[ShardFault] = []
         self._unread: list[tuple[Shard, FoundShard]] = []
         self._wrong: dict[str, bytes] = {}  # path → hash of what is there instead
-        self.known = self.unproven = 0
+        self.proven: list[str] = []
         self.left: list[str] = []
 
     def look(self, shard: Shard, found: FoundShard | None, known: Shard | None) -> None:
@@ -157,7 +165,7 @@ class _Check:
         elif found.fault is not None:
             self._fail("stale" if found.fault == GONE else "changed", shard, found.fault)
         elif known is not None:
-            self.known += 1
+            self.proven.append(shard.path)
             self._compare(shard, known)
         elif found.size_bytes != shard.size_bytes:
             if self._level != "quick" and found.size_bytes in self._sizes:
@@ -165,13 +173,12 @@ class _Check:
             else:
                 self._fail("changed", shard, _other_size(shard, found.size_bytes))
         elif self._level != "full" and found.tag is not None and found.tag == shard.tag:
-            self.known += 1
+            self.proven.append(shard.path)
         elif self._level != "quick":
             self._unread.append((shard, found))
         elif found.tag is not None and shard.tag is not None:
             self._fail("changed", shard, "was written again: its tag is another one")
         else:
-            self.unproven += 1
             self.left.append(shard.path)
 
     def read(self, threads: int, progress: ByteProgress) -> list[HashedShard]:

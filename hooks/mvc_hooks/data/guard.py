@@ -68,8 +68,8 @@ class DataGuard:
         self.is_lazy = any(one.lazy for one in self._checks.values())
         for one, report in zip(self._opened, reports, strict=True):
             if one.check.lazy and one.folder is not None and report is not None:
-                shards = [shard for shard in map(one.map.find, report.left) if shard is not None]
-                self._lazy.append(LazyCheck(one.name, one.map, one.folder, shards))
+                lazy = LazyCheck(one.name, one.map, one.folder, report.left, report.proven)
+                self._lazy.append(lazy)
         watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
         self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
 

@@ -14,7 +14,7 @@ from mvc_hooks.data.findings import Finding
 from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mvc.shards import Shard, ShardMap
@@ -30,12 +30,20 @@ class LazyCheck:
     """
 
     def __init__(
-        self, name: str, shard_map: ShardMap, folder: Path, shards: Iterable[Shard]
+        self,
+        name: str,
+        shard_map: ShardMap,
+        folder: Path,
+        unproven: Sequence[str],
+        proven: Sequence[str] = (),
     ) -> None:
-        """Begin to watch some shards of a map."""
+        """Begin to watch some shards of a map, by paths; the proven ones are hashed only if they change."""
         self._name = name
         self._owners = {one.sha256.hex(): one.path for one in reversed(shard_map.shards)}
-        self._shards = {str(folder / one.path): one for one in shards}
+        paths = {*unproven, *proven}
+        self._shards = {
+            str(folder / one.path): one for one in shard_map.shards if one.path in paths
+        }
         command = module_command("mvc_hooks.data.lazy_worker")
         try:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
@@ -44,7 +52,8 @@ class LazyCheck:
         except OSError as error:
             raise StorageError(f"cannot start the check of shards: {error.strerror}") from error
         keep_from_children(self)
-        self._tell({"shards": list(self._shards), "process": os.getpid()})
+        files = [str(folder / path) for path in proven]
+        self._tell({"shards": list(self._shards), "proven": files, "process": os.getpid()})
         self.is_watching = bool(self._hear()["is_watching"])
 
     def settle(self) -> list[Finding]:

@@ -5,7 +5,7 @@ lowest priority, so that on busy cores it takes 1.5 % of one; once the training 
 other thread goes on where that one is, at the priority of the training. What it reads the reader reads
 too, so the page cache serves one of them. A shard is hashed again only if its file has changed since.
 
-    first line to it   {"shards": [path, ...], "process": number}
+    first line to it   {"shards": [path, ...], "proven": [path, ...], "process": number}
     to it              a line for every question
     from it            {"checked": [[path, sha256], ...], "failed": [[path, reason], ...]}
                        once all that was opened before the question is hashed
@@ -47,25 +47,45 @@ def _find_stamp(path: str) -> Stamp | None:
         return None
 
 
-class Worker:
-    """Hashes what is opened of some files, by whatever process; ``process`` is the training."""
+def _identify(folder: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
-    def __init__(self, shards: list[str], process: int) -> None:
-        self._known: dict[str, Stamp] = {}
-        self._paths: dict[str, list[str]] = {}
-        for path in shards:
-            self._paths.setdefault(os.path.realpath(path), []).append(path)
+
+class Worker:
+    """Hashes what is opened or written of some files, by whatever process; ``process`` is the training.
+
+    Those of ``proven`` need not be hashed until they change.
+    """
+
+    def __init__(self, shards: list[str], proven: Iterable[str], process: int) -> None:
+        self._shards = shards
+        stamps = {path: _find_stamp(path) for path in proven}
+        self._known = {path: stamp for path, stamp in stamps.items() if stamp is not None}
         self._pending: dict[str, None] = {}
         self._job: Iterator[None] = iter(())
         self._turn, self._may_go = threading.Lock(), threading.Event()
         self._checked: list[tuple[str, str]] = []
         self._failed: list[tuple[str, str]] = []
+        self._paths = self._find_paths()
+        self._folders = {one: _identify(one) for one in set(map(os.path.dirname, shards))}
         self.watch: OpenWatch | None = None
-        try:
+        with contextlib.suppress(OSError):  # no watches are left
             self.watch = OpenWatch({os.path.dirname(path) for path in self._paths})
-        except OSError:  # no watches are left: everything counts as opened
+        self._sees_all = self.watch is not None  # otherwise everything counts as opened
+        if not self._sees_all:
             self._note(self._paths)
         self._note(find_open(process))
+
+    def _find_paths(self) -> dict[str, list[str]]:
+        """Return the real path of each shard, as the kernel names it, with the path that it has here."""
+        found: dict[str, list[str]] = {}
+        for path in self._shards:
+            found.setdefault(os.path.realpath(path), []).append(path)
+        return found
 
     def look(self) -> None:
         """Take in what was opened, and have it hashed."""
@@ -77,6 +97,22 @@ class Worker:
         if self.watch is not None:
             opened = self.watch.take()
             self._note(self._paths if opened is None else opened)
+
+    def _follow_folders(self) -> None:
+        """Watch the folders that others have taken the place of; what is in them counts as opened."""
+        now = {folder: _identify(folder) for folder in self._folders}
+        replaced = {one for one, known in self._folders.items() if now[one] not in (known, None)}
+        if not replaced or self.watch is None:
+            return
+        self._paths = self._find_paths()
+        try:
+            for folder in replaced:
+                self._folders[folder] = now[folder]
+                self.watch.add(os.path.realpath(folder))
+        except OSError:  # no watches are left
+            self._sees_all = False
+        paths = self._paths.items()
+        self._note(real for real, (path, *_) in paths if os.path.dirname(path) in replaced)
 
     def _note(self, opened: Iterable[str]) -> None:
         for real in opened:
@@ -97,7 +133,10 @@ class Worker:
         """Hash all that is waiting; return what was found since the last answer."""
         self._may_go.clear()
         with self._turn:
+            self._follow_folders()
             self._take_opened()
+            if not self._sees_all:
+                self._note(self._paths)
             while self._hash_piece():
                 pass
             found: dict[str, object] = {"checked": self._checked, "failed": self._failed}
@@ -119,21 +158,22 @@ class Worker:
         digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
         try:
             with open(path, "rb", buffering=0) as file:
-                stamp = read_stamp(os.fstat(file.fileno()))
+                # Kept before it is hashed: this open, too, is seen.
+                self._known[path] = read_stamp(os.fstat(file.fileno()))
                 while count := file.readinto(buffer):
                     digest.update(buffer[:count])
                     yield
         except OSError as error:
+            self._known.pop(path, None)
             self._failed.append((path, (error.strerror or str(error)).lower()))
             return
-        self._known[path] = stamp
         self._checked.append((path, digest.hexdigest()))
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Work until the training closes its end."""
     begin = json.loads(source.readline())
-    worker = Worker(begin["shards"], begin["process"])
+    worker = Worker(begin["shards"], begin["proven"], begin["process"])
     _write(target, {"is_watching": worker.watch is not None})
     poll = select.poll()
     poll.register(source, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Which files are opened, by whatever process of this machine: the kernel's inotify says so.
+"""Which files are opened or written, by whatever process of this machine: the kernel's inotify says so.
 
 Hooks into Python see neither readers in C++ (Arrow, decord, LMDB) nor workers that were spawned. An
-inotify watch on a folder reports every open of a file in it, of any process, at the price of one
+inotify watch on a folder reports every open of a file in it (and the end of writing), of any process, at the price of one
 small event; the queue is in order, so an open that has returned is in it. What was opened before the
 watch began and is still open, or mapped, is in ``/proc``.
 """
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_IN_OPEN, _IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x20, 0x4000, 0x8000, 0x40000000
+_IN_CLOSE_WRITE, _IN_OPEN = 0x8, 0x20
+_IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x40000000
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 2**16
 
 
 class OpenWatch:
-    """Tells which files of some folders were opened since the last time it was asked.
+    """Tells which files of some folders were opened or written since the last time it was asked.
 
     Attributes:
         descriptor: readable once something was opened.
@@ -39,14 +40,16 @@ class OpenWatch:
         self._folders: dict[int, str] = {}
         try:
             for folder in folders:
-                self._add(folder)
+                self.add(folder)
         except OSError:
             self.close()
             raise
 
-    def _add(self, folder: str) -> None:
+    def add(self, folder: str) -> None:
+        """Watch one more folder, if it is there; OSError if no watches are left."""
+        name, mask = os.fsencode(folder), _IN_OPEN | _IN_CLOSE_WRITE
         try:
-            mark = self._call("inotify_add_watch", self.descriptor, os.fsencode(folder), _IN_OPEN)
+            mark = self._call("inotify_add_watch", self.descriptor, name, mask)
         except (FileNotFoundError, NotADirectoryError):
             return  # so no shard can be in it
         self._folders[mark] = folder
@@ -97,7 +100,7 @@ def find_open(process: int) -> set[str]:
             except OSError:  # it was closed meanwhile
                 continue
         try:
-            lines = Path(f"/proc/{one}/maps").read_text(errors="surrogateescape").splitlines()
+            lines = Path(f"/proc/{one}/maps").read_text(errors="surrogateescape").split("\n")
         except OSError:
             continue
         found.update(parts[5] for line in lines if len(parts := line.split(maxsplit=5)) > 5)  # noqa: PLR2004  the sixth is the path

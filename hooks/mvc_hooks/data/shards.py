@@ -77,7 +77,7 @@ class ShardCheck:
         found: ShardMap = loaded.source  # type: ignore[assignment]  # it is loaded
         url = found.root if "://" in found.root else None
         root = loaded.root if url or loaded.root is not None else found.root
-        return OpenCheck(name, found, None if root is None else Path(root).resolve(), url, self)
+        return OpenCheck(name, found, None if root is None else Path(root).absolute(), url, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ TREND = "trend"
 SCALE = "scale"
 
 _HAS_LOSS, _HAS_GRAD_NORM, _ALARM = 1, 2, 4
+_NO_LR, _NO_SCALE = 8, 16  # in states only
 _COLUMNS = {
     "steps": "int64", "losses": "float64", "grad_norms": "float64", "lrs": "float64",
     "flags": "uint8", "scales": "float64", "overflows": "int64",
@@ -227,15 +228,22 @@ class History:
         """Return copies of the readings as plain arrays.
 
         They are as long as the capacity, so that the layout stays the same from commit to commit.
-        A run without a scaler has no columns of it.
+        A run without a scaler has no columns of it. What was not measured is 0 there, and its flag
+        says so: a NaN in a commit is a finding about the run.
         """
         columns: dict[str, Any] = {"count": len(self)}
+        flags = self._view("flags") | np.isnan(self.lrs) * np.uint8(_NO_LR)
+        flags |= np.isnan(self.scales) * np.uint8(_NO_SCALE)
+        absent = _find_absent(flags)
         has_scaler = not math.isnan(self._scale_at(self._end - 1)[0])
         for name, dtype in _COLUMNS.items():
             if name in _OF_SCALER and not has_scaler:
                 continue
             columns[name] = np.zeros(self._capacity, dtype)
-            columns[name][: len(self)] = self._view(name)
+            column = flags if name == "flags" else self._view(name)
+            columns[name][: len(self)] = (
+                np.where(absent[name], 0, column) if name in absent else column
+            )
         return columns
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -250,6 +258,10 @@ class History:
         self._first, self._end = 0, kept
         for name in _COLUMNS:
             self._columns[name][:kept] = state[name][count - kept : count]
+        flags = self._columns["flags"][:kept]
+        for name, is_absent in _find_absent(flags).items():
+            self._columns[name][:kept][is_absent] = np.nan
+        flags &= ~np.uint8(_NO_LR | _NO_SCALE)
         if kept:
             self._before = self._scale_at(0)
 
@@ -270,6 +282,16 @@ class History:
         self._columns, self._first, self._end = fresh, 0, keep
 
 
+def _find_absent(flags: NDArray[np.uint8]) -> dict[str, NDArray[np.bool_]]:
+    """Return column → where it has no value, by the flags of a state."""
+    return {
+        "losses": flags & _HAS_LOSS == 0,
+        "grad_norms": flags & _HAS_GRAD_NORM == 0,
+        "lrs": flags & _NO_LR != 0,
+        "scales": flags & _NO_SCALE != 0,
+    }
+
+
 def _check_state(state: Mapping[str, Any]) -> int:
     """Return the number of readings in a state; it comes from a commit, so nothing is assumed."""
     check_keys("a history", state, ("count", *_COLUMNS))
@@ -288,7 +310,7 @@ def _check_state(state: Mapping[str, Any]) -> int:
     steps: NDArray[np.int64] = state["steps"][:count]
     if len(steps) and (steps[0] < 0 or steps[-1] >= 1 << 62 or (steps[1:] <= steps[:-1]).any()):
         raise FormatError("the steps of a history do not rise")
-    if (state["flags"][:count] > (_HAS_LOSS | _HAS_GRAD_NORM | _ALARM)).any():
+    if (state["flags"][:count] >= 2 * _NO_SCALE).any():
         raise FormatError("a history has unknown flags")
     return len(steps)
 

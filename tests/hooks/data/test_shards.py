@@ -17,8 +17,10 @@ import mvc.shards
 from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, UsageError
 from mvc.shards import ShardMap
 from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
+from mvc_hooks.data import lazy_worker
 from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_hooks.data.guard import DataGuard
+from mvc_hooks.data.lazy_worker import Worker
 from mvc_hooks.data.shards import as_checks, find_checks
 from mvc_hooks.data.streams import ShardedStream
 from mvc_hooks.ranks.group import Ranks
@@ -291,6 +293,80 @@ def test_lazily_what_was_open_before_counts(place):
     with (place / "train/0.npy").open("rb"), pytest.raises(DataError, match=r"0\.npy"):
         train(place, 2, shards=ShardCheck(place / "train.shards", lazy=True))
     assert steps_of(place) == [0]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_lazily_a_folder_that_another_one_took_the_place_of_is_followed(place, check, is_link):
+    folder, link, other = place / "train", place / "link", place / "other"
+    link.symlink_to(folder)
+    shutil.copytree(folder, other)
+    flip(other / "part/0.jsonl", 9)
+    guard = check(ShardCheck(place / "train.shards", root=link, lazy=True))
+    try:
+        (link / "part/0.jsonl").read_bytes()
+        guard.settle()
+        if is_link:
+            link.unlink()
+            link.symlink_to(other)
+        else:
+            folder.rename(place / "old")
+            other.rename(folder)
+        with pytest.raises(DataError, match=r"changed shard part/0\.jsonl"):
+            guard.settle()
+    finally:
+        guard.close()
+
+
+def test_lazily_a_shard_that_was_known_is_checked_once_it_changes(place, check):
+    check(place / "train.shards")  # hashes it
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    try:
+        flip(place / "train/0.npy", 9)
+        with pytest.raises(DataError, match=r"changed shard 0\.npy"):
+            guard.settle()
+    finally:
+        guard.close()
+
+
+def test_lazily_a_shard_that_stays_open_is_checked_after_a_write(place, check):
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    path = place / "train/0.npy"
+    try:
+        with path.open("rb") as reader, path.open("r+b") as writer:
+            guard.settle()
+            writer.seek(9)
+            writer.write(b"?")
+            writer.close()
+            reader.read()
+            with pytest.raises(DataError, match=r"changed shard 0\.npy"):
+                guard.settle()
+    finally:
+        guard.close()
+
+
+def test_lazily_a_long_shard_is_hashed_once(tmp_path):
+    path = tmp_path / "long.bin"
+    path.write_bytes(bytes(2**20))
+    worker = Worker([str(path)], [], os.getpid())
+    path.read_bytes()
+    worker.look()
+    for _ in range(2):
+        worker._hash_piece()  # opens it, which is seen as well
+    worker.look()
+    assert len(worker.answer()["checked"]) == 1
+
+
+def test_without_watches_all_is_looked_at_before_each_commit(tmp_path, monkeypatch):
+    def refuse(folders):
+        raise OSError
+
+    monkeypatch.setattr(lazy_worker, "OpenWatch", refuse)
+    path = tmp_path / "0.bin"
+    path.write_bytes(b"1")
+    worker = Worker([str(path)], [], os.getpid())
+    assert [len(worker.answer()["checked"]) for _ in range(2)] == [1, 0]
+    path.write_bytes(b"23")
+    assert len(worker.answer()["checked"]) == 1
 
 
 @pytest.fixture

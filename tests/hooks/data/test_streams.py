@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -181,6 +183,25 @@ def test_a_shard_of_garbage_is_named(tmp_path, suffix):
     with pytest.raises(FormatError, match=r"part-000\.") as caught:
         read_all(paths, [30, 30])
     assert "\n" not in caught.value.message
+
+
+def test_an_offset_of_an_arrow_file_that_is_damaged_is_named(tmp_path):
+    path = tmp_path / "part-000.arrow"
+    table = pa.table({"text": ["abc"] * 30})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(struct.pack("<3i", 9, 12, 15), struct.pack("<3i", 9, 2**30, 15)))
+    with pytest.raises(FormatError, match=r"part-000\.arrow cannot be read"):
+        read_all([str(path)], [30])
+
+
+def test_a_header_of_an_array_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "part-000.npy"
+    np.save(path, np.zeros((30, 2)))
+    path.write_bytes(path.read_bytes().replace(b", }", b", ("))
+    with pytest.raises(FormatError, match=r"part-000\.npy cannot be read"):
+        read_all([str(path)], [30])
 
 
 def test_a_page_of_a_parquet_file_that_is_damaged_is_named(tmp_path):

@@ -87,6 +87,28 @@ def test_a_state_of_the_first_version_has_no_learning_rates():
     assert [other[-2], other[-1]] == [Reading(1, 1.0, 2.0), Reading(2, 1.0, 2.0)]
 
 
+def test_what_was_not_measured_is_no_nan_in_a_state():
+    history = _fill([(1.0, None), (None, 2.0)])
+    history.append(Reading(3, 1.0, 2.0, 0.1, 8.0))
+    state = history.state_dict()
+    assert not any(np.isnan(column).any() for column in state.values())
+    again = History(8)
+    again.load_state_dict(state)
+    assert [again[at] for at in range(3)] == [history[at] for at in range(3)]
+    assert np.isnan(again.lrs[:2]).all()
+    assert np.isnan(again.scales[:2]).all()
+
+
+def test_nan_in_a_state_of_an_earlier_version_is_what_was_not_measured():
+    state = _fill([(1.0, None)]).state_dict()
+    state["grad_norms"][0] = state["lrs"][0] = np.nan
+    state["flags"][0] = 1
+    again = History(8)
+    again.load_state_dict(state)
+    assert again.latest == Reading(1, 1.0)
+    assert not np.isnan(again.state_dict()["lrs"]).any()
+
+
 def test_smaller_history_takes_the_newest():
     history = _fill([(float(n), None) for n in range(8)])
     small = History(3)
@@ -141,7 +163,7 @@ _GARBAGE = [
     _spoil(steps=np.array([2, 2])),
     _spoil(steps=np.array([-5, 2])),
     _spoil(steps=np.array([5, (1 << 62) + 1])),
-    _spoil(flags=np.array([0, 8], np.uint8)),
+    _spoil(flags=np.array([0, 32], np.uint8)),
     _spoil(steps=np.array([1.0, 2.0])),
     {"count": 2} | {k: np.zeros(1 << 23, v.dtype) for k, v in _spoil().items() if k != "count"},
     *(_spoil(count=count) for count in (-1, 3, True, 1.0, None)),

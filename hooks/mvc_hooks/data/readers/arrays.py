@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def open_npy(path: str, tokens: int | None) -> Rows:
     """Open an .npy file; one of one dimension is cut into records of ``tokens``."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, TokenError) as error:  # the last is of a header's text
         raise FormatError(f"shard {path} cannot be read: {str(error)[:200]}") from None
     if not isinstance(array, np.ndarray) or not array.ndim:
         raise FormatError(f"shard {path} is not one array of records")

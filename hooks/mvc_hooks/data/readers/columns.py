@@ -90,6 +90,7 @@ class ArrowRows:
         self._map = _try(path, self._faults, lambda: pa.memory_map(path))
         self._batches = _try(path, self._faults, lambda: _list_batches(pa, self._map))
         self._ends = np.cumsum([one.num_rows for one in self._batches], dtype=np.int64)
+        self._valid: set[int] = set()
 
     @property
     def count(self) -> int:
@@ -109,6 +110,11 @@ class ArrowRows:
         # Batch by batch: taking from all of them together would copy the whole file.
         def take(number: int, places: NDArray[np.int64]) -> list[Any]:
             batch = self._batches[number]
+            if (
+                number not in self._valid
+            ):  # Arrow trusts offsets, and a damaged one would end the process
+                batch.validate(full=True)
+                self._valid.add(number)
             rows = wanted[places] - (int(self._ends[number]) - batch.num_rows)
             return batch.take(self._make_array(rows)).to_pylist()  # type: ignore[no-any-return]
 
