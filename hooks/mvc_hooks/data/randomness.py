@@ -6,7 +6,7 @@ it, nor on what was fetched before. So the global generators are seeded for each
 So each is only watched, batch by batch, until it is seen to be drawn from. Then the batch is fetched
 again with that generator seeded for each sample, and so is every batch after it.
 
-A generator was drawn from if its state is another one. To read Python's takes 9 us, so it is compared
+A generator was drawn from if its state is another one. To read Python's takes 9 us or more, so it is compared
 by its next number with a twin that was never drawn from in between.
 """
 
