@@ -86,7 +86,7 @@ class NumpyGenerator:
         if self.has_moved():
             words = np.frombuffer(self._kept, np.uint32)
             # A normal number that it kept back since goes, too.
-            np.random.set_state(("MT19937", words[:_WORDS], int(words[_WORDS])))  # noqa: NPY002
+            np.random.set_state(("MT19937", words[:_WORDS], int(words[_WORDS]), 0, 0.0))  # noqa: NPY002
 
 
 class TorchGenerator:
