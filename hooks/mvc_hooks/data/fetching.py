@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from mvc_hooks.data.randomness import put_back, read_marks, seed_all
+from mvc_hooks.data.randomness import GENERATORS, check_seedable, seed_all
 from mvc_hooks.data.readers.reader import read_by_owner
 from mvc_hooks.parts.rng import keep_rng
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mvc.sampling import Located
+    from mvc_hooks.data.randomness import Generator
     from mvc_hooks.data.sampler import Request
 
 
@@ -42,7 +44,7 @@ class Fetcher:
     """Makes batches of samples of some datasets.
 
     Attributes:
-        seeds: whether generators are seeded for each sample; None: once they are seen to be used.
+        seeds: whether generators are seeded for each sample; None: those that are seen to be used.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Fetcher:
         seeds: bool | None,
     ) -> None:
         self.datasets, self._collate, self._seed, self.seeds = datasets, collate, seed, seeds
+        every: list[Generator] = [] if seeds is False else [kind() for kind in GENERATORS]
+        self._seeded, self._watched = (every, []) if seeds else ([], every)
         self._has_looked = False
 
     def __len__(self) -> int:
@@ -64,34 +68,41 @@ class Fetcher:
         first = self.datasets[0]
         if getattr(first, "is_endless", False):
             first.check_reach((request.stop - 1) % len(first))
-        if self.seeds is False:
-            return Fetched(self._make(request), request)
-        if self.seeds:
-            return Fetched(self._make_seeded(request), request)
-        if not self._has_looked:
-            # A normal number that was kept back would hide the first draw.
+        if self._watched and not self._has_looked:
             self._has_looked = True
-            with _apart():
+            check_seedable()
+            with keep_rng(with_devices=False):
+                # A normal number that was kept back would hide the first draw.
                 seed_all(self._seed)
-                batch, is_drawn = self._watch(request)
+                batch = self._watch(request, is_apart=False)
+            self._keep_all()
         else:
-            batch, is_drawn = self._watch(request)
-        if is_drawn:
-            self.seeds = True
-            batch = self._make_seeded(request)
+            batch = self._watch(request, is_apart=get_worker_info() is not None)
         return Fetched(batch, request)
 
-    def _watch(self, request: Request) -> tuple[Any, bool]:
-        """Return the batch, and whether generators were drawn from; then they are put back."""
-        before = read_marks()
+    def _watch(self, request: Request, *, is_apart: bool) -> Any:
+        """Return the batch; ``is_apart``: the generators are for samples alone, so they may be anywhere."""
+        if not is_apart:
+            self._keep_all()
         batch = self._make(request)
-        is_drawn = read_marks() != before
-        if is_drawn:
-            put_back(before)
-        return batch, is_drawn
+        drawn = [one for one in self._watched if one.has_moved()]
+        if not is_apart:
+            for one in self._watched:
+                one.put_back()
+        if not drawn:
+            return batch
+        self._watched = [one for one in self._watched if one not in drawn]
+        self._seeded = [*self._seeded, *drawn]
+        return self._watch(request, is_apart=is_apart)
+
+    def _keep_all(self) -> None:
+        for one in self._watched:
+            one.keep()
 
     def _make(self, request: Request) -> Any:
         located = request.located
+        if self._seeded:
+            return self._make_seeded(located)
         if len(self.datasets) == 1:
             return self._collate(_fetch(self.datasets[0], located.index.tolist()))
 
@@ -100,18 +111,21 @@ class Fetcher:
 
         return self._collate(read_by_owner(located.source, fetch))
 
-    def _make_seeded(self, request: Request) -> Any:
-        located = request.located
+    def _make_seeded(self, located: Located) -> Any:
         seeds = located.make_seeds(self._seed)
         samples = []
         with _apart():
             for source, index, seed in zip(
                 located.source.tolist(), located.index.tolist(), seeds, strict=True
             ):
-                seed_all(seed)
+                self._reseed(seed)
                 samples += _fetch(self.datasets[source], [index])
-            seed_all(seeds[0] ^ 1)
+            self._reseed(seeds[0] ^ 1)
             return self._collate(samples)
+
+    def _reseed(self, seed: int) -> None:
+        for one in self._seeded:
+            one.seed(seed)
 
 
 def _apart() -> Any:

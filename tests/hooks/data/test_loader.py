@@ -287,6 +287,32 @@ def test_generators_that_are_first_used_late_are_noticed():
     assert draw(make(LaterNoisy(), 4, rank=0, world_size=1)) != expected
 
 
+class LaterNormal(Numbers):
+    def __getitem__(self, index):
+        return index, np.random.normal() + float(torch.rand(())) if index < 3 else 0.0
+
+
+@pytest.mark.parametrize("dataset", [LaterNoisy(), LaterNormal()])
+def test_a_late_first_use_moves_no_generator_of_the_process(dataset):
+    def states():
+        return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+
+    before = states()
+    draw(make(dataset, 2))
+    assert states() == before
+
+
+def test_another_generator_behind_numpys_functions_is_refused():
+    own = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        with pytest.raises(UsageError, match="draw from PCG64, which takes no new seed"):
+            next(iter(make()))
+        assert len(draw(make(seed_samples=False))) == 7
+    finally:
+        np.random.set_bit_generator(own)
+
+
 def test_seeds_can_be_left_out():
     one, other = (draw(make(**NOISY, seed_samples=False)) for _ in range(2))
     assert indices(one) == indices(other)
