@@ -197,7 +197,7 @@ RESULTS = {
     "operations.data_add.DataAddResult": "path shard_map changes read read_bytes warnings stored",
     "operations.data_maps.MapInfo": "path shard_map fault",
     "operations.data_maps.MapDiff": "path old new changes",
-    "shards.checking.MapReport": "root faults read read_bytes known unproven left",
+    "shards.checking.MapReport": "root faults read read_bytes proven left",
     "shards.checking.ShardFault": "kind path detail",
     "shards.shard_map.Shard": "path size_bytes sha256 records tag",
     "shards.shard_map.ShardMap": "root shards tree pattern",

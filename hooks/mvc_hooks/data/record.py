@@ -267,9 +267,10 @@ class DataRecord:
         self._made[step] = {name: one.unlisted for name, one in own.items()}
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
         known = {**self._base, **self._plans} if self._ranks.is_first else {}
-        total = sum(
-            (one.digest for one in (*known.values(), *own.values())), sampling.SampleDigest()
-        )
+        digests = [one.digest for one in (*known.values(), *own.values())]
+        if not digests:
+            return facts, (0, 0)
+        total = sum(digests[1:], digests[0])
         return facts, (total.count, total.lanes[0])
 
     def note_durable(self, step: int) -> None:
