@@ -51,7 +51,7 @@ class PlanTally:
         self._ahead = sampling.Ahead(self.loader.plan)
         return sampling.PlanEntry(self.loader.plan, self._before, self._before)
 
-    def _note(self, _: object, located: Any) -> None:
+    def _note(self, positions: Any, located: Any) -> None:
         """Take a batch that was handed out; what is skipped may have changed before it."""
         cursor = int(self.loader.cursor)
         if self.loader.skips is not self._skips:
@@ -61,22 +61,26 @@ class PlanTally:
             self._advance(self._before)
             self._entry = self._entry.pass_over(cursor, ROLLBACK)
         elif self._hashes:
-            self._take(located)
+            self._take(located, int(positions[0]))
         self._before = cursor
 
-    def _take(self, located: Located) -> None:
+    def _take(self, located: Located, position: int) -> None:
         if self._shares:  # a global batch ends with the last micro-batch of each rank
-            batch = self._find_batch(int(self.loader.cursor))
+            batch = self._find_batch(int(self.loader.cursor), position)
             located = located.take(slice(0, 0)) if batch is None else batch.located
         self._waiting.append(located)
         self._held += len(located)
         if self._held >= _AT_ONCE:
             self._hash()
 
-    def _find_batch(self, cursor: int) -> Batch | None:
-        """Return the batch of all ranks that ends at the cursor; None if it has not ended."""
+    def _find_batch(self, cursor: int, position: int) -> Batch | None:
+        """Return the batch of all ranks that ends at the cursor and has a position; None if it has not ended.
+
+        It begins at the last cursor, or in a later epoch: that of the position, or the one before it.
+        """
         plan, start = self.loader.plan, self._before
-        for begin in (start, (start // plan.epoch_length + 1) * plan.epoch_length):
+        epoch = position // plan.epoch_length * plan.epoch_length
+        for begin in (start, *(one for one in (epoch, epoch - plan.epoch_length) if one > start)):
             batch = sampling.draw_batch(plan, self._skips, begin, self._ahead)
             if batch is not None and batch.stop == cursor > start:
                 return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
@@ -62,8 +63,8 @@ def _loader_lines(one: LoaderSeen, *, with_list: bool) -> Iterator[str]:
     )
     if one.positions is not None and one.positions[0] < one.positions[1]:
         yield f"  positions {one.positions[0]:,} to {one.positions[1] - 1:,}"
-    for part in one.samples:
-        yield f"  {_samples_text(part, with_list=with_list)}"
+    for part, last in _join_epochs(one.samples):
+        yield f"  {_samples_text(part, last, with_list=with_list)}"
         yield from (
             f"    {printable(path)}: {n:,}" for path, n in _some(part.shards.items(), with_list)
         )
@@ -72,8 +73,9 @@ def _loader_lines(one: LoaderSeen, *, with_list: bool) -> Iterator[str]:
     elif set(one.times) - {1}:
         texts = [f"{samples:,} {_often(times)}" for times, samples in one.times.items()]
         yield f"  {', '.join(texts)}"
-    for part in one.skipped:
-        yield f"  skipped ({printable(part.reason or '')}): {_samples_text(part, with_list=with_list)}"
+    for part, last in _join_epochs(one.skipped):
+        told = _samples_text(part, last, with_list=with_list)
+        yield f"  skipped ({printable(part.reason or '')}): {told}"
     if one.is_proven is False and one.times is None:
         yield "  NOT PROVEN: which samples these are is not listed"
     elif one.is_proven is not None:
@@ -92,13 +94,30 @@ def _some(items: Iterable[tuple[str, int]], everything: bool) -> Iterator[tuple[
         yield f"in {len(rest):,} more shards", sum(n for _, n in rest)
 
 
-def _samples_text(one: SamplesSeen, *, with_list: bool) -> str:
-    epoch = "" if one.epoch is None else f" epoch {one.epoch}"
+def _join_epochs(parts: Iterable[SamplesSeen]) -> Iterator[tuple[SamplesSeen, int | None]]:
+    """Yield the first of epochs in a row that have the same samples, and the number of the last."""
+    held: list[SamplesSeen] = []
+    for part in sorted(parts, key=lambda one: (one.source, one.reason or "", one.epoch or 0)):
+        if held and part != replace(held[-1], epoch=(held[-1].epoch or 0) + 1):
+            yield held[0], held[-1].epoch
+            held = []
+        held.append(part)
+    if held:
+        yield held[0], held[-1].epoch
+
+
+def _samples_text(one: SamplesSeen, last: int | None, *, with_list: bool) -> str:
+    epoch, count = (
+        "" if one.epoch is None else f" epoch {one.epoch}",
+        count_text(one.count, "sample"),
+    )
+    if last != one.epoch:
+        epoch, count = f" epochs {one.epoch} to {last}", f"{count} each"
     runs = [str(first) if first == last else f"{first}-{last}" for first, last in one.ranges]
     names = [*runs, *map(printable, one.keys)]
     shown = names if with_list else names[:_SHOWN]
     more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
-    return f"{printable(one.source)}{epoch}, {count_text(one.count, 'sample')}: {', '.join(shown)}{more}"
+    return f"{printable(one.source)}{epoch}, {count}: {', '.join(shown)}{more}"
 
 
 def _often(times: int) -> str:

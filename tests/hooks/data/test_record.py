@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from mvc import Repo, UsageError
 from mvc.sampling import SamplePlan, Skips, Source, parse_ledger
+from mvc.sampling.stretch import find_stretch
 from mvc_hooks import Checkpointer, Ring
+from mvc_hooks.data.planned import PlanTally
 from support.seen_samples import (
     SAMPLES,
     PlanLoader,
@@ -127,6 +130,24 @@ def plan_loader(draw):
 def test_a_loader_with_a_plan(seed, tmp_path):
     run_program(tmp_path, seed, plan_loader)
     assert check_commits(Repo.open(tmp_path)) > 4
+
+
+@pytest.mark.parametrize("tail", ["short", "drop", "wrap"])
+@pytest.mark.parametrize("skipped", [2, 33, 170])
+def test_rank_0_of_several_knows_what_all_fetched(tail, skipped):
+    """Also after a window of several epochs is skipped."""
+    plan = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4, tail=tail)
+    loader = PlanLoader(plan, None, 0, 2)
+    ranks = SimpleNamespace(size=2, is_first=True)
+    tally, batches = PlanTally(loader, lambda: False, ranks), iter(loader)
+    for _ in range(3):
+        for _ in range(9):
+            next(batches)
+        start = loader.cursor
+        loader.skips = loader.skips.add_window(start, start + skipped, reason="rollback")
+    next(batches)
+    assert tally.entry.digest.count > 9 * 3 * 4 - 8
+    assert find_stretch("dataloader", None, tally.entry).prove()
 
 
 def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
