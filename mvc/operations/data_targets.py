@@ -10,7 +10,7 @@ from mvc.errors import NotFoundError, UsageError
 from mvc.history.paths import find_path_fault
 from mvc.shards.places import escape, file_url
 from mvc.shards.shard_map import MAP_SUFFIX
-from mvc.storage.urls import has_store_scheme, parse_store_url
+from mvc.storage.urls import parse_store_url
 from mvc.workspace.pathspec import is_wildcard
 from mvc.workspace.worktree import relative_path
 
@@ -37,7 +37,9 @@ def find_target(context: Context, source: str, cwd: Path, name: str | None) -> T
         NotFoundError: there is no such folder.
         UsageError: it cannot be a data set, or the map cannot have that name.
     """
-    if has_store_scheme(source):
+    if not source:
+        raise UsageError("the source is empty", hint="name a folder, a pattern or a URL")
+    if "://" in source:
         return _find_in_store(context, source, cwd, name)
     absolute = os.path.normpath(os.path.join(cwd, os.path.expanduser(source)))
     folder, pattern = absolute, None

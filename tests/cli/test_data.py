@@ -127,6 +127,7 @@ def test_a_map_is_not_moved_to_where_it_would_not_find_its_shards(shell):
 def test_ls_lists_maps_and_their_shards(shell):
     shell.ok("data", "add", "data/train")
     head, row = shell.ok("data", "ls").lines
+    assert shell.ok("data").lines == [head, row]
     assert head.split() == ["map", "shards", "records", "size", "tree"]
     assert row.split()[:3] == ["data/train.shards", "3", "122"]
     rows = shell.ok("data", "ls", "train").lines[1:]
@@ -284,7 +285,7 @@ def test_a_record_count_that_is_not_known_is_said(shell):
             ["add", "data/train/*.jsonl", "--name", "data/train"],
             "'data/train.shards' is the map of 'train'",
         ),
-        (["add", "ftp://x/y"], "there is no folder 'ftp://x/y'"),
+        (["add", "ftp://x/y"], "'ftp://x/y' is not the URL of a store"),
         (["add", "s3://u:p@bucket/x"], "holds credentials"),
         (["add", "data/train", "--quick"], "--quick does not go with add"),
         (["verify", "--store"], "--store does not go with verify"),
@@ -297,7 +298,7 @@ def test_a_record_count_that_is_not_known_is_said(shell):
         (["rm", "nope"], "there is no map 'nope'"),
         (["rm", "train", "--full"], "--full does not go with rm"),
         (["frob"], "'frob' is not one of add, ls, diff, verify, rm"),
-        ([], "'' is not one of"),
+        (["add", ""], "the source is empty"),
     ],
 )
 def test_wrong_use_gets_one_line(shell, words, message):

@@ -92,7 +92,7 @@ def data(
     were skipped and why; seen A..B since A. who SAMPLE (SOURCE:INDEX, an index or a key), or who
     --shard PATH, tells which commits saw it. See docs/data-ledger.md.
     """
-    verb, *rest = words or [""]
+    verb, *rest = words or ["ls"]
     if verb not in _VERBS:
         raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
     run, allowed = _VERBS[verb]
