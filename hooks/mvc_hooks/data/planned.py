@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
 
 _AT_ONCE = 1 << 16
+_EPOCH = "a later epoch was begun"
 ROLLBACK = "rollback"
 """Why samples were skipped that a rollback passes over."""
 
@@ -57,12 +58,22 @@ class PlanTally:
         if self.loader.skips is not self._skips:
             self._advance(self._before)
             self._skips = self.loader.skips
+        self._pass_jump(int(positions[0]))
         if self._is_dropping():
             self._advance(self._before)
             self._entry = self._entry.pass_over(cursor, ROLLBACK)
         elif self._hashes:
             self._take(located, int(positions[0]))
         self._before = cursor
+
+    def _pass_jump(self, position: int) -> None:
+        """Count what ``set_epoch`` left out of an epoch that was not over, and the epochs after it."""
+        plan, before = self.loader.plan, self._before
+        begin = position // plan.epoch_length * plan.epoch_length
+        if begin > before and sampling.draw_batch(plan, self._skips, before) is not None:
+            self._advance(before)
+            self._entry = self._entry.pass_over(begin, _EPOCH)
+            self._before = begin
 
     def _take(self, located: Located, position: int) -> None:
         if self._shares:  # a global batch ends with the last micro-batch of each rank

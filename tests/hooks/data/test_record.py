@@ -150,6 +150,21 @@ def test_rank_0_of_several_knows_what_all_fetched(tail, skipped):
     assert find_stretch("dataloader", None, tally.entry).prove()
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_set_epoch_leaves_out_was_not_seen(ranks):
+    plan = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4, tail="wrap")
+    loader = PlanLoader(plan, None, 0, ranks)
+    tally = PlanTally(loader, lambda: False, SimpleNamespace(size=ranks, is_first=True))
+    batches = iter(loader)
+    for epoch in (0, 3, 4):
+        loader.cursor = max(loader.cursor, epoch * SAMPLES)  # as set_epoch does
+        for _ in range(5):
+            next(batches)
+    assert tally.entry.digest.count == 60
+    assert find_stretch("dataloader", None, tally.entry).prove()
+    assert [(one.start, one.stop) for one in tally.entry.passed.windows] == [(20, 90), (110, 120)]
+
+
 def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
     skips = Skips()
     draw = np.random.default_rng(0)
