@@ -86,11 +86,10 @@ class Fetcher:
             self._keep_all()
         batch = self._make(request)
         drawn = [one for one in self._watched if one.has_moved()]
-        if not is_apart:
-            for one in self._watched:
-                one.put_back()
         if not drawn:
             return batch
+        for one in () if is_apart else drawn:
+            one.put_back()
         self._watched = [one for one in self._watched if one not in drawn]
         self._seeded = [*self._seeded, *drawn]
         return self._watch(request, is_apart=is_apart)
