@@ -33,6 +33,7 @@ from benchmarks.consistency.section import measure_consistency
 from benchmarks.data import measure_data
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
+from benchmarks.loader import measure_loader
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
@@ -70,6 +71,7 @@ SECTIONS = (
     "scale",
     "consistency",
     "data",
+    "loader",
 )
 
 
@@ -342,6 +344,12 @@ class Bench:
             self.folder, self.mvc, rounds=self.rounds, is_quick=self.options.quick
         )
 
+    def loader(self) -> None:
+        """Loaders of data beside torch's own."""
+        self.results["loader"] = measure_loader(
+            self.folder, rounds=self.rounds, is_quick=self.options.quick
+        )
+
     def clean(self) -> None:
         """Remove the models; donor and training states, which took minutes to train, stay."""
         for path in self.folder.glob("model-*.safetensors"):
@@ -364,6 +372,7 @@ class Bench:
             "remotes",
             "hooks",
             "scale",
+            "loader",
         ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()
