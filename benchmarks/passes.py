@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import time
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,14 +28,33 @@ def take_turns(timers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, 
     return found
 
 
-def time_pass(make: Callable[[], Any], samples: int) -> Round:
-    """Make a loader and draw all that it has, which are so many samples."""
+def measure_passes(
+    ways: Mapping[str, Callable[[], Any]], samples: int, rounds: int
+) -> dict[str, Any]:
+    """Return time and processor time of whole passes, which hand out so many samples."""
+    timers = {name: partial(_time_pass, make, samples) for name, make in ways.items()}
+    found = take_turns(timers, rounds)
+    return {
+        "samples": samples,
+        "times": {name: [one for one, _ in passes] for name, passes in found.items()},
+        "cpu_s": {name: [cpu_s for _, cpu_s in passes] for name, passes in found.items()},
+    }
 
+
+def _time_pass(make: Callable[[], Any], samples: int) -> tuple[Round, float]:
     def draw() -> None:
         count = sum(len(batch) for batch in make())
         assert count == samples, f"{count} samples of {samples}"
 
-    return take_time(draw, synced=False)
+    before_s = _used_s()  # with the workers, which end within the pass
+    taken = take_time(draw, synced=False)
+    return taken, _used_s() - before_s
+
+
+def _used_s() -> float:
+    """Return the processor time of this process and of those that it ended, to microseconds."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def time_first(

@@ -21,7 +21,7 @@ import numpy as np
 import zstandard
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from benchmarks.passes import BATCH, OURS, PLAIN, take_turns, time_first, time_pass
+from benchmarks.passes import BATCH, OURS, PLAIN, measure_passes, take_turns, time_first
 from benchmarks.sweep import fresh_folder
 from mvc_hooks import ConsistentDataLoader
 from mvc_hooks.data import ShardedStream
@@ -146,15 +146,11 @@ class Files:
 
 
 def _compare(files: Files, rounds: int) -> dict[str, Any]:
-    timers = {
-        OURS: partial(time_pass, files.load_stream, len(files)),
-        PLAIN: partial(time_pass, files.load, len(files)),
-    }
+    ways = {OURS: files.load_stream, PLAIN: files.load}
     row = {
         "name": files.suffix + (", tokenized" if files.transform else ""),
         "workers": files.workers,
-        "samples": len(files),
-        "times": take_turns(timers, rounds),
+        **measure_passes(ways, len(files), rounds),
     }
     if not files.workers or files.transform:
         return row
