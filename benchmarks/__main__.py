@@ -33,7 +33,6 @@ from benchmarks.consistency.section import measure_consistency
 from benchmarks.data import measure_data
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
-from benchmarks.loader import measure_loader
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
@@ -346,9 +345,10 @@ class Bench:
 
     def loader(self) -> None:
         """Loaders of data beside torch's own."""
-        self.results["loader"] = measure_loader(
-            self.folder, rounds=self.rounds, is_quick=self.options.quick
-        )
+        size = "quick" if self.options.quick else "full"
+        words = [sys.executable, "-m", "benchmarks.loader", self.folder, str(self.rounds), size]
+        root = Path(__file__).parent.parent
+        self.results["loader"] = json.loads(self.runner.output(root, words))
 
     def clean(self) -> None:
         """Remove the models; donor and training states, which took minutes to train, stay."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import (
     data,
-    loader,
     long_history,
     remotes,
     report_history,
     report_hooks,
+    report_loader,
     report_scale,
     report_sharded,
     small_files,
@@ -123,7 +123,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
         report_scale,
         consistency,
         data,
-        loader,
+        report_loader,
     ):
         yield from section.list_targets(results)
 
@@ -155,7 +155,7 @@ def list_tables(results: Results) -> list[Table]:
         "scale": report_scale.scale_tables,
         "consistency": consistency.consistency_tables,
         "data": data.data_tables,
-        "loader": loader.loader_tables,
+        "loader": report_loader.loader_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

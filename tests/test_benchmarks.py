@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks import donor, loader, passes, report, report_hooks, workload
+from benchmarks import donor, passes, report, report_hooks, report_loader, workload
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.children import CommandError, Cost, Runner, middle
 
@@ -149,10 +149,10 @@ def test_loader_target_is_met_at_097_of_the_plain_rate_and_missed_below():
         times = {passes.OURS: [[ours_s, 0.0]], passes.PLAIN: [[0.97, 0.0]]}
         row = {"name": "tokens", "workers": 0, "times": times}
         found = {"loader": {"passes": [row], "streams": []}}
-        return next(loader.list_targets(found)).verdict
+        return next(report_loader.list_targets(found)).verdict
 
     assert [judge(seconds) for seconds in (0.9, 0.99, 1.01)] == ["met", "met", "MISSED"]
-    assert next(loader.list_targets({})).verdict == "not measured"
+    assert next(report_loader.list_targets({})).verdict == "not measured"
 
 
 def test_turns_go_back_and_forth_and_a_short_pass_or_another_batch_fails():
