@@ -70,6 +70,7 @@ SECTIONS = (
     "scale",
     "consistency",
     "data",
+    "loader",
 )
 
 
@@ -342,6 +343,13 @@ class Bench:
             self.folder, self.mvc, rounds=self.rounds, is_quick=self.options.quick
         )
 
+    def loader(self) -> None:
+        """Loaders of data beside torch's own."""
+        size = "quick" if self.options.quick else "full"
+        words = [sys.executable, "-m", "benchmarks.loader", self.folder, str(self.rounds), size]
+        root = Path(__file__).parent.parent
+        self.results["loader"] = json.loads(self.runner.output(root, words))
+
     def clean(self) -> None:
         """Remove the models; donor and training states, which took minutes to train, stay."""
         for path in self.folder.glob("model-*.safetensors"):
@@ -364,6 +372,7 @@ class Bench:
             "remotes",
             "hooks",
             "scale",
+            "loader",
         ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()

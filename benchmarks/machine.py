@@ -19,6 +19,7 @@ _PACKAGES = (
     "typer",
     "lightning",
     "transformers",
+    "torchdata",
 )
 
 

@@ -10,6 +10,7 @@ from benchmarks import (
     remotes,
     report_history,
     report_hooks,
+    report_loader,
     report_scale,
     report_sharded,
     small_files,
@@ -114,13 +115,17 @@ def _list_targets(results: Results) -> Iterator[Target]:
     startup = results.get("startup", {}).get("ratios", {})
     for name, limit in _STARTUP_LIMITS.items():
         yield Target(f"{name} against import typer", limit, startup.get(name), "times")
-    yield from report_history.list_targets(results)
-    yield from remotes.list_targets(results)
-    yield from report_hooks.list_targets(results)
-    yield from report_sharded.list_targets(results)
-    yield from report_scale.list_targets(results)
-    yield from consistency.list_targets(results)
-    yield from data.list_targets(results)
+    for section in (
+        report_history,
+        remotes,
+        report_hooks,
+        report_sharded,
+        report_scale,
+        consistency,
+        data,
+        report_loader,
+    ):
+        yield from section.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -150,6 +155,7 @@ def list_tables(results: Results) -> list[Table]:
         "scale": report_scale.scale_tables,
         "consistency": consistency.consistency_tables,
         "data": data.data_tables,
+        "loader": report_loader.loader_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

@@ -3,7 +3,8 @@
 The plain reader is what people write: an ``IterableDataset`` that gives each worker its own shards
 and yields record after record, in a ``DataLoader`` of torch. Ours takes the same files in the order of
 a plan, shuffled by blocks, so every worker meets every shard. Both hand over lists, and the same
-transform is done to each sample: none, or one that splits the text and looks up each word.
+transform is done to each sample: none, or one that splits the text and looks up each word. Whole passes
+are timed, from making the loader on: opening shards, shuffling and starting workers are part of them.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ import io
 import json
 import os
 import tarfile
-import time
-from statistics import median
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zstandard
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from benchmarks.passes import BATCH, OURS, PLAIN, measure_passes, take_turns, time_first
 from benchmarks.sweep import fresh_folder
-from mvc.sampling import SamplePlan, Source
-from mvc_hooks.data.streams import ShardedStream
+from mvc_hooks import ConsistentDataLoader
+from mvc_hooks.data import ShardedStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 SHARDS, RECORDS, WORDS = 8, 4000, 100
-BATCH, BLOCK = 64, 4096
+BLOCK = 4096
 _VOCABULARY = {f"word{number}": number for number in range(1000)}
 
 
@@ -98,86 +100,78 @@ READERS = {
 }
 
 
-def measure_streams(folder: Path, rounds: int = 5) -> dict[str, object]:
-    """Return, by format, samples a second and seconds to resume at 90 % of a pass."""
-    found: dict[str, object] = {}
-    for suffix, read in READERS.items():
-        place = fresh_folder(folder / "streams" / suffix)
-        paths = _write(place, suffix)
-        rows: list[dict[str, object]] = []
-        for workers in (0, 2):
-            for transform in (None, tokenize) if suffix != "npy" else (None,):
-                stream = ShardedStream(
-                    paths, records=[RECORDS] * SHARDS, shuffle_block=BLOCK, transform=transform
-                )
-                plain = Plain(paths, read, transform)
-                rows.append(_compare(stream, plain, workers, rounds))
-        found[suffix] = rows
+def measure_streams(
+    folder: Path, *, rounds: int, records: int = RECORDS, formats: Sequence[str] = tuple(READERS)
+) -> list[dict[str, Any]]:
+    """Return, by format, transform and workers, whole passes; for two workers resumes, too."""
+    rows: list[dict[str, Any]] = []
+    for suffix in formats:
+        place = fresh_folder(folder / "loader" / suffix)
+        paths = _write(place, suffix, records)
+        for transform in (None, tokenize) if suffix != "npy" else (None,):
+            for workers in (0, 2):
+                files = Files(suffix, tuple(paths), records, transform, workers)
+                rows.append(_compare(files, rounds))
         fresh_folder(place)
-    return found
+    return rows
 
 
-def _compare(stream: ShardedStream, plain: Plain, workers: int, rounds: int) -> dict[str, object]:
-    ours: list[float] = []
-    theirs: list[float] = []
-    for number in range(rounds):
-        theirs.append(_drain(_load(plain, workers)))
-        ours.append(_drain(_load_stream(stream, workers, number)))
-        stream.close()
-    ratio = median(second / first for first, second in zip(ours, theirs, strict=True))
-    resumes = [_time_resume(stream, plain, workers) for _ in range(rounds)]
-    return {
-        "workers": workers,
-        "transform": stream._transform is not None,  # noqa: SLF001
-        "ours_per_s": len(stream) / median(ours),
-        "plain_per_s": len(stream) / median(theirs),
-        "ratio": ratio,
-        "resume_s": median(one for one, _ in resumes),
-        "redraw_s": median(one for _, one in resumes),
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Shards of one format, and how they are loaded."""
+
+    suffix: str
+    paths: tuple[str, ...]
+    records: int
+    transform: Callable[[Any], Any] | None
+    workers: int
+
+    def __len__(self) -> int:
+        return len(self.paths) * self.records
+
+    def load(self) -> DataLoader[Any]:
+        """Return a plain loader."""
+        plain = Plain(list(self.paths), READERS[self.suffix], self.transform)
+        return DataLoader(plain, batch_size=BATCH, num_workers=self.workers, collate_fn=list)
+
+    def load_stream(self) -> ConsistentDataLoader:
+        """Return a loader of a stream, which shuffles by blocks."""
+        stream = ShardedStream(
+            self.paths,
+            records=[self.records] * len(self.paths),
+            shuffle_block=BLOCK,
+            transform=self.transform,
+        )
+        return ConsistentDataLoader(stream, BATCH, num_workers=self.workers, collate_fn=list)
+
+
+def _compare(files: Files, rounds: int) -> dict[str, Any]:
+    ways = {OURS: files.load_stream, PLAIN: files.load}
+    row = {
+        "name": files.suffix + (", tokenized" if files.transform else ""),
+        "workers": files.workers,
+        **measure_passes(ways, len(files), rounds),
     }
+    if not files.workers or files.transform:
+        return row
+    batches = len(files) * 9 // 10 // BATCH
+    state = files.load_stream().state_dict()
+    state |= {"cursor": batches * BATCH, "batches_drawn": batches}
+    resumes = {
+        OURS: partial(time_first, files.load_stream, state=state),
+        PLAIN: partial(time_first, files.load, drop=batches),
+    }
+    return row | {"resume_s": take_turns(resumes, rounds)}
 
 
-def _load(data: Any, workers: int) -> DataLoader[Any]:
-    return DataLoader(data, batch_size=BATCH, num_workers=workers, collate_fn=list)
-
-
-def _load_stream(stream: ShardedStream, workers: int, seed: int, start: int = 0) -> DataLoader[Any]:
-    source = Source("stream", len(stream), order=stream.order)
-    plan = SamplePlan((source,), seed=seed, batch=BATCH)
-    indices = plan.locate(np.arange(start, len(stream))).index.tolist()
-    batches = [indices[at : at + BATCH] for at in range(0, len(indices), BATCH)]
-    return DataLoader(stream, batch_sampler=batches, num_workers=workers, collate_fn=list)
-
-
-def _drain(loader: DataLoader[Any]) -> float:
-    began = time.perf_counter()
-    count = sum(len(batch) for batch in loader)
-    seconds = time.perf_counter() - began
-    assert count == SHARDS * RECORDS
-    return seconds
-
-
-def _time_resume(stream: ShardedStream, plain: Plain, workers: int) -> tuple[float, float]:
-    start = SHARDS * RECORDS * 9 // 10
-    stream.close()
-    began = time.perf_counter()
-    next(iter(_load_stream(stream, workers, 0, start)))
-    ours = time.perf_counter() - began
-    began = time.perf_counter()
-    drawn = iter(_load(plain, workers))
-    for _ in range(start // BATCH + 1):
-        next(drawn)
-    return ours, time.perf_counter() - began
-
-
-def _write(folder: Path, suffix: str) -> list[str]:
+def _write(folder: Path, suffix: str, records: int) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     words = list(_VOCABULARY)
     paths = []
     for number in range(SHARDS):
         path = str(folder / f"part-{number}.{suffix}")
-        picked = rng.integers(0, len(words), (RECORDS, WORDS))
+        picked = rng.integers(0, len(words), (records, WORDS))
         rows = [
             {"id": at, "text": " ".join(words[one] for one in row)} for at, row in enumerate(picked)
         ]
@@ -206,12 +200,3 @@ def _write_rows(path: str, suffix: str, rows: list[dict[str, Any]], picked: Any)
         with open(path, "wb") as file:
             file.write(data)
             os.fsync(file.fileno())
-
-
-if __name__ == "__main__":
-    import sys
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as scratch:
-        print(json.dumps(measure_streams(Path(scratch), int(sys.argv[1])), indent=1))

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks import donor, report, report_hooks, workload
+from benchmarks import donor, passes, report, report_hooks, report_loader, workload
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.children import CommandError, Cost, Runner, middle
 
@@ -111,6 +112,8 @@ def test_quick_run_fills_every_section(tmp_path, capsys):
     assert {"mvc", "torch.save", "dcp.async_save, process"} <= set(stall["ways"])
     assert all(len(way["stall"]) == 1 for way in stall["ways"].values())
     assert 0.5 < stall["ways"]["mvc"]["bytes"][0] / stall["state_bytes"] < 1
+    assert len(results["loader"]["resume"][0]["times"]) == 4
+    assert {row["name"] for row in results["loader"]["streams"]} >= {"jsonl, tokenized", "npy"}
     text = capsys.readouterr().out
     for target in report.list_targets(results):
         assert target.name in text
@@ -139,6 +142,35 @@ def test_best_peer_is_neither_mvc_nor_a_plain_copy():
 
 def test_targets_of_the_hooks_say_where_nothing_was_measured():
     assert {one.verdict for one in report_hooks.list_targets({})} == {"not measured"}
+
+
+def test_loader_target_is_met_at_097_of_the_plain_rate_and_missed_below():
+    def judge(ours_s: float) -> str:
+        times = {passes.OURS: [[ours_s, 0.0]], passes.PLAIN: [[0.97, 0.0]]}
+        row = {"name": "tokens", "workers": 0, "times": times}
+        found = {"loader": {"passes": [row], "streams": []}}
+        return next(report_loader.list_targets(found)).verdict
+
+    assert [judge(seconds) for seconds in (0.9, 0.99, 1.01)] == ["met", "met", "MISSED"]
+    assert next(report_loader.list_targets({})).verdict == "not measured"
+
+
+def test_turns_go_back_and_forth_and_a_short_pass_or_another_batch_fails():
+    said = []
+    timers = {name: partial(said.append, name) for name in "ab"}
+    assert passes.take_turns(timers, 3) == {"a": [None] * 3, "b": [None] * 3}
+    assert "".join(said) == "abbaab"
+    batches = [[1, 2], [3, 4]]
+    found = passes.measure_passes({"list": lambda: batches}, 4, 2)
+    assert found["samples"] == 4
+    assert len(found["times"]["list"]) == len(found["cpu_s"]["list"]) == 2
+    with pytest.raises(AssertionError, match="4 samples of 5"):
+        passes.measure_passes({"list": lambda: batches}, 5, 1)
+    torch = pytest.importorskip("torch")
+    tensors = torch.arange(4).split(2)
+    assert passes.time_first(lambda: tensors, drop=1, expected=tensors[1]) > 0
+    with pytest.raises(AssertionError, match="another batch"):
+        passes.time_first(lambda: tensors, expected=tensors[1])
 
 
 def test_a_process_and_its_children_are_watched():
