@@ -52,12 +52,14 @@ def make_parts(loader):
 
 
 def train_step(ckpt, parts, **options):
-    """Do a step of the run."""
-    parts["model"].count(ckpt.next_batch())
+    """Do a step of the run; return its batch."""
+    batch = ckpt.next_batch()
+    parts["model"].count(batch)
     parts["optimizer"].zero_grad()
     parts["model"].layer(torch.ones(1, 1)).sum().backward()
     parts["optimizer"].step()
-    return ckpt.step(**options)
+    ckpt.step(**options)
+    return batch
 
 
 def make_loader(kind=DataLoader, **options):

@@ -1,9 +1,6 @@
 """What commits say that a run saw is what its weights saw."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from mvc import Repo, UsageError
 from mvc.sampling import SamplePlan, Skips, Source, parse_ledger
 from mvc_hooks import Checkpointer, Ring
+from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,
     PlanLoader,
@@ -214,38 +212,36 @@ def test_wrong_words(arguments, options, line, tmp_path):
             ckpt.saw(arguments, **options)
 
 
-PROGRAM = Path(__file__).with_name("seen_by_ranks.py")
-
-
-def run_ranks(folder, ranks, total, kind="plan"):
-    arguments = [str(PROGRAM), str(folder), str(total), kind]
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-    ]
-    command = [*launcher, *arguments] if ranks > 1 else [sys.executable, *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+RUNS = SeeingRuns(Path(__file__).with_name("seen_by_ranks.py"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plan", "drawn"])
 def test_two_and_three_ranks_with_rollbacks(kind, tmp_path):
     for ranks, total in [(2, 7), (3, 13), (1, 16)]:
-        run_ranks(tmp_path, ranks, total, kind)
+        RUNS.train(tmp_path, ranks, total, kind)
     assert check_commits(Repo.open(tmp_path)) > 6
+
+
+@pytest.mark.slow
+def test_ranks_are_killed_between_rollbacks_and_others_go_on(tmp_path):
+    killed, plain = tmp_path / "killed", tmp_path / "plain"
+    RUNS.kill(killed, 9, 40, "order", size=2)
+    assert "resumed at step" in RUNS.train(killed, 3, 17, "order")
+    RUNS.train(plain, 1, 17, "order")
+    repos = [Repo.open(folder) for folder in (killed, plain)]
+    for repo in repos:
+        assert check_commits(repo, "data") > 8
+    for back in range(3):  # to the commit in front of the last rollback
+        ends = [repo.seen_data(f"HEAD~{back}", prove=True).loaders[0] for repo in repos]
+        assert ends[0].total == ends[1].total
+        assert all(one.is_proven for one in ends)
 
 
 @pytest.mark.slow
 def test_the_digest_is_the_same_on_any_number_of_ranks(tmp_path):
     digests = set()
     for ranks in (1, 2, 3):
-        run_ranks(tmp_path / str(ranks), ranks, 6)
+        RUNS.train(tmp_path / str(ranks), ranks, 6, "plan")
         digests.add(read(Repo.open(tmp_path / str(ranks)))["dataloader"].digest)
     assert len(digests) == 1
