@@ -97,15 +97,18 @@ class PlanLoader:
         self.cursor = state.get("cursor", 0)
 
 
-def check_commits(repo, source="dataloader"):
-    """Check of each commit of each branch that its ledger is the truth, and says it; return how many."""
+def check_commits(repo, source="dataloader", counts=("model", "seen")):
+    """Check of each commit of each branch that its ledger is the truth, and says it; return how many.
+
+    ``counts`` is where its state has how often each sample was seen.
+    """
     seen = {}
     for entry in repo.log(everything=True):
         state = repo.open_state(entry.info.id)
-        truth = state.load(("model", "seen"), framework="numpy")
+        truth = state.load(counts, framework="numpy")
         ledger = Ledgers(repo._context).read(entry.info.id) or RunLedger()
         seen[entry.info.id] = ledger
-        expected = SampleDigest.of(source, np.repeat(np.arange(SAMPLES), truth))
+        expected = SampleDigest.of(source, np.repeat(np.arange(len(truth)), truth))
         told = sum((one.digest for one in ledger.total.values()), SampleDigest())
         assert told == expected, entry.annotations.step
         said = (entry.annotations.meta or {}).get("data.samples")

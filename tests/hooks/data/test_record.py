@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from mvc import Repo, UsageError
-from mvc.sampling import SamplePlan, Skips, Source, parse_ledger
-from mvc_hooks import Checkpointer, Ring
+from mvc import ConflictError, Repo, UsageError
+from mvc.sampling import SampleDigest, SamplePlan, Skips, Source, parse_ledger
+from mvc_hooks import Checkpointer, ConsistentDataLoader, Ring
 from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,
@@ -125,6 +125,93 @@ def plan_loader(draw):
 def test_a_loader_with_a_plan(seed, tmp_path):
     run_program(tmp_path, seed, plan_loader)
     assert check_commits(Repo.open(tmp_path)) > 4
+
+
+class Part(Dataset):
+    """Some of the numbers."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, index):
+        return self.numbers[index]
+
+
+WEB, CODE = range(20), range(20, SAMPLES)
+
+
+def make_mixture(web, code):
+    weights = {"web": web, "code": code} if code else {"web": web}
+    parts = {"web": Part(WEB), "code": Part(CODE)} if code else {"web": Part(WEB)}
+    return ConsistentDataLoader(parts, 4, seed=2, weights=weights, drop_last="wrap")
+
+
+def read_truth(repo, revision):
+    """Return how often the weights of a commit saw each number."""
+    return repo.open_state(revision).load(("model", "seen"), framework="numpy")
+
+
+def sum_up(counts):
+    """Return the digest of numbers that were seen so often."""
+    web, code = (
+        np.repeat(np.arange(len(part)), counts[part.start : part.stop]) for part in (WEB, CODE)
+    )
+    return SampleDigest.of("web", web) + SampleDigest.of("code", code)
+
+
+def test_other_weights_of_a_mixture_are_refused_or_begin_another_entry(tmp_path):
+    train(tmp_path, make_mixture(0.8, 0.2), 7)
+    before = [entry.info.id for entry in Repo.open(tmp_path).log()]
+    with pytest.raises(ConflictError, match=r"dataloader\.plan"):
+        train(tmp_path, make_mixture(0.2, 0.8), 12)
+    repo = Repo.open(tmp_path)
+    assert [entry.info.id for entry in repo.log()] == before
+    train(tmp_path, make_mixture(0.2, 0.8), 12, allow=["dataloader.*"])
+    train(tmp_path, make_mixture(0.2, 0.8), 16)
+    change = read_truth(repo, "main@7")
+    for step in (9, 12, 15, 16):
+        truth, entry = read_truth(repo, f"main@{step}"), read(repo, f"main@{step}")["dataloader"]
+        assert (entry.start, entry.cursor) == (28, 4 * step)
+        assert entry.digest == sum_up(truth - change)
+    for first, last in [(0, 16), (3, 9), (7, 9), (9, 16)]:
+        (seen,) = repo.seen_data(f"main@{last}", f"main@{first}", prove=True).loaders
+        assert seen.is_proven
+        assert seen.digest == sum_up(
+            read_truth(repo, f"main@{last}") - read_truth(repo, f"main@{first}")
+        )
+        assert seen.positions == (4 * first, 4 * last)
+    for number in (*WEB, *CODE):
+        name = f"web:{number}" if number in WEB else f"code:{number - CODE.start}"
+        told = set(repo.who_saw(name).affected)
+        assert told == {
+            entry.info.id for entry in repo.log() if read_truth(repo, entry.info.id)[number]
+        }
+
+
+def test_a_rollback_to_other_weights(tmp_path):
+    train(tmp_path, make_mixture(0.8, 0.2), 6)
+    parts, repo = make_parts(make_mixture(0.2, 0.8)), Repo.open(tmp_path)
+    with Checkpointer(tmp_path, every=3, parts=parts, allow=["dataloader.*"]) as ckpt:
+        for _ in range(4):
+            train_step(ckpt, parts)
+        ckpt.roll_back("main@3")
+        for _ in range(3):
+            train_step(ckpt, parts)
+    entry = read(repo)["dataloader"]
+    assert (entry.start, entry.cursor) == (12, 24)
+    assert entry.digest == sum_up(read_truth(repo, "main@6") - read_truth(repo, "main@3"))
+    assert repo.seen_data(since="main@0", prove=True).loaders[0].is_proven
+
+
+def test_a_dataset_that_was_taken_out_can_still_be_asked_for(tmp_path):
+    train(tmp_path, make_mixture(0.5, 0.5), 6)
+    train(tmp_path, make_mixture(1, 0), 9, allow=["dataloader.*"])
+    repo = Repo.open(tmp_path)
+    number = int(np.flatnonzero(read_truth(repo, "main@6")[CODE.start :])[0])
+    assert next(repo.log()).info.id in repo.who_saw(f"code:{number}").affected
 
 
 def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
