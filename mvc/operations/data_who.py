@@ -75,7 +75,7 @@ def find_who(
         if after is None:
             continue
         if asked is None:
-            asked = _Sample(after.total, sample or "") if shard is None else _Shard(maps, shard)
+            asked = _Sample(sample or "") if shard is None else _Shard(maps, shard)
         base, before = ledgers.before(info.id)
         after = maps.complete(info.id, after)
         wanted = asked.find(info.id, after.total)
@@ -147,17 +147,26 @@ def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, ran
 
 
 class _Sample:
-    """A sample that is asked for: the same in all commits."""
+    """A sample that is asked for: what the newest commit that has its source says it is."""
 
-    def __init__(self, newest: Mapping[str, LedgerEntry], text: str) -> None:
-        self._found = _find_sample(newest, text)
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found: tuple[str, range | str] | None = None
+        self._error = NotFoundError("no commit says which samples it saw")
 
-    def find(self, _: GitId, __: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
-        """Return what is asked for in a commit, by source."""
-        return dict([self._found])
+    def find(self, _: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
+        """Return what is asked for in a commit, by source; nothing if no commit so far has the source."""
+        if self._found is None and ledger:
+            try:
+                self._found = _find_sample(ledger, self._text)
+            except NotFoundError as error:
+                self._error = error if self._error.hint is None else self._error
+        return {} if self._found is None else dict([self._found])
 
     def answer(self, _: GitId) -> tuple[str, range | str]:
-        """Return what was asked for."""
+        """Return what was asked for; NotFoundError if no commit has the source."""
+        if self._found is None:
+            raise self._error
         return self._found
 
 

@@ -188,3 +188,18 @@ def test_windows_of_a_packed_stream_are_in_its_shards(repo):
     source = Source("web", 13, None, made.tree, order, "packing")
     commit(repo, {"web": move(PlanEntry(SamplePlan((source,), batch=10)), 10)})
     assert repo.who_saw(shard="001.tar").wanted == range(4, 13)
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_source_that_the_newest_commit_does_not_have_is_looked_for_before(repo, is_empty):
+    first = commit(repo, {"web": draw(DrawnEntry("index"), [1, 2])})
+    state = (
+        {"ledger": {}, "own": {}}
+        if is_empty
+        else {"ledger": {"new": DrawnEntry("index").to_json()}}
+    )
+    repo.commit_state({"data_record": state}, message="x")
+    assert repo.who_saw("web:2").saw[0].commit == first
+    with pytest.raises(NotFoundError, match="no source 'wet'") as caught:
+        repo.who_saw("wet:3")
+    assert caught.value.hint == f"sources are {'web' if is_empty else 'new'}"

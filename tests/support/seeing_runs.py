@@ -36,22 +36,28 @@ class SeeingRuns:
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    def kill(self, folder, step, *words):
-        """Run it with one rank, and kill it and its workers once a step is complete."""
+    def kill(self, folder, step, *words, size=1):
+        """Run it with so many ranks, and kill all of them and their workers once a step is complete."""
         process = subprocess.Popen(
-            self._command(folder, 1, words),
+            self._command(folder, size, words),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             env=os.environ | _ENVIRONMENT,
         )  # fmt: skip
-        while not (folder / "seen" / f"{step}-0").exists():
+        while not all((folder / "seen" / f"{step}-{rank}").exists() for rank in range(size)):
             assert process.poll() is None
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
+        # The launcher gives each rank a session of its own.
+        for group in [*_list_children(process.pid), process.pid] if size > 1 else [process.pid]:
+            os.killpg(group, signal.SIGKILL)
         process.wait()
 
     def _command(self, folder, size, words):
         launch = [sys.executable] if size == 1 else [*_LAUNCH, "--nproc-per-node", str(size)]
         return [*launch, str(self._program), str(folder), *map(str, words)]
+
+
+def _list_children(pid):
+    return map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 def list_ranks(folder, step):

@@ -52,12 +52,14 @@ def make_parts(loader):
 
 
 def train_step(ckpt, parts, **options):
-    """Do a step of the run."""
-    parts["model"].count(ckpt.next_batch())
+    """Do a step of the run; return its batch."""
+    batch = ckpt.next_batch()
+    parts["model"].count(batch)
     parts["optimizer"].zero_grad()
     parts["model"].layer(torch.ones(1, 1)).sum().backward()
     parts["optimizer"].step()
-    return ckpt.step(**options)
+    ckpt.step(**options)
+    return batch
 
 
 def make_loader(kind=DataLoader, **options):
@@ -95,15 +97,18 @@ class PlanLoader:
         self.cursor = state.get("cursor", 0)
 
 
-def check_commits(repo, source="dataloader"):
-    """Check of each commit of each branch that its ledger is the truth, and says it; return how many."""
+def check_commits(repo, source="dataloader", counts=("model", "seen")):
+    """Check of each commit of each branch that its ledger is the truth, and says it; return how many.
+
+    ``counts`` is where its state has how often each sample was seen.
+    """
     seen = {}
     for entry in repo.log(everything=True):
         state = repo.open_state(entry.info.id)
-        truth = state.load(("model", "seen"), framework="numpy")
+        truth = state.load(counts, framework="numpy")
         ledger = Ledgers(repo._context).read(entry.info.id) or RunLedger()
         seen[entry.info.id] = ledger
-        expected = SampleDigest.of(source, np.repeat(np.arange(SAMPLES), truth))
+        expected = SampleDigest.of(source, np.repeat(np.arange(len(truth)), truth))
         told = sum((one.digest for one in ledger.total.values()), SampleDigest())
         assert told == expected, entry.annotations.step
         said = (entry.annotations.meta or {}).get("data.samples")

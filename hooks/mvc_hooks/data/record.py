@@ -66,6 +66,7 @@ class DataRecord:
         self._durable: dict[str, DrawnEntry] = {}
         self._planned: dict[str, PlanTally] = {}
         self._gone: dict[str, PlanEntry] = {}  # of loaders that the run no longer has
+        self._is_told = True
 
     # What is seen.
 
@@ -182,7 +183,7 @@ class DataRecord:
         Raises:
             FormatError: it is not such an entry.
         """
-        entry = _check_entry(stored)
+        entry, self._is_told = _check_entry(stored), stored is not None
         ledger = sampling.parse_ledger(entry.get(_LEDGER, {}))
         base: Drawn = {
             name: one for name, one in ledger.items() if isinstance(one, sampling.DrawnEntry)
@@ -240,8 +241,12 @@ class DataRecord:
         """Say what the samples of a stored entry are that these are not; every rank must call it.
 
         Each passes the entry with what is its own. Which ids are listed does not count: that depends on
-        when a commit became durable.
+        when a commit became durable. Older versions have no entry: a run that went on from one of
+        their commits counts from there, and so does this record.
         """
+        if stored is None and not self._is_told:
+            self.restore(None)
+            return []
         entry = _check_entry(stored)
         told = self._ranks.ask_all(lambda: (_parse_own(entry), self._settle()))
         theirs = sampling.join_ledgers(

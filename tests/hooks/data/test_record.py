@@ -1,22 +1,20 @@
 """What commits say that a run saw is what its weights saw."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from mvc import Repo, UsageError
-from mvc.sampling import SamplePlan, Skips, Source, parse_ledger
+from mvc import ConflictError, Repo, UsageError
+from mvc.sampling import SampleDigest, SamplePlan, Skips, Source, parse_ledger
 from mvc.sampling.stretch import find_stretch
-from mvc_hooks import Checkpointer, Ring
+from mvc_hooks import Checkpointer, ConsistentDataLoader, Ring
 from mvc_hooks.data.planned import PlanTally
+from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,
     PlanLoader,
@@ -165,6 +163,95 @@ def test_what_set_epoch_leaves_out_was_not_seen(ranks):
     assert [(one.start, one.stop) for one in tally.entry.passed.windows] == [(20, 90), (110, 120)]
 
 
+class Part(Dataset):
+    """Some of the numbers."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, index):
+        return self.numbers[index]
+
+
+WEB, CODE = range(20), range(20, SAMPLES)
+
+
+def make_mixture(web, code):
+    weights = {"web": web, "code": code} if code else {"web": web}
+    parts = {"web": Part(WEB), "code": Part(CODE)} if code else {"web": Part(WEB)}
+    return ConsistentDataLoader(parts, 4, seed=2, weights=weights, drop_last="wrap")
+
+
+def read_truth(repo, revision):
+    """Return how often the weights of a commit saw each number."""
+    return repo.open_state(revision).load(("model", "seen"), framework="numpy")
+
+
+def sum_up(counts):
+    """Return the digest of numbers that were seen so often."""
+    web, code = (
+        np.repeat(np.arange(len(part)), counts[part.start : part.stop]) for part in (WEB, CODE)
+    )
+    return SampleDigest.of("web", web) + SampleDigest.of("code", code)
+
+
+def test_other_weights_of_a_mixture_are_refused_or_begin_another_entry(tmp_path):
+    train(tmp_path, make_mixture(0.8, 0.2), 7)
+    before = [entry.info.id for entry in Repo.open(tmp_path).log()]
+    with pytest.raises(ConflictError, match=r"dataloader\.plan"):
+        train(tmp_path, make_mixture(0.2, 0.8), 12)
+    repo = Repo.open(tmp_path)
+    assert [entry.info.id for entry in repo.log()] == before
+    train(tmp_path, make_mixture(0.2, 0.8), 12, allow=["dataloader.*"])
+    train(tmp_path, make_mixture(0.2, 0.8), 16)
+    change = read_truth(repo, "main@7")
+    for step in (9, 12, 15, 16):
+        truth, entry = read_truth(repo, f"main@{step}"), read(repo, f"main@{step}")["dataloader"]
+        assert (entry.start, entry.cursor) == (28, 4 * step)
+        assert entry.digest == sum_up(truth - change)
+    for first, last in [(0, 16), (3, 9), (7, 9), (9, 16)]:
+        (seen,) = repo.seen_data(f"main@{last}", f"main@{first}", prove=True).loaders
+        assert seen.is_proven
+        assert seen.digest == sum_up(
+            read_truth(repo, f"main@{last}") - read_truth(repo, f"main@{first}")
+        )
+        assert seen.positions == (4 * first, 4 * last)
+    for number in (*WEB[::5], *CODE[::5]):
+        name = f"web:{number}" if number in WEB else f"code:{number - CODE.start}"
+        told = set(repo.who_saw(name).affected)
+        assert told == {
+            entry.info.id for entry in repo.log() if read_truth(repo, entry.info.id)[number]
+        }
+
+
+@pytest.mark.slow
+def test_a_rollback_to_other_weights(tmp_path):
+    train(tmp_path, make_mixture(0.8, 0.2), 6)
+    parts, repo = make_parts(make_mixture(0.2, 0.8)), Repo.open(tmp_path)
+    with Checkpointer(tmp_path, every=3, parts=parts, allow=["dataloader.*"]) as ckpt:
+        for _ in range(4):
+            train_step(ckpt, parts)
+        ckpt.roll_back("main@3")
+        for _ in range(3):
+            train_step(ckpt, parts)
+    entry = read(repo)["dataloader"]
+    assert (entry.start, entry.cursor) == (12, 24)
+    assert entry.digest == sum_up(read_truth(repo, "main@6") - read_truth(repo, "main@3"))
+    assert repo.seen_data(since="main@0", prove=True).loaders[0].is_proven
+
+
+@pytest.mark.slow
+def test_a_dataset_that_was_taken_out_can_still_be_asked_for(tmp_path):
+    train(tmp_path, make_mixture(0.5, 0.5), 6)
+    train(tmp_path, make_mixture(1, 0), 9, allow=["dataloader.*"])
+    repo = Repo.open(tmp_path)
+    number = int(np.flatnonzero(read_truth(repo, "main@6")[CODE.start :])[0])
+    assert next(repo.log()).info.id in repo.who_saw(f"code:{number}").affected
+
+
 def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
     skips = Skips()
     draw = np.random.default_rng(0)
@@ -250,38 +337,36 @@ def test_wrong_words(arguments, options, line, tmp_path):
             ckpt.saw(arguments, **options)
 
 
-PROGRAM = Path(__file__).with_name("seen_by_ranks.py")
-
-
-def run_ranks(folder, ranks, total, kind="plan"):
-    arguments = [str(PROGRAM), str(folder), str(total), kind]
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-    ]
-    command = [*launcher, *arguments] if ranks > 1 else [sys.executable, *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+RUNS = SeeingRuns(Path(__file__).with_name("seen_by_ranks.py"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plan", "drawn"])
 def test_two_and_three_ranks_with_rollbacks(kind, tmp_path):
     for ranks, total in [(2, 7), (3, 13), (1, 16)]:
-        run_ranks(tmp_path, ranks, total, kind)
+        RUNS.train(tmp_path, ranks, total, kind)
     assert check_commits(Repo.open(tmp_path)) > 6
+
+
+@pytest.mark.slow
+def test_ranks_are_killed_between_rollbacks_and_others_go_on(tmp_path):
+    killed, plain = tmp_path / "killed", tmp_path / "plain"
+    RUNS.kill(killed, 9, 40, "order", size=2)
+    assert "resumed at step" in RUNS.train(killed, 3, 17, "order")
+    RUNS.train(plain, 1, 17, "order")
+    repos = [Repo.open(folder) for folder in (killed, plain)]
+    for repo in repos:
+        assert check_commits(repo, "data") > 8
+    for back in range(3):  # to the commit in front of the last rollback
+        ends = [repo.seen_data(f"HEAD~{back}", prove=True).loaders[0] for repo in repos]
+        assert ends[0].total == ends[1].total
+        assert all(one.is_proven for one in ends)
 
 
 @pytest.mark.slow
 def test_the_digest_is_the_same_on_any_number_of_ranks(tmp_path):
     digests = set()
     for ranks in (1, 2, 3):
-        run_ranks(tmp_path / str(ranks), ranks, 6)
+        RUNS.train(tmp_path / str(ranks), ranks, 6, "plan")
         digests.add(read(Repo.open(tmp_path / str(ranks)))["dataloader"].digest)
     assert len(digests) == 1
