@@ -179,7 +179,9 @@ class DataPart(Part):
     def describe(self) -> dict[str, dict[str, object]]:
         """Return, by name, what of each torch DataLoader its batches depend on."""
         loaders = self._loaders.items()
-        return {f"{self.name}.{path}".rstrip("."): describe_loader(one) for path, one in loaders}
+        return {
+            f"{self.name}.{_strip(path)}".rstrip("."): describe_loader(one) for path, one in loaders
+        }
 
     def drop(self, count: int) -> None:
         """Draw that many batches and drop them."""
@@ -209,7 +211,7 @@ class DataPart(Part):
         for _ in range(min(1, len(self._arrived)) if self._draws_ahead else len(self._arrived)):
             path, indices = self._arrived.popleft()
             if self.on_drawn is not None and not is_redrawn:
-                self.on_drawn(path, indices, self._is_dropping)
+                self.on_drawn(_strip(path), indices, self._is_dropping)
 
     def _tell_keys(self, batch: Any) -> None:
         """Pass on the keys that the samples of a webdataset have, if no sampler has named them."""
@@ -507,3 +509,8 @@ def _mark(batch: object) -> str:
     """Return what tells a batch from others, and of how many ranks this is one."""
     is_one_of_many = distributed.is_available() and distributed.is_initialized()
     return f"{distributed.get_world_size() if is_one_of_many else 1}:{hash_values(batch)}"
+
+
+def _strip(path: str) -> str:
+    """Return the path of a loader without where Accelerate keeps the user's in its own."""
+    return ".".join(step for step in path.split(".") if step != "base_dataloader")

@@ -227,6 +227,7 @@ def test_hostile_names_are_text(browser, tmp_path, fields):
     assert not any(sign in "".join(shown) for sign in "\0\x1b\u202e\u200f")
 
 
+@pytest.mark.slow
 def test_fifty_thousand_tensors(browser, tmp_path, fields):
     (tensor,) = (one for one in fields["tensors"] if one["name"] == "layers.2.v")
     statistics = {**tensor["statistics"], "histogram": [[-3, 1]]}

@@ -17,11 +17,12 @@ pytestmark = [
 
 # 11 batches make a pass, 4 of the shortest one: all stops lie in a second or third pass.
 CASES = [
-    *(("lightning", data) for data in (
-        "sampler", "persistent", "iterable", "stateful", "two-min", "two-max",
-    )),
-    *(("transformers", data) for data in ("persistent", "iterable", "iterable-workers")),
-    *(("accelerate", data) for data in ("sampler", "persistent", "stateful")),
+    *(("lightning", data) for data in ("sampler", "persistent", "iterable", "two-min")),
+    *(("transformers", data) for data in ("persistent", "iterable")),
+    *(("accelerate", data) for data in ("sampler", "persistent")),
+]  # fmt: skip
+SLOW_CASES = [
+    ("lightning", "stateful"), ("lightning", "two-max"), ("transformers", "iterable-workers"), ("accelerate", "stateful"),
 ]  # fmt: skip
 RELOADED = (("reload_dataloaders_every_n_epochs", 2),)
 STOPS = {
@@ -32,7 +33,10 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "data"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [*CASES, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW_CASES)],
+)
 def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
     fit, total = FITS[kind], 8 if data == "two-min" else 16
     through = fit(None, total=total, data=data)
@@ -69,7 +73,8 @@ def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
     assert same(run, through)
 
 
-@pytest.mark.parametrize("data", [pytest.param("workers", marks=pytest.mark.slow), "persistent"])
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["workers", "persistent"])
 def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, fits, tmp_path):
     options = {"kind": "accelerate", "data": data, "accumulate": 3, "every": 5}
     done = fits.run("fit", tmp_path, kill_at=40, **options)

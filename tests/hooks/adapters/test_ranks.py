@@ -28,7 +28,7 @@ def read_trace(path):
 @pytest.mark.parametrize(
     "library",
     [
-        "accelerate",
+        pytest.param("accelerate", marks=pytest.mark.slow),
         pytest.param("accelerate_fsdp2", marks=pytest.mark.slow),
         pytest.param("lightning", marks=pytest.mark.slow),
         pytest.param("lightning_fsdp2", marks=pytest.mark.slow),
