@@ -143,7 +143,8 @@ def _spell_python() -> bytes:
 
 
 def _read_torch() -> bytes:
-    return torch.default_generator.get_state().numpy().tobytes()
+    state = torch.default_generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _find_numpy() -> Any:

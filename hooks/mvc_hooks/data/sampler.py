@@ -32,26 +32,29 @@ class Request:
     Attributes:
         stop: the position after the global batch.
         is_last: whether the global batch ends with it on this rank.
+        packed: positions and samples as they travel, if they have.
     """
 
     positions: NDArray[np.int64]
     located: Located
     stop: int
     is_last: bool
+    packed: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As bytes: four arrays take longer to travel than the samples of a cheap dataset.
-        one = self.located
-        rows = np.stack((self.positions, one.source, one.epoch, one.index))
-        return _unpack, (rows.tobytes(), self.stop, self.is_last)
+        one, packed = self.located, self.packed
+        if packed is None:
+            packed = np.stack((self.positions, one.source, one.epoch, one.index)).tobytes()
+        return _unpack, (packed, self.stop, self.is_last)
 
 
 def _unpack(rows: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
     positions, *located = np.frombuffer(rows, np.int64).reshape(4, -1)
-    return Request(positions, Located(*located), stop, is_last)
+    return Request(positions, Located(*located), stop, is_last, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,9 @@ class Share:
                 f"a batch of {size} samples is left at the end of an epoch, for {self.ranks} ranks",
                 hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
             )
+        if self.ranks == 1 and self.most is None:
+            yield Request(batch.positions, batch.located, batch.stop, is_last=True)
+            return
         start, stop = (size * at // self.ranks for at in (self.rank, self.rank + 1))
         count = self.count(size)
         for number in range(count):
