@@ -111,7 +111,11 @@ def list_seen(
                 sums[name].add(part)
         at = base_of_at
     shards = maps.find(commit, last.total)
-    return DataSeen(commit, base, tuple(one.finish(shards) for _, one in sorted(sums.items())))
+    loaders = (
+        one.finish({source: its for (loader, source), its in shards.items() if loader == name})
+        for name, one in sorted(sums.items())
+    )
+    return DataSeen(commit, base, tuple(loaders))
 
 
 class _LoaderSum:

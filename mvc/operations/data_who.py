@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
+    Wanted = dict[tuple[str | None, str], range | str]
+
 
 @dataclass(frozen=True, slots=True)
 class SawSample:
@@ -95,12 +97,16 @@ def find_who(
 
 
 def _look(
-    commit: GitId, before: RunLedger, after: RunLedger, wanted: Mapping[str, range | str]
+    commit: GitId, before: RunLedger, after: RunLedger, wanted: Wanted
 ) -> Iterator[SawSample]:
     for name, entry in after.total.items():
-        sources = sorted(wanted.keys() & {*_sources(name, entry)})
-        stretches = find_stretches(name, before, after) if sources else []
-        counts = [one.count(source, wanted[source]) for one in stretches for source in sources]
+        asked = [
+            (source, ids)
+            for (loader, source), ids in wanted.items()
+            if loader in (None, name) and source in _sources(name, entry)
+        ]
+        stretches = find_stretches(name, before, after) if asked else []
+        counts = [one.count(source, ids) for one in stretches for source, ids in asked]
         found = [one for one in counts if one is not None]
         seen, skipped = sum(one[0] for one in found), Counter[str]()
         for _, its in found:
@@ -115,35 +121,73 @@ def _sources(name: str, entry: LedgerEntry) -> list[str]:
     return [one.name for one in entry.plan.sources] if isinstance(entry, PlanEntry) else [name]
 
 
-def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, range | str]:
-    """Return source and index of ``source:index`` or ``index``, or source and key."""
-    kinds = {
-        source: entry.kind if isinstance(entry, DrawnEntry) else "index"
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a name may stand for: a source, of one loader or (None) of whichever has it."""
+
+    loader: str | None
+    source: str
+    kind: str
+
+
+def _list_names(ledger: Mapping[str, LedgerEntry]) -> dict[str, _Named]:
+    """Return the names of sources: their own, or by loader where several loaders have one of that name."""
+    every = [
+        (name, source, entry.kind if isinstance(entry, DrawnEntry) else "index")
         for name, entry in ledger.items()
         for source in _sources(name, entry)
-    }
-    source, _, rest = text.rpartition(":")
-    named = next((one for one in kinds if text.startswith(f"{one}:")), None)
-    if named is not None:
-        source, rest = named, text[len(named) + 1 :]
-    elif rest.isdecimal() and source:
+    ]
+    times = Counter(source for _, source, _ in every)
+    named = dict[str, _Named]()
+    for loader, source, kind in every:
+        if times[source] == 1:
+            named[source] = _Named(None, source, kind)
+        else:
+            is_only = _sources(loader, ledger[loader]) == [source]
+            named[loader if is_only else f"{loader}.{source}"] = _Named(loader, source, kind)
+    return named
+
+
+def _add_loaders(
+    ledger: Mapping[str, LedgerEntry], named: Mapping[str, _Named]
+) -> dict[str, _Named]:
+    """Return the names with those of loaders of one source, which may stand for it."""
+    found = dict(named)
+    for loader, entry in ledger.items():
+        sources = _sources(loader, entry)
+        if isinstance(entry, PlanEntry) and len(sources) == 1:
+            found.setdefault(loader, _Named(loader, sources[0], "index"))
+    return found
+
+
+def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, _Named, range | str]:
+    """Return name, source and index of ``source:index`` or ``index``, or source and key."""
+    named = _list_names(ledger)
+    known = _add_loaders(ledger, named)
+    name, _, rest = text.rpartition(":")
+    begun = next((one for one in known if text.startswith(f"{one}:")), None)
+    if begun is not None:
+        name, rest = begun, text[len(begun) + 1 :]
+    elif rest.isdecimal() and name:
         raise NotFoundError(
-            f"there is no source {source!r}", hint=f"sources are {', '.join(sorted(kinds))}"
+            f"there is no source {name!r}", hint=f"sources are {', '.join(sorted(named))}"
         )
     else:
         is_index = text.isdecimal()
-        fits = [one for one, kind in kinds.items() if (kind == "index") == is_index] or [*kinds]
+        fits = [one for one, what in named.items() if (what.kind == "index") == is_index] or [
+            *named
+        ]
         if len(fits) > 1:
             raise UsageError(
                 f"{text!r} may be of several sources: {', '.join(sorted(fits))}",
                 hint=f"mvc data who {min(fits)}:{text}",
             )
-        source, rest = fits[0], text
-    if kinds[source] == "key":
-        return source, rest
+        name, rest = fits[0], text
+    if known[name].kind == "key":
+        return name, known[name], rest
     if not rest.isdecimal() or int(rest) >= 1 << 62:
-        raise UsageError(f"{rest!r} is not the index of a sample of {source!r}")
-    return source, range(int(rest), int(rest) + 1)
+        raise UsageError(f"{rest!r} is not the index of a sample of {name!r}")
+    return name, known[name], range(int(rest), int(rest) + 1)
 
 
 class _Sample:
@@ -151,23 +195,26 @@ class _Sample:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._found: tuple[str, range | str] | None = None
+        self._found: tuple[str, _Named, range | str] | None = None
         self._error = NotFoundError("no commit says which samples it saw")
 
-    def find(self, _: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
-        """Return what is asked for in a commit, by source; nothing if no commit so far has the source."""
+    def find(self, _: GitId, ledger: Mapping[str, LedgerEntry]) -> Wanted:
+        """Return what is asked for in a commit; nothing if no commit so far has the source."""
         if self._found is None and ledger:
             try:
                 self._found = _find_sample(ledger, self._text)
             except NotFoundError as error:
                 self._error = error if self._error.hint is None else self._error
-        return {} if self._found is None else dict([self._found])
+        if self._found is None:
+            return {}
+        named = self._found[1]
+        return {(named.loader, named.source): self._found[2]}
 
     def answer(self, _: GitId) -> tuple[str, range | str]:
         """Return what was asked for; NotFoundError if no commit has the source."""
         if self._found is None:
             raise self._error
-        return self._found
+        return self._found[0], self._found[2]
 
 
 class _Shard:
@@ -177,26 +224,26 @@ class _Shard:
         self._maps, self._path = maps, path
         self._answer: tuple[str, range] | None = None
         self._known, self._doubts = set[str](), dict[str, None]()
-        self._latest: tuple[object, dict[str, range | str]] = ((), {})
+        self._latest: tuple[object, Wanted] = ((), {})
 
-    def find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
-        """Return the samples of the shard in a commit, by source."""
+    def find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> Wanted:
+        """Return the samples of the shard in a commit."""
         plans = [(n, e.plan.id if isinstance(e, PlanEntry) else e.kind) for n, e in ledger.items()]
         key = self._maps.read(commit), plans
         if self._latest[0] != key:
             self._latest = key, self._find(commit, ledger)
         return self._latest[1]
 
-    def _find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> dict[str, range | str]:
-        found: dict[str, range | str] = {}
-        for source, shards in self._maps.find(commit, ledger).items():
+    def _find(self, commit: GitId, ledger: Mapping[str, LedgerEntry]) -> Wanted:
+        found: Wanted = {}
+        for (loader, source), shards in self._maps.find(commit, ledger).items():
             if isinstance(shards, str):
                 self._doubts[shards] = None
                 continue
             self._known.add(source)
             inside = shards.find(self._path)
             if inside is not None:
-                found[source] = inside
+                found[loader, source] = inside
                 self._answer = self._answer or (source, inside)
         return found
 

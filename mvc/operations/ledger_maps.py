@@ -80,17 +80,18 @@ class LedgerMaps:
 
     def find(
         self, commit: GitId, ledger: Mapping[str, LedgerEntry]
-    ) -> dict[str, SourceShards | str]:
-        """Return by source its shards, or why they are not known."""
+    ) -> dict[tuple[str, str], SourceShards | str]:
+        """Return by loader and source its shards, or why they are not known."""
         maps = self.read(commit)
-        found: dict[str, SourceShards | str] = {}
+        found: dict[tuple[str, str], SourceShards | str] = {}
         for name, entry in ledger.items():
             if isinstance(entry, PlanEntry):
-                found |= {one.name: _find_planned(one, maps) for one in entry.plan.sources}
+                for one in entry.plan.sources:
+                    found[name, one.name] = _find_planned(name, one, maps)
             elif entry.kind == "index":
-                found[name] = self._find_drawn(commit, name, maps)
+                found[name, name] = self._find_drawn(commit, name, maps)
             else:
-                found[name] = f"the samples of {name} have keys and no numbers"
+                found[name, name] = f"the samples of {name} have keys and no numbers"
         return found
 
     def _find_drawn(self, commit: GitId, name: str, maps: Maps) -> SourceShards | str:
@@ -115,22 +116,24 @@ class LedgerMaps:
         return RunLedger({**ledger.base, **more}, ledger.own)
 
 
-def _find_planned(source: Source, maps: Maps) -> SourceShards | str:
+def _find_planned(loader: str, source: Source, maps: Maps) -> SourceShards | str:
     if source.order is not None and source.shards is not None and source.order.is_known:
         shard_map = _find_tree(source.shards, maps)
         if shard_map is not None and len(shard_map.shards) == len(source.order.sizes):
             return _lay_out(shard_map, source.order.sizes)
     if source.content is not None:
         return f"{source.name} packs samples into windows: PackedDataset.windows_of names those of a sample"
-    return _choose(source.name, source.size, maps, source.shards)
+    return _choose(source.name, source.size, maps, source.shards, loader)
 
 
-def _choose(name: str, size: int | None, maps: Maps, tree: str | None = None) -> SourceShards | str:
+def _choose(
+    name: str, size: int | None, maps: Maps, tree: str | None = None, loader: str | None = None
+) -> SourceShards | str:
     """Return the shards of a source of so many samples (None: that is not known)."""
     if tree is not None:
         chosen = [(tree[:12], one) for _, one in maps if one.tree == tree][:1]
     else:
-        named = [(path, one) for path, one in maps if name_of_map(path) == name]
+        named = [(path, one) for path, one in maps if name_of_map(path) in (name, loader)]
         chosen = named or [(path, one) for path, one in maps if size and one.records == size]
     if not chosen and maps and size is not None and tree is None:
         told = ", ".join(f"{name_of_map(path)} {one.records}" for path, one in maps)
