@@ -311,7 +311,7 @@ def test_names_of_mvc():
 
 def test_names_for_training_data():
     assert set(mvc.sampling.__all__) == {
-        "Ahead", "Batch", "BlockOrder", "DrawnEntry", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "Skips", "Source", "Stage", "draw_batch", "join_ledgers", "parse_ledger",
+        "Ahead", "Batch", "BlockOrder", "DrawnEntry", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "Skips", "Source", "Stage", "draw_batch", "join_ledgers", "parse_ledger", "pick_drawn",
     }  # fmt: skip
     assert set(mvc.shards.__all__) == {
         "FileStream", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample",

@@ -17,23 +17,24 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import FormatError, NotFoundError
 from mvc.history.values import TreeEntry
 from mvc.operations.load_state import fill_reads
-from mvc.sampling.ledger import DrawnEntry, RunLedger, parse_ledger
+from mvc.sampling.ledger import RunLedger, parse_ledger, pick_drawn
 from mvc.states.containers import open_node
 from mvc.states.document import STATE_FILE, Document, cut_entry, parse_document
 from mvc.states.factory import NumpyFactory
 from mvc.states.state import find_node, read_node
 from mvc.workspace.released import check_content
-from mvc.workspace.state_files import TensorSizes, read_small_file, read_state_tree
+from mvc.workspace.state_files import TensorSizes, read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mvc.ids import GitId
+    from mvc.sampling.ledger import DrawnEntry
     from mvc.states.document import JsonValue
     from mvc.workspace.context import Context
 
 _KEPT = 16
-_RANK = re.compile(rf"(ranks/[0-9]+)/{re.escape(STATE_FILE)}")
+_RANK = re.compile("ranks/([0-9]+)/(.*)", re.DOTALL)
 
 
 class Ledgers:
@@ -70,16 +71,18 @@ class Ledgers:
 
     def _read_others(self, commit: GitId) -> Iterator[dict[str, DrawnEntry]]:
         """Yield what each rank but the first says that it alone saw; it is one of the pieces of its state."""
-        found = [_RANK.fullmatch(path) for path in self._context.history.read_tree(commit)]
-        folders = [one[1] for one in found if one is not None]
-        for folder in sorted(folders, key=lambda one: (len(one), one)):
-            stored = self._open(commit, "pieces", folder)
+        trees: dict[str, dict[str, TreeEntry]] = {}
+        for path, entry in self._context.history.read_tree(commit).items():
+            if (found := _RANK.fullmatch(path)) is not None:
+                trees.setdefault(found[1], {})[found[2]] = entry
+        for rank in sorted(trees, key=lambda one: (len(one), one)):
+            stored = self._open(commit, "pieces", trees[rank])
             if stored is None:
                 continue
             pieces = open_node(stored.find("pieces"), ())
             for _, piece in () if pieces is None else pieces.items:
-                path, value = stored.find("at", node=piece), stored.find("value", node=piece)
-                if path == ["data_record", "own"] and value is not None:
+                place, value = stored.find("at", node=piece), stored.find("value", node=piece)
+                if place == ["data_record", "own"] and value is not None:
                     yield _parse_own(stored.read(value))
 
     def read_value(self, commit: GitId, *path: str) -> Any:
@@ -88,14 +91,17 @@ class Ledgers:
         node = None if stored is None else stored.find(*path)
         return None if stored is None or node is None else stored.read(node)
 
-    def _open(self, commit: GitId, key: str, folder: str | None = None) -> _Stored | None:
-        """Return what the state has under a key; None if there is no such state, or it has no such key."""
-        if folder is None:
+    def _open(
+        self, commit: GitId, key: str, tree: Mapping[str, TreeEntry] | None = None
+    ) -> _Stored | None:
+        """Return what the state has under a key; None if there is no such state, or it has no such key.
+
+        It is that of a commit, or what lies in a folder of it, its ``tree``.
+        """
+        if tree is None:
             objects = self._context.history.objects
             items = objects.read_tree_items(self._find(commit)[0])
             tree = {os.fsdecode(name): TreeEntry(mode, blob) for name, mode, blob in items}
-        else:
-            tree = read_state_tree(self._context, commit, folder)
         if STATE_FILE not in tree or not stat.S_ISREG(tree[STATE_FILE].mode):
             return None
         blob = tree[STATE_FILE].blob
@@ -171,5 +177,4 @@ class _Stored:
 
 
 def _parse_own(value: object) -> dict[str, DrawnEntry]:
-    found = parse_ledger(value).items()
-    return {name: entry for name, entry in found if isinstance(entry, DrawnEntry)}
+    return pick_drawn(parse_ledger(value))

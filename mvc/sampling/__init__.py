@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mvc.sampling.blocks import BlockOrder
     from mvc.sampling.digest import SampleDigest
     from mvc.sampling.ids import IdList
-    from mvc.sampling.ledger import DrawnEntry, PlanEntry, join_ledgers, parse_ledger
+    from mvc.sampling.ledger import DrawnEntry, PlanEntry, join_ledgers, parse_ledger, pick_drawn
     from mvc.sampling.plan import Located, SamplePlan, Source, Stage
     from mvc.sampling.skips import Skips
 
@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
         "mvc.sampling.blocks": "BlockOrder",
         "mvc.sampling.digest": "SampleDigest",
         "mvc.sampling.ids": "IdList",
-        "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger",
+        "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger pick_drawn",
         "mvc.sampling.plan": "Located SamplePlan Source Stage",
         "mvc.sampling.skips": "Skips",
     },
@@ -47,4 +47,5 @@ __all__ = [
     "draw_batch",
     "join_ledgers",
     "parse_ledger",
+    "pick_drawn",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from mvc.errors import FormatError
@@ -158,7 +159,7 @@ def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
 LedgerEntry: TypeAlias = PlanEntry | DrawnEntry
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RunLedger:
     """The ledger of a run: ``base`` is what its ranks know alike, ``own`` what each saw besides.
 
@@ -169,7 +170,7 @@ class RunLedger:
     base: Mapping[str, LedgerEntry] = field(default_factory=dict)
     own: tuple[Mapping[str, DrawnEntry], ...] = ()
 
-    @property
+    @cached_property
     def total(self) -> dict[str, LedgerEntry]:
         """What the ranks saw together, by loader or source."""
         return join_ledgers(self.base, *self.own)
@@ -192,6 +193,11 @@ def join_ledgers(first: Mapping[str, _Entry], *others: Mapping[str, _Entry]) -> 
         else:
             found[name] = entry
     return found
+
+
+def pick_drawn(ledger: Mapping[str, LedgerEntry]) -> dict[str, DrawnEntry]:
+    """Return the entries of sources whose order is known only as it is drawn."""
+    return {name: entry for name, entry in ledger.items() if isinstance(entry, DrawnEntry)}
 
 
 def parse_ledger(value: object) -> dict[str, LedgerEntry]:

@@ -185,9 +185,7 @@ class DataRecord:
         """
         entry, self._is_told = _check_entry(stored), stored is not None
         ledger = sampling.parse_ledger(entry.get(_LEDGER, {}))
-        base: Drawn = {
-            name: one for name, one in ledger.items() if isinstance(one, sampling.DrawnEntry)
-        }
+        base: Drawn = sampling.pick_drawn(ledger)
         mine: Drawn = {}
         now: Drawn = self._settle()
         size = self._ranks.size
@@ -299,8 +297,7 @@ def _check_entry(stored: object) -> Mapping[str, Any]:
 def _parse_own(entry: object) -> dict[str, DrawnEntry]:
     """Return what an entry says that one rank has for itself."""
     own = entry.get(OWN, {}) if isinstance(entry, Mapping) else {}
-    found = sampling.parse_ledger(own).items()
-    return {name: one for name, one in found if isinstance(one, sampling.DrawnEntry)}
+    return sampling.pick_drawn(sampling.parse_ledger(own))
 
 
 def _skip_since(then: Drawn, now: Drawn) -> dict[str, DrawnEntry]:
