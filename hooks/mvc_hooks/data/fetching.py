@@ -43,8 +43,7 @@ class Fetched:
 class Fetcher:
     """Makes batches of samples of some datasets.
 
-    Attributes:
-        seeds: whether generators are seeded for each sample; None: those that are seen to be used.
+    Generators are seeded for each sample if it ``seeds``; None: those that are seen to be used.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Fetcher:
         *,
         seeds: bool | None,
     ) -> None:
-        self.datasets, self._collate, self._seed, self.seeds = datasets, collate, seed, seeds
+        self.datasets, self._collate, self._seed = datasets, collate, seed
         every: list[Generator] = [] if seeds is False else [kind() for kind in GENERATORS]
         self._seeded, self._watched = (every, []) if seeds else ([], every)
         self._has_looked = False

@@ -277,15 +277,17 @@ class ConsistentDataLoader:
 
         Beyond all windows and stages, two epochs without a batch say that there is none.
         """
+        start = cursor
+        while (batch := draw_batch(self.plan, self.skips, cursor)) is None:
+            cursor = self.skips.leave_window(find_end(self.plan, cursor))
+            if cursor >= self._find_last(start):
+                return None
+        return cursor, batch
+
+    def _find_last(self, start: int) -> int:
         windows = (one.stop for one in self.skips.windows)
         stages = (stage.until or 0 for stage in self.plan.stages)
-        last = max(cursor, *windows, *stages, 0) + 2 * self.plan.epoch_length
-        while cursor < last:
-            batch = draw_batch(self.plan, self.skips, cursor)
-            if batch is not None:
-                return cursor, batch
-            cursor = self.skips.leave_window(find_end(self.plan, cursor))
-        return None
+        return max(start, *windows, *stages, 0) + 2 * self.plan.epoch_length
 
     def _check_between(self) -> None:
         if self._micro:
