@@ -155,12 +155,15 @@ def read_links(pid):
 
 
 def process_counts(pid):
-    """Return descriptors, threads and resident bytes; not packs, which are kept open up to a limit."""
+    """Return descriptors, threads and most resident bytes; not packs, kept open up to a limit.
+
+    What is resident at one moment says little: malloc gives back megabytes at one commit and not at the next.
+    """
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
     return {
         "descriptors": sum(not link.endswith(".pack") for link in read_links(pid)),
         "threads": int(status["Threads"]),
-        "rss": int(status["VmRSS"].split()[0]) * 1024,
+        "peak": int(status["VmHWM"].split()[0]) * 1024,
     }
