@@ -8,8 +8,10 @@ only where all ranks meet anyway, at the start, at a rollback, when a commit fai
 from __future__ import annotations
 
 import atexit
+import glob
 import importlib
 import time
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +23,7 @@ from mvc import MvcError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_LEAVE_S = 0.05
+_LEAVE_S, _MOST_LEAVE_S = 0.05, 5.0
 _Value = TypeVar("_Value")
 _Told = TypeVar("_Told")
 
@@ -150,12 +152,31 @@ class Ranks:
 
 @cache
 def _wait_at_exit() -> None:
-    """Give the threads of gloo a moment before the interpreter ends.
+    """Have the interpreter end only after the threads of gloo are idle.
 
     One that still drops a tensor of the last message needs the interpreter's lock. If it gets to ask for
-    that too late, Python ends the thread, and C++ the process, by SIGABRT.
+    that too late, Python ends the thread in the middle of C++, and that ends the process: by SIGABRT, or by
+    a second drop of the same tensor.
     """
-    atexit.register(time.sleep, _LEAVE_S)
+    atexit.register(_let_gloo_end)
+
+
+def _let_gloo_end() -> None:
+    """Give them a moment, and on a busy machine as long as one waits for a processor."""
+    end_s = time.monotonic() + _MOST_LEAVE_S
+    time.sleep(_LEAVE_S)
+    while _is_gloo_running() and time.monotonic() < end_s:
+        time.sleep(_LEAVE_S / 10)
+
+
+def _is_gloo_running() -> bool:
+    """Return whether a thread of gloo is at work or waits for a processor; only Linux tells."""
+    for path in glob.iglob("/proc/self/task/*/stat"):
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            name, _, rest = file.read().rpartition(") ")
+            if "gloo" in name and rest.startswith("R"):
+                return True
+    return False
 
 
 def find_backends() -> dict[str, str]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
 pytest.importorskip("torch")
+
+from mvc_hooks.ranks import group
 
 pytestmark = pytest.mark.torch
 _ENDING = """
@@ -44,3 +49,27 @@ def test_the_end_comes_without_an_abort(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     said = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert said == ["[0, 0]"] * rounds, done.stderr[-500:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is it told")
+def test_a_thread_of_gloo_that_has_work_left_is_seen():
+    """At its end the process waits for it: a busy machine may give it no processor for a while."""
+    stopped = threading.Event()
+
+    def work():
+        ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)  # PR_SET_NAME
+        data = bytes(2**20)
+        while not stopped.is_set():
+            hashlib.sha256(data).digest()  # without the interpreter's lock
+
+    assert not group._is_gloo_running()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        while not group._is_gloo_running():
+            assert thread.is_alive()
+    finally:
+        stopped.set()
+        thread.join()
+    while group._is_gloo_running():
+        pass  # Python says so a moment before the system does
