@@ -1,20 +1,20 @@
 """What a worker does with a request: it fetches the samples and makes the batch of them.
 
-It stands in for the dataset of torch's DataLoader and collates as well, so that the request, which
-says what was really fetched, comes to the main process together with the batch.
+It stands in for the dataset of torch's DataLoader, and collates as well: some random numbers may come from there.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from mvc_hooks.data.randomness import GENERATORS, check_seedable, seed_all
 from mvc_hooks.data.readers.reader import read_by_owner
-from mvc_hooks.parts.rng import keep_rng
+from mvc_hooks.parts.rng import keep_host_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from mvc.sampling import Located
     from mvc_hooks.data.randomness import Generator
     from mvc_hooks.data.sampler import Request
-
-
-class Fetched:
-    """A batch, and what it was made of."""
-
-    __slots__ = ("batch", "request")
-
-    def __init__(self, batch: Any, request: Request) -> None:
-        self.batch, self.request = batch, request
-
-    def pin_memory(self) -> Fetched:
-        """Return it with its batch in pinned memory, as torch asks."""
-        return Fetched(pin_memory(self.batch), self.request)  # type: ignore[no-untyped-call]
 
 
 class Fetcher:
@@ -62,7 +49,7 @@ class Fetcher:
     def __len__(self) -> int:
         return sum(len(one) for one in self.datasets)
 
-    def __getitems__(self, request: Request) -> Fetched:
+    def __getitems__(self, request: Request) -> Any:
         """Return the batch of a request; torch calls it so."""
         first = self.datasets[0]
         if getattr(first, "is_endless", False):
@@ -70,14 +57,15 @@ class Fetcher:
         if self._watched and not self._has_looked:
             self._has_looked = True
             check_seedable()
-            with keep_rng(with_devices=False):
+            with keep_host_rng():
                 # A normal number that was kept back would hide the first draw.
                 seed_all(self._seed)
                 batch = self._watch(request, is_apart=False)
             self._keep_all()
-        else:
-            batch = self._watch(request, is_apart=get_worker_info() is not None)
-        return Fetched(batch, request)
+            return batch
+        if not self._watched:
+            return self._make(request)
+        return self._watch(request, is_apart=get_worker_info() is not None)
 
     def _watch(self, request: Request, *, is_apart: bool) -> Any:
         """Return the batch; ``is_apart``: the generators are for samples alone, so they may be anywhere."""
@@ -110,29 +98,32 @@ class Fetcher:
         return self._collate(read_by_owner(located.source, fetch))
 
     def _make_seeded(self, located: Located) -> Any:
-        seeds = located.make_seeds(self._seed)
-        samples = []
-        with _apart():
+        seeds, samples = located.make_seeds(self._seed), []
+        reseeds = [one.seed for one in self._seeded]
+        fetches = [_fetch_one(one) for one in self.datasets]
+        # A worker's generators are for samples alone.
+        is_apart = get_worker_info() is not None
+        with nullcontext() if is_apart else keep_host_rng([one.kind for one in self._seeded]):
             for source, index, seed in zip(
                 located.source.tolist(), located.index.tolist(), seeds, strict=True
             ):
-                self._reseed(seed)
-                samples += _fetch(self.datasets[source], [index])
-            self._reseed(seeds[0] ^ 1)
+                for reseed in reseeds:
+                    reseed(seed)
+                samples.append(fetches[source](index))
+            for reseed in reseeds:
+                reseed(seeds[0] ^ 1)
             return self._collate(samples)
 
-    def _reseed(self, seed: int) -> None:
-        for one in self._seeded:
-            one.seed(seed)
 
-
-def _apart() -> Any:
-    """Return what keeps the generators of the main process; a worker's are for samples alone."""
-    return keep_rng(with_devices=False) if get_worker_info() is None else nullcontext()
+def _fetch_one(dataset: Any) -> Callable[[int], Any]:
+    """Return what fetches one sample."""
+    if getattr(dataset, "__getitems__", None) is None:
+        return partial(getitem, dataset)
+    return lambda index: dataset.__getitems__([index])[0]
 
 
 def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
-    if hasattr(dataset, "__getitems__") and dataset.__getitems__ is not None:
+    if getattr(dataset, "__getitems__", None) is not None:
         found: list[Any] = dataset.__getitems__(indices)
         return found
     return [dataset[index] for index in indices]

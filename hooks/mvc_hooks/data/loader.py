@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from mvc import ConflictError, FormatError, MvcError, UsageError
 from mvc.sampling import Located, SamplePlan, Skips, draw_batch
-from mvc_hooks.data.fetching import Fetched, Fetcher
+from mvc_hooks.data.fetching import Fetcher
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
 from mvc_hooks.data.sampler import (
@@ -160,6 +161,7 @@ class ConsistentDataLoader:
         self._watchers: list[Watcher] = []
         # No circle of references: torch's iterators, freed late, wait seconds for their workers.
         self._find_pass: Callable[[], _Pass | None] = _find_none
+        self._sent: deque[Request] = deque()
         self._fetcher = Fetcher(
             list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
         )
@@ -358,18 +360,22 @@ class ConsistentDataLoader:
             return map(self._fetcher.__getitems__, self._requests())
         return iter(loader)
 
-    def _hand_out(self, fetched: Fetched) -> Any:
-        request = fetched.request
+    def _hand_out(self) -> None:
+        """Move on past the oldest request: batches come in the order in which they were asked for."""
+        request = self._sent.popleft()
         self.is_step_end = request.is_last
         self._micro = 0 if request.is_last else self._micro + 1
         if request.is_last:
             self.cursor, self.batches_drawn = request.stop, self.batches_drawn + 1
         for callback in self._watchers:
             callback(request.positions, request.located)
-        return fetched.batch
 
     def _requests(self) -> Iterator[Request]:
-        return draw_requests(self.plan, self.skips, self._share, self.cursor, self._micro)
+        sent = self._sent = deque()
+        requests = draw_requests(self.plan, self.skips, self._share, self.cursor, self._micro)
+        for request in requests:
+            sent.append(request)
+            yield request
 
     def _leave(self, end: int, reason: str) -> None:
         """Pass over the positions of an epoch that the stream does not fill."""
@@ -405,7 +411,7 @@ class _Pass:
             self.loading = loader._open()  # noqa: SLF001
             self._end = find_end(loader.plan, loader.cursor)
         try:
-            fetched = next(self.loading)
+            batch = next(self.loading)
         except StopIteration:
             self._is_over = True
             loader._end(self._end)  # noqa: SLF001
@@ -421,7 +427,8 @@ class _Pass:
         except BaseException:
             self._give_up()
             raise
-        return loader._hand_out(fetched)  # noqa: SLF001
+        loader._hand_out()  # noqa: SLF001
+        return batch
 
     def _give_up(self) -> None:
         """Make the batch that failed the next one again: torch would go on after it."""

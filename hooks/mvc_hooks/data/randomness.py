@@ -8,7 +8,8 @@ again with that generator seeded for each sample, and so is every batch after it
 
 A generator was drawn from if its state is another one. To ask for that takes 9 us of Python's and 30 us of NumPy's,
 so both are read from memory: NumPy's at the address that it tells, Python's behind the header of the
-object, if a first look finds there what ``random.getstate`` says.
+object, if a first look finds there what ``random.getstate`` says. Of these Mersenne Twisters the place and three
+words tell: a draw moves the place, and after 624 draws, or a new seed, all words are others (but for one in 2^64).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -26,12 +27,17 @@ from mvc import UsageError
 _WORDS = 624  # of a Mersenne Twister, which Python and NumPy have; and the place in them
 _PYTHON = f"=i{_WORDS}I"
 _PYTHON_BYTES = struct.calcsize(_PYTHON)
+_NUMPY_BYTES = 4 * _WORDS + 4
+_MARK_BYTES = 16
+"""Python's begins with the place, NumPy's ends with it."""
 _PLACE = id(random._inst) + object.__basicsize__  # noqa: SLF001  the module's
 _IS_THERE = random.Random.__basicsize__ >= object.__basicsize__ + _PYTHON_BYTES
 
 
 class Generator(Protocol):
-    """One of the global generators."""
+    """One of the global generators; ``kind`` is whose."""
+
+    kind: ClassVar[str]
 
     def seed(self, seed: int) -> None:
         """Seed it with 64 bits, or as many of them as it takes."""
@@ -49,10 +55,13 @@ class Generator(Protocol):
 class PythonGenerator:
     """That of the module ``random``."""
 
+    kind: ClassVar[str] = "python"
+
     def __init__(self) -> None:
-        is_there = _IS_THERE and _read_python() == _spell_python()
+        is_there = _IS_THERE and _read_python(_PYTHON_BYTES) == _spell_python(_PYTHON_BYTES)
         self._read = _read_python if is_there else _spell_python
-        self._kept, self._normal = b"", None
+        self._kept = b""
+        self._normal: float | None = None
 
     def seed(self, seed: int) -> None:
         """Seed it."""
@@ -60,11 +69,13 @@ class PythonGenerator:
 
     def keep(self) -> None:
         """Read its state; of normal numbers one may be kept back, which is part of it."""
-        self._kept, self._normal = self._read(), random._inst.gauss_next  # type: ignore[attr-defined]  # noqa: SLF001  the module's generator
+        if self.has_moved():
+            self._kept, self._normal = self._read(_PYTHON_BYTES), _find_normal()
 
     def has_moved(self) -> bool:
         """Compare its state."""
-        return self._read() != self._kept or random._inst.gauss_next != self._normal  # type: ignore[attr-defined]  # noqa: SLF001
+        mark = self._kept[:_MARK_BYTES]
+        return self._read(_MARK_BYTES) != mark or _find_normal() != self._normal
 
     def put_back(self) -> None:
         """Set its state."""
@@ -75,6 +86,7 @@ class PythonGenerator:
 class NumpyGenerator:
     """The one behind the functions of ``numpy.random``."""
 
+    kind: ClassVar[str] = "numpy"
     _kept = b""
 
     def seed(self, seed: int) -> None:
@@ -83,11 +95,13 @@ class NumpyGenerator:
 
     def keep(self) -> None:
         """Read its state."""
-        self._kept = _read_numpy(_find_numpy())
+        if self.has_moved():
+            self._kept = ctypes.string_at(_find_numpy(), _NUMPY_BYTES)
 
     def has_moved(self) -> bool:
         """Compare its state."""
-        return _read_numpy(_find_numpy()) != self._kept
+        mark = ctypes.string_at(_find_numpy() + _NUMPY_BYTES - _MARK_BYTES, _MARK_BYTES)
+        return mark != self._kept[-_MARK_BYTES:]
 
     def put_back(self) -> None:
         """Set its state; a normal number that it kept back since goes, too."""
@@ -98,6 +112,7 @@ class NumpyGenerator:
 class TorchGenerator:
     """That of torch for the host, as datasets run there."""
 
+    kind: ClassVar[str] = "torch"
     _kept = b""
 
     def seed(self, seed: int) -> None:
@@ -132,14 +147,19 @@ def check_seedable() -> None:
     _find_numpy()
 
 
-def _read_python() -> bytes:
-    return ctypes.string_at(_PLACE, _PYTHON_BYTES)
+def _find_normal() -> float | None:
+    found: float | None = random._inst.gauss_next  # type: ignore[attr-defined]  # noqa: SLF001  the module's generator
+    return found
 
 
-def _spell_python() -> bytes:
-    """Return the state in the layout of CPython's object."""
+def _read_python(size: int) -> bytes:
+    return ctypes.string_at(_PLACE, size)
+
+
+def _spell_python(size: int) -> bytes:
+    """Return the start of the state in the layout of CPython's object."""
     *words, place = random.getstate()[1]
-    return struct.pack(_PYTHON, place, *words)
+    return struct.pack(_PYTHON, place, *words)[:size]
 
 
 def _read_torch() -> bytes:
@@ -147,16 +167,13 @@ def _read_torch() -> bytes:
     return ctypes.string_at(state.data_ptr(), state.numel())
 
 
-def _find_numpy() -> Any:
+def _find_numpy() -> int:
+    """Return where its words are; their place follows them."""
     bits: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
     if type(bits) is not np.random.MT19937:
         raise UsageError(
             f"the functions of numpy.random draw from {type(bits).__name__}, which takes no new seed",
             hint="pass seed_samples=False",
         )
-    return bits
-
-
-def _read_numpy(bits: Any) -> bytes:
-    # To ask for its state takes 30 us, so it is read at the address that NumPy tells.
-    return ctypes.string_at(bits.ctypes.state_address, 4 * _WORDS + 4)
+    address: int = bits.ctypes.state_address
+    return address

@@ -25,36 +25,37 @@ if TYPE_CHECKING:
     from mvc.sampling import Batch, SamplePlan, Skips
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The samples of a micro-batch, as they travel to a worker and back with the batch.
+    """The samples of a micro-batch.
 
     Attributes:
+        positions: of the samples; a worker is not told.
         stop: the position after the global batch.
         is_last: whether the global batch ends with it on this rank.
-        packed: positions and samples as they travel, if they have.
     """
 
     positions: NDArray[np.int64]
     located: Located
     stop: int
     is_last: bool
-    packed: bytes | None = None
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.located)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As bytes: four arrays take longer to travel than the samples of a cheap dataset.
-        one, packed = self.located, self.packed
-        if packed is None:
-            packed = np.stack((self.positions, one.source, one.epoch, one.index)).tobytes()
+        # As bytes: arrays take longer to travel than the samples of a cheap dataset.
+        one = self.located
+        packed = np.concatenate((one.source, one.epoch, one.index)).tobytes()
         return _unpack, (packed, self.stop, self.is_last)
 
 
-def _unpack(rows: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
-    positions, *located = np.frombuffer(rows, np.int64).reshape(4, -1)
-    return Request(positions, Located(*located), stop, is_last, rows)
+def _unpack(packed: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
+    source, epoch, index = np.frombuffer(packed, np.int64).reshape(3, -1)
+    return Request(_NONE, Located(source, epoch, index), stop, is_last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,13 @@ from torch.utils.data import Dataset
 from mvc import FormatError, NotFoundError, UsageError
 from mvc.sampling import BlockOrder
 from mvc_hooks.data.readers.opening import FORMATS, Format
+from mvc_hooks.data.readers.reader import read_by_owner
 from mvc_hooks.data.shards import ShardCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
 
     from mvc_hooks.data.readers.reader import Reader
 
@@ -116,13 +119,12 @@ class ShardedStream(Dataset[Any]):
         if wanted.size and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(self):
             raise IndexError(f"samples {int(wanted.min())} to {int(wanted.max())} of {len(self)}")
         owners = np.searchsorted(self._starts, wanted, "right") - 1
-        found: list[Any] = [None] * len(wanted)
+
+        def read(shard: int, places: NDArray[np.int64]) -> list[Any]:
+            return self._find_reader(shard).read((wanted[places] - self._starts[shard]).tolist())
+
         # In the order of asking: by number, two shards of a block would push out each other.
-        for shard in dict.fromkeys(owners.tolist()):
-            places = np.flatnonzero(owners == shard)
-            samples = self._find_reader(shard).read((wanted[places] - self._starts[shard]).tolist())
-            for place, sample in zip(places.tolist(), samples, strict=True):
-                found[place] = sample
+        found = read_by_owner(owners, read)
         return found if self._transform is None else [self._transform(one) for one in found]
 
     def __getstate__(self) -> dict[str, Any]:

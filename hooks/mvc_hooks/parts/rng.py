@@ -14,26 +14,26 @@ from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
 _BIT_GENERATORS = {
     name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 }
-_KEYS = {"python", "numpy", "torch", "cuda"}
+_HOST: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "python": (random.getstate, random.setstate),
+    "numpy": (np.random.get_state, np.random.set_state),
+    "torch": (torch.get_rng_state, torch.set_rng_state),
+}
+_KEYS = {*_HOST, "cuda"}
 
 
-def capture_rng(*, with_devices: bool = True) -> dict[str, object]:
-    """Return the state of Python's, NumPy's, torch's and, if wanted, every CUDA device's generator."""
-    is_used = with_devices and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
+def capture_rng() -> dict[str, object]:
+    """Return the state of Python's, NumPy's, torch's and every CUDA device's generator."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
     devices = torch.cuda.get_rng_state_all() if is_used else []
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),  # noqa: NPY002  the global generator is what runs use
-        "torch": torch.get_rng_state(),
-        "cuda": list(devices),
-    }
+    return {**{name: get() for name, (get, _) in _HOST.items()}, "cuda": list(devices)}
 
 
 def restore_rng(state: object) -> None:
@@ -46,9 +46,8 @@ def restore_rng(state: object) -> None:
             f"the state is from {len(devices)} CUDA devices, but this machine has "
             f"{torch.cuda.device_count()}"
         )
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])  # noqa: NPY002
-    torch.set_rng_state(state["torch"])
+    for name, (_, put) in _HOST.items():
+        put(state[name])
     if devices:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     for index, device in enumerate(devices):
@@ -56,9 +55,20 @@ def restore_rng(state: object) -> None:
 
 
 @contextmanager
-def keep_rng(generators: Iterable[Any] = (), *, with_devices: bool = True) -> Iterator[None]:
+def keep_host_rng(kinds: Iterable[str] = tuple(_HOST)) -> Iterator[None]:
+    """Put some of the host's generators, ``python``, ``numpy`` and ``torch``, back as they were on leaving."""
+    before = [(_HOST[kind][1], _HOST[kind][0]()) for kind in kinds]
+    try:
+        yield
+    finally:
+        for put, state in before:
+            put(state)
+
+
+@contextmanager
+def keep_rng(generators: Iterable[Any] = ()) -> Iterator[None]:
     """Put all generators of the process, and the given ones, back as they were on leaving."""
-    before = capture_rng(with_devices=with_devices)
+    before = capture_rng()
     named = [GeneratorPart(generator) for generator in generators]
     states = [part.capture() for part in named]
     try:

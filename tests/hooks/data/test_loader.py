@@ -4,7 +4,6 @@ import random
 import tracemalloc
 import warnings
 from itertools import islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -320,10 +319,6 @@ def test_seeds_can_be_left_out():
 
 
 def test_a_batch_of_any_class_is_pinned_as_it_likes():
-    from mvc_hooks.data.fetching import Fetched
-
-    pinned = Fetched(Pair([1]), SimpleNamespace()).pin_memory()
-    assert pinned.batch.pinned
     batches = list(make(collate_fn=Pair))
     assert sum(len(one.samples) for one in batches) == 50
 

@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.shards import Shard, ShardMap
+from mvc_hooks.data.readers import columns
 from mvc_hooks.data.streams import ShardedStream
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
@@ -211,6 +213,26 @@ def test_a_page_of_a_parquet_file_that_is_damaged_is_named(tmp_path):
         file.write(b"\xff" * 40)
     with pytest.raises(FormatError, match=r"part-000\.parquet cannot be read"):
         read_all([path], None)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("most_cells", [0, 1 << 20])
+def test_rows_of_parquet_are_the_same_whenever_they_become_python(
+    tmp_path, monkeypatch, nested, most_cells
+):
+    """And what is done to a sample does not show when it is read again."""
+    rows = [
+        {"n": one, "x": None if one % 3 else one / 7, "text": f"é{one}", "raw": b"%d" % one, "is": one > 4}
+        | ({"tokens": [one, one]} if nested else {})
+        for one in range(40)
+    ]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=16)
+    monkeypatch.setattr(columns, "_MOST_CELLS", most_cells)
+    stream = ShardedStream(tmp_path, shuffle_block=8)
+    wanted = [39, 3, 3, 17, 16]
+    for sample in stream.__getitems__(wanted):
+        sample.clear()
+    assert stream.__getitems__(wanted) == [rows[number] for number in wanted]
 
 
 def test_a_reader_of_the_user_that_fails_names_the_shard(tmp_path):

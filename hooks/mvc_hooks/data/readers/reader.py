@@ -81,12 +81,14 @@ def read_by_owner(
 ) -> list[Any]:
     """Return what several owners have, in the order of ``owners``, which says whose each place is.
 
-    ``read`` is called once for each owner, with it and its places.
+    ``read`` is called once for each owner, with it and its places, in the order in which they come first.
     """
+    places_of: dict[int, list[int]] = {}
+    for place, owner in enumerate(owners.tolist()):
+        places_of.setdefault(owner, []).append(place)
     found: list[Any] = [None] * len(owners)
-    for owner in np.unique(owners).tolist():
-        places = np.flatnonzero(owners == owner)
-        for place, one in zip(places.tolist(), read(owner, places), strict=True):
+    for owner, places in places_of.items():
+        for place, one in zip(places, read(owner, np.array(places)), strict=True):
             found[place] = one
     return found
 
