@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from mvc import ConflictError, Repo, clone
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.stored import RANKS
+from support.once import make_once
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10
@@ -101,9 +102,11 @@ def launch(folder, runs, size=2):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    for text, code in launch(folder, RUNS):
-        assert code == 0, text
+    def train(folder):
+        for text, code in launch(folder, RUNS):
+            assert code == 0, text
+
+    folder = make_once(tmp_path_factory, "ranks", train)
 
     def say(name, which=0):
         numbers = [number for number, run in enumerate(RUNS) if run["name"] == name]
@@ -402,16 +405,16 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
     assert torch.equal(model[0].weight, end["model"]["0.weight"])
 
 
-def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab):
+def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab, tmp_path):
     run = {"name": "killed", "total": TOTAL, "kill_rank": 1, "kill_step": 6}
-    codes = [code for _, code in launch(lab.folder, [run])]
+    codes = [code for _, code in launch(tmp_path, [run])]
     assert codes[1] == -9
     assert codes[0] not in (0, None)
-    for text, code in launch(lab.folder, [{"name": "killed", "total": TOTAL, "seed": 3}]):
+    for text, code in launch(tmp_path, [{"name": "killed", "total": TOTAL, "seed": 3}]):
         assert code == 0, text
-    said = json.loads((lab.folder / "killed" / "said-1-0.json").read_text())
+    said = json.loads((tmp_path / "killed" / "said-1-0.json").read_text())
     assert said["resumed"] == 4
-    assert_same_end(lab, "plain", "killed")
+    assert_same_end(lab, "plain", tmp_path / "killed")
 
 
 def test_machines_with_a_store_in_common_train_as_in_one_folder(lab):
