@@ -507,11 +507,16 @@ def _check_skips(plan: SamplePlan, skips: object) -> Skips:
             f"{skips!r} is not of class Skips",
             hint="mvc.sampling.Skips().add_samples(name, first, last, reason=...)",
         )
-    names = [one.name for one in plan.sources]
+    sizes = {one.name: one.size for one in plan.sources}
     for one in skips.ranges:
-        if one.source not in names:
+        if one.source not in sizes:
             raise UsageError(
                 f"{one.source!r}, of which samples are to be skipped, is not a dataset",
-                hint=f"the datasets are {', '.join(names)}",
+                hint=f"the datasets are {', '.join(sizes)}",
+            )
+        if one.last >= sizes[one.source]:
+            raise UsageError(
+                f"sample {one.last} of {one.source!r} is to be skipped, and it has {sizes[one.source]}",
+                hint="their numbers begin at 0",
             )
     return skips

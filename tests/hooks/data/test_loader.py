@@ -461,6 +461,7 @@ class Nameless(Numbers):
         ({"stages": [3]}, "3 is not a stage"),
         ({"skip": [3]}, "not of class Skips"),
         ({"skip": Skips().add_samples("date", 3, reason="x")}, "'date', of which samples"),
+        ({"skip": Skips().add_samples("data", 9, 50, reason="x")}, "sample 50 of 'data' is to be"),
         ({"epoch_size": 9}, "epoch_size is for sources with weights"),
         ({"seed_samples": "yes"}, "seed_samples is 'yes'"),
         ({"num_workers": -1}, "torch's DataLoader refuses the options"),
