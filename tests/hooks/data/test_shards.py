@@ -344,6 +344,31 @@ def test_lazily_a_shard_that_stays_open_is_checked_after_a_write(place, check):
         guard.close()
 
 
+def put_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def put_link(path):
+    """As who moves data to another disk does; what opens it is not seen in this folder."""
+    there = path.parent.parent / "moved"
+    path.rename(there)
+    path.symlink_to(there)
+    path.read_bytes()
+
+
+@pytest.mark.parametrize("put", [put_pipe, put_link])
+def test_lazily_what_is_no_file_any_more_is_named_and_not_waited_for(place, check, put):
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    try:
+        put(place / "train/0.npy")
+        with pytest.raises(DataError, match=r"0\.npy of train: .* no longer a plain file"):
+            guard.settle()
+    finally:
+        guard.close()
+
+
 def test_lazily_a_long_shard_is_hashed_once(tmp_path):
     path = tmp_path / "long.bin"
     path.write_bytes(bytes(2**20))
