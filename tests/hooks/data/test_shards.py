@@ -118,6 +118,11 @@ def test_many_findings_are_bounded_and_counted():
     assert len(error.findings) == 25
 
 
+def test_a_finding_is_one_line_whatever_its_shard_is_called():
+    found = Finding("train", "a\nb\udcff\x1b[31m.npy", "extra", "is not in the map")
+    assert str(found) == r"rank 0: extra shard 'a\nb\udcff\x1b[31m.npy' of train: is not in the map"
+
+
 def test_ranks_are_joined_in_one_line():
     twice = [Finding("a", "b", "stale", "c", (rank,)) for rank in (8, 0, 1, 2)]
     assert [str(one) for one in join_findings(twice)] == ["ranks 0-2, 8: stale shard b of a: c"]
@@ -340,6 +345,20 @@ def test_lazily_a_shard_that_stays_open_is_checked_after_a_write(place, check):
             reader.read()
             with pytest.raises(DataError, match=r"changed shard 0\.npy"):
                 guard.settle()
+    finally:
+        guard.close()
+
+
+def test_lazily_two_shards_that_changed_places_are_swapped(place, check):
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    one, other, aside = place / "train/0.npy", place / "train/1.npy", place / "aside"
+    try:
+        one.rename(aside)
+        other.rename(one)
+        aside.rename(other)
+        with pytest.raises(DataError) as caught:
+            guard.settle()
+        assert [found.kind for found in caught.value.findings] == ["swapped", "swapped"]
     finally:
         guard.close()
 
