@@ -129,5 +129,5 @@ def test_a_shard_that_became_a_link_is_named(made, place):
 
 
 def test_a_root_that_cannot_be_looked_at_is_an_error_of_ours(made, tmp_path):
-    with pytest.raises(StorageError, match="cannot look at .*: file name too long"):
+    with pytest.raises(StorageError, match=r"cannot look at .*: file name too long"):
         check_shards(made, Folder(tmp_path / ("x" * 300), "x"))
