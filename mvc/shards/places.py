@@ -155,8 +155,9 @@ class Folder:
 
     def list(self, pattern: str | None) -> list[FoundShard]:
         """Return the files below the folder that belong to a map."""
-        if not self.folder.is_dir():
-            raise FileNotFoundError(self.name)
+        with translate_os_errors(f"look at {self.folder}"):  # a folder above it may be closed
+            if not self.folder.is_dir():
+                raise FileNotFoundError(self.name)
         return [self._found(path) for path in choose(list(self._walk()), pattern)]
 
     def find(self, path: str) -> FoundShard | None:

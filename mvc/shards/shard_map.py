@@ -8,6 +8,7 @@ they are. There is one way to write a map; whatever differs from it is refused.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -112,11 +113,12 @@ class ShardMap:
             raise FormatError(f"shard map of {len(data):,} bytes is over the limit")
         head, _, rest = data.partition(b"\n")
         header = _parse_header(head)
+        # One by one: of a GiB of line breaks the list of lines alone would take eight.
+        lines = io.TextIOWrapper(io.BytesIO(rest), "utf-8", newline="\n")
         try:
-            lines = rest.decode("utf-8").split("\n")
+            shards = [_parse_line(line.removesuffix("\n")) for line in lines]
         except UnicodeDecodeError as error:
             raise FormatError("shard map is not UTF-8") from error
-        shards = [_parse_line(line) for line in lines[:-1]]
         found = cls.build(header["root"], shards, header.get("pattern"))
         if found.tree != header["tree"]:
             raise FormatError("shard map does not match its tree hash: a line was changed")

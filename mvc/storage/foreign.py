@@ -19,7 +19,7 @@ from mvc.storage.options import StoreOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
     from mvc.storage.urls import StoreUrl
@@ -28,6 +28,8 @@ RANGE_BYTES = 8 << 20
 """What one request reads of an object."""
 _REQUESTS_AT_ONCE = 4
 _PAGE = 1000
+_WEAK = "W/"
+"""How a tag begins that no condition holds for, as HTTP has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class ObjectSource(ByteSource):
 
     def __init__(self, store: ObjectStore, one: ForeignObject, name: str) -> None:
         self._store, self._object, self._name = store, one, name
+        self._versions: dict[str, object] = {}  # key → what its first answer said of it
 
     @property
     def size_bytes(self) -> int:
@@ -107,19 +110,29 @@ class ObjectSource(ByteSource):
     def _read(self, offset: int, size_bytes: int) -> bytes:
         one = self._object
         options: GetOptions = {"range": (offset, offset + size_bytes)}
-        if one.tag is not None:
+        if one.tag is not None and not one.tag.startswith(_WEAK):
             options["if_match"] = one.tag
         try:
             with translate_failures(f"read {one.key}", self._name):
                 try:
-                    data = obstore.get(self._store, one.key, options=options).bytes()
+                    found = obstore.get(self._store, one.key, options=options)
+                    data = found.bytes()
                 except failures.PreconditionError:
                     raise _changed(one.key) from None
         except FileNotFoundError:
             raise FileNotFoundError(one.key) from None
+        self._check_version(found.meta)
         if len(data) != size_bytes:
             raise StorageError(f"cannot read {one.key}: the store sent less than was asked for")
         return bytes(data)
+
+    def _check_version(self, meta: ObjectMeta) -> None:
+        """Check that all ranges are of one version: some stores have no tags, or take no conditions."""
+        one = self._object
+        version = meta["e_tag"] or meta["last_modified"]
+        first = self._versions.setdefault(one.key, version)  # whichever thread is the first
+        if version != first or meta["size"] != one.size_bytes:
+            raise _changed(one.key)
 
 
 def _changed(key: str) -> ConflictError:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from mvc.errors import StorageError
 from mvc.shards.checking import check_shards
 from mvc.shards.hashing import StatCache, hash_shards
 from mvc.shards.places import GONE, Folder, FoundShard
@@ -125,3 +126,8 @@ def test_a_shard_that_became_a_link_is_named(made, place):
     (place.folder / "a").symlink_to(place.folder.parent / "a")
     (fault,) = check_shards(made, place).faults
     assert (fault.kind, fault.path, fault.detail) == ("changed", "a", "is a link")
+
+
+def test_a_root_that_cannot_be_looked_at_is_an_error_of_ours(made, tmp_path):
+    with pytest.raises(StorageError, match=r"cannot look at .*: file name too long"):
+        check_shards(made, Folder(tmp_path / ("x" * 300), "x"))

@@ -4,7 +4,10 @@ import gzip
 import io
 import json
 import os
+import re
 import struct
+import tarfile
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -75,6 +78,13 @@ def test_what_is_cut_off_has_no_number(fails):
             count(data[:end], name)
 
 
+def test_an_arrow_file_without_its_end_has_no_number():
+    data = make_arrow(pa.ipc.new_file)
+    for end in range(8, len(data), 8):  # many are ends of messages
+        with pytest.raises(FormatError):
+            count(data[:end], "x.arrow", len(data))
+
+
 @given(
     st.lists(st.sampled_from([b"{}", b"", b"\r", b" ", b"a\rb"]), max_size=12),
     st.integers(1, 9),
@@ -99,6 +109,36 @@ def test_compressed_lines_are_counted():
     ):
         with pytest.raises(FormatError):
             count(packed[:-20] or packed, name)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.zst", "x.jsonl.gz", "x.tar.zst"])
+def test_what_is_cut_off_within_its_packing_has_no_number(name):
+    data = b"".join(b'{"n": %d}\n' % one for one in range(5000))
+    packed = gzip.compress(data) if name.endswith("gz") else zstandard.compress(data)
+    for end in range(64, len(packed), 64):
+        with pytest.raises(FormatError):
+            count(packed[:end], name)
+
+
+def test_many_tiny_members_are_each_copied_a_few_times(monkeypatch):
+    copied = [0]
+
+    class Counting:
+        def __init__(self, *arguments):
+            self._inner = real(*arguments)
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+        def decompress(self, data, *arguments):
+            copied[0] += len(data)
+            return self._inner.decompress(data, *arguments)
+
+    real = zlib.decompressobj
+    data = gzip.compress(b"{}\n") * 20_000
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    assert count(data, "x.jsonl.gz", 1 << 20) == 20_000
+    assert copied[0] < 50 * len(data)
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch):
@@ -172,6 +212,22 @@ def test_hostile_tar_files_have_no_number(data, reason):
         count(data + b"\0" * 1024, "x.tar")
 
 
+@given(st.text("a./\n", max_size=12))
+def test_the_key_of_a_name_is_what_webdataset_takes(name):
+    found = re.fullmatch(r"((?:.*/|)[^.]+)[.]([^/]*)", name, re.DOTALL)
+    data = make_tar([(name, b"")], format=tarfile.GNU_FORMAT)
+    assert count(data, "x.tar") == (found is not None)
+
+
+def test_names_and_samples_of_any_length_are_read_in_one_pass():
+    """These took hours and minutes: each slash was tried as the start of the key, and each extension compared."""
+    name = b"a/" * (1 << 19)
+    data = tar_header(kind=b"L", size=b"00004000000\0") + name + tar_header()
+    assert count(data + b"\0" * 1024, "x.tar", 1 << 20) == 0
+    files = b"".join(tar_header(b"a.%d" % one) for one in range(40_000))
+    assert count(files, "x.tar", 1 << 20) == 1
+
+
 def test_arrays_tell_their_rows(tmp_path):
     for number, array in enumerate(
         [
@@ -205,9 +261,19 @@ def test_mds_shards_tell_their_samples():
 
 def test_the_index_of_mds_shards_holds_no_samples():
     assert count(json.dumps({"version": 2, "shards": [{"samples": 7}]}).encode(), "index.json") == 0
-    for data in (b"[]", b"{}", b"[" * 10_000, b"\xff"):
+    for data in (b"[]", b"{}", b"[" * 10_000, b"\xff", b'{"shards": [{"samples": 7}'):
         with pytest.raises(FormatError):
             count(data, "index.json")
+
+
+def test_an_index_of_many_small_values_takes_no_more_than_its_length():
+    data = b'{"shards": [' + b"{}," * 500_000 + b"{}]}"
+    tracemalloc.start()
+    try:
+        assert count(data, "index.json", len(data)) == 0
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_files_have_no_number_and_empty_files_no_records():

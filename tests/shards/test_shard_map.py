@@ -1,6 +1,7 @@
 """Shard maps: one way to write each, hostile bytes, what differs between two."""
 
 import hashlib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,14 @@ def test_a_hundred_thousand_shards_are_written_and_read():
     made = ShardMap.build("train", many)
     assert ShardMap.parse(made.encode()) == made
     assert not compare_maps(made, made)
+
+
+def test_a_map_of_line_breaks_takes_no_list_of_them():
+    header = ShardMap.build("data", []).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="malformed line: ''"):
+            ShardMap.parse(header + b"\n" * (1 << 22))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 22
+    finally:
+        tracemalloc.stop()

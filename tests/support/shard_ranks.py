@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -42,10 +43,13 @@ def main(rank: int, size: int, store: str, folder: str, runs: str) -> None:
     )  # fmt: skip
     for number, run in enumerate(json.loads(runs)):
         said = ""
+        os.environ |= run["environ"][rank]
         try:
             train(Path(folder, run["name"]), run["checks"][rank], run["steps"])
         except MvcError as error:
             said = f"{type(error).__name__}: {error}"
+        for name in run["environ"][rank]:
+            del os.environ[name]
         Path(folder, f"said-{number}-{rank}").write_text(said)
         distributed.barrier()
     distributed.destroy_process_group()

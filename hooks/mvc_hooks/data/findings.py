@@ -47,7 +47,9 @@ class Finding:
     ranks: tuple[int, ...] = (0,)
 
     def __str__(self) -> str:
-        what = f"shard {self.path} of {self.map}" if self.path else f"map {self.map}"
+        # A name may hold line breaks, codes of terminals, and what no log file can be written with.
+        path = self.path if self.path.isprintable() else repr(self.path)
+        what = f"shard {path} of {self.map}" if path else f"map {self.map}"
         return f"{spell_ranks(self.ranks)}: {self.kind} {what}: {self.fact}"
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from mvc_hooks.data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
 
+_MOST = 4
+"""How many errors one message has."""
+
 
 class DataGuard:
     """Checks the data of a run; every rank makes one.
@@ -66,12 +69,18 @@ class DataGuard:
         self._compare_trees()
         reports = self._look()
         self.is_lazy = any(one.lazy for one in self._checks.values())
+        _, errors = ranks.attempt(partial(self._watch, reports))
+        if errors:
+            raise _name_ranks(errors, ranks.size)
+        watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
+        self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
+
+    def _watch(self, reports: Sequence[MapReport | None]) -> None:
+        """Begin the lazy checks, each a process, which may well not start."""
         for one, report in zip(self._opened, reports, strict=True):
             if one.check.lazy and one.folder is not None and report is not None:
                 lazy = LazyCheck(one.name, one.map, one.folder, report.left, report.proven)
                 self._lazy.append(lazy)
-        watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
-        self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
 
     def _open(self) -> None:
         """Read the maps of all ranks, and find which of them share a folder."""
@@ -215,9 +224,13 @@ def _check_alike(said: Sequence[list[tuple[str, str, bool]]]) -> None:
 
 
 def _name_ranks(errors: Mapping[int, MvcError], size: int) -> MvcError:
-    """Return the first of some errors by rank, which says on which ranks it happened."""
+    """Return an error that says which ranks had which; its kind and hint are the first one's."""
     first = next(iter(errors.values()))
     if size == 1:
         return first
-    same = [rank for rank, error in errors.items() if str(error) == str(first)]
-    return type(first)(f"{spell_ranks(same)}: {first}", hint=first.hint)
+    ranks: dict[str, list[int]] = {}
+    for rank, error in errors.items():
+        ranks.setdefault(str(error), []).append(rank)
+    texts = [f"{spell_ranks(same)}: {text}" for text, same in ranks.items()]
+    more = [f"and {len(texts) - _MOST:,} more"] if len(texts) > _MOST else []
+    return type(first)("; ".join([*texts[:_MOST], *more]), hint=first.hint)

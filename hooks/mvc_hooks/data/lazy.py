@@ -14,10 +14,10 @@ from mvc_hooks.data.findings import Finding
 from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
     from pathlib import Path
 
-    from mvc.shards import Shard, ShardMap
+    from mvc.shards import ShardMap
 
 _DEATH_S = 10.0
 
@@ -60,19 +60,19 @@ class LazyCheck:
         """Wait until all that was opened before this call is hashed; return what is newly found wrong."""
         self._tell({})
         said = self._hear()
-        found = [self._judge(self._shards[path], digest) for path, digest in said["checked"]]
+        checked = [(self._shards[path], digest) for path, digest in said["checked"]]
+        wrong = {shard.path: digest for shard, digest in checked if digest != shard.sha256.hex()}
+        found = [self._judge(path, digest, wrong) for path, digest in wrong.items()]
         failed = [
             Finding(self._name, self._shards[path].path, "missing", f"cannot be read: {why}")
             for path, why in said["failed"]
         ]
-        return [*(one for one in found if one is not None), *failed]
+        return [*found, *failed]
 
-    def _judge(self, shard: Shard, digest: str) -> Finding | None:
-        if digest == shard.sha256.hex():
-            return None
+    def _judge(self, path: str, digest: str, wrong: Container[str]) -> Finding:
         owner = self._owners.get(digest)
         fact = "has another content" if owner is None else f"holds what {owner!r} should hold"
-        return Finding(self._name, shard.path, "changed", fact)
+        return Finding(self._name, path, "swapped" if owner in wrong else "changed", fact)
 
     def _tell(self, message: object) -> None:
         with contextlib.suppress(BrokenPipeError):  # there will be no answer

@@ -14,11 +14,13 @@ too, so the page cache serves one of them. A shard is hashed again only if its f
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 from typing import IO, TYPE_CHECKING, TypeAlias
@@ -42,7 +44,7 @@ def read_stamp(status: os.stat_result) -> Stamp:
 
 def _find_stamp(path: str) -> Stamp | None:
     try:
-        return read_stamp(os.stat(path))
+        return read_stamp(os.lstat(path))
     except OSError:
         return None
 
@@ -157,7 +159,7 @@ class Worker:
     def _hash(self, path: str) -> Iterator[None]:
         digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=_open_plain) as file:
                 # Kept before it is hashed: this open, too, is seen.
                 self._known[path] = read_stamp(os.fstat(file.fileno()))
                 while count := file.readinto(buffer):
@@ -168,6 +170,13 @@ class Worker:
             self._failed.append((path, (error.strerror or str(error)).lower()))
             return
         self._checked.append((path, digest.hexdigest()))
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Open a file, and nothing that took its place: a pipe would be waited for, and a link may lead anywhere."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no longer a plain file")
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:

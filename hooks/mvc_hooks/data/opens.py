@@ -1,4 +1,4 @@
-"""Which files are opened or written, by whatever process of this machine: the kernel's inotify says so.
+"""Which files are opened, written or put in place, by whatever process of this machine: the kernel's inotify says so.
 
 Hooks into Python see neither readers in C++ (Arrow, decord, LMDB) nor workers that were spawned. An
 inotify watch on a folder reports every open of a file in it (and the end of writing), of any process, at the price of one
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _IN_CLOSE_WRITE, _IN_OPEN = 0x8, 0x20
+_IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
+"""Of what is put in place, for a link is opened where it leads to, which is not watched."""
 _IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x40000000
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 2**16
 
 
 class OpenWatch:
-    """Tells which files of some folders were opened or written since the last time it was asked.
+    """Tells which files of some folders were opened, written or put there since the last time it was asked.
 
     Attributes:
         descriptor: readable once something was opened.
@@ -47,7 +49,7 @@ class OpenWatch:
 
     def add(self, folder: str) -> None:
         """Watch one more folder, if it is there; OSError if no watches are left."""
-        name, mask = os.fsencode(folder), _IN_OPEN | _IN_CLOSE_WRITE
+        name, mask = os.fsencode(folder), _IN_OPEN | _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_CREATE
         try:
             mark = self._call("inotify_add_watch", self.descriptor, name, mask)
         except (FileNotFoundError, NotADirectoryError):
@@ -103,7 +105,8 @@ def find_open(process: int) -> set[str]:
             lines = Path(f"/proc/{one}/maps").read_text(errors="surrogateescape").split("\n")
         except OSError:
             continue
-        found.update(parts[5] for line in lines if len(parts := line.split(maxsplit=5)) > 5)  # noqa: PLR2004  the sixth is the path
+        paths = [parts[5] for line in lines if len(parts := line.split(maxsplit=5)) > 5]  # noqa: PLR2004  the sixth is the path
+        found.update(path.replace("\\012", "\n") for path in paths)
     return found
 
 

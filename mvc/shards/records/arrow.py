@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mvc.shards.records.stream import Stream
 
 _MAGIC = b"ARROW1\0\0"
+_END = _MAGIC.rstrip(b"\0")
 _CONTINUES = b"\xff\xff\xff\xff"
 _SCHEMA, _RECORD_BATCH = 1, 3
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
@@ -27,7 +28,8 @@ _MAX_COUNT = 2**63 - 1
 def count_rows(stream: Stream) -> int:
     """Return how many rows the record batches of an Arrow file or stream have."""
     head = stream.read(4)
-    if head == _MAGIC[:4]:
+    is_file = head == _MAGIC[:4]
+    if is_file:
         if stream.read(4) != _MAGIC[4:]:
             raise FormatError("it is not an Arrow file")
         head = stream.read(4)
@@ -42,12 +44,22 @@ def count_rows(stream: Stream) -> int:
         is_first = False
         rows += length
         stream.skip(body_bytes)
-        if stream.at_end():  # a stream may leave out its end
+        if not is_file and stream.at_end():  # a stream may leave out its end
             break
         head = stream.read(4)
+    if is_file and _read_last(stream, len(_END)) != _END:
+        raise FormatError("it ends too early")
     if is_first or rows > _MAX_COUNT:
         raise FormatError("it is not an Arrow file")
     return rows
+
+
+def _read_last(stream: Stream, size_bytes: int) -> bytes:
+    """Pass over all that is left, and return its last bytes."""
+    last = b""
+    for piece in stream.pieces():
+        last = (last + piece[-size_bytes:])[-size_bytes:]
+    return last
 
 
 def _read_metadata(stream: Stream, head: bytes) -> bytes | None:

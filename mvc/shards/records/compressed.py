@@ -6,9 +6,8 @@ on shrinks to a two-hundredth.
 
 from __future__ import annotations
 
-import io
 import zlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import zstandard
 
@@ -16,22 +15,22 @@ from mvc.errors import FormatError
 from mvc.shards.records.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
+    from collections.abc import Callable, Iterator
 
     from mvc.shards.records.stream import Piece
 
 MAX_RATIO = 200
 _SMALL_BYTES = 64 << 20  # may always be unpacked
 _PIECE_BYTES = 1 << 20
+_STEP_BYTES = 1 << 10
+"""What is unpacked at once: of zstd it holds 32 MiB at most, and what is left of it is soon copied."""
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 _MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 
 
 def unpack(stream: Stream, packing: str) -> Stream:
     """Return what a compressed stream holds; ``packing`` is gz or zst."""
-    pieces = _unpack_gzip(stream) if packing == "gz" else _unpack_zstd(stream)
-    return Stream(_limited(pieces, stream), None)
+    return Stream(_limited(_unpack(stream, *_PACKINGS[packing]), stream), None)
 
 
 def _limited(pieces: Iterator[Piece], stream: Stream) -> Iterator[Piece]:
@@ -43,43 +42,44 @@ def _limited(pieces: Iterator[Piece], stream: Stream) -> Iterator[Piece]:
         yield piece
 
 
-def _unpack_gzip(stream: Stream) -> Iterator[Piece]:
-    """Yield the content of all members of a gzip file."""
-    unpacker = zlib.decompressobj(_GZIP_BITS)
+def _new_gzip() -> Any:
+    return zlib.decompressobj(_GZIP_BITS)
+
+
+def _new_zstd() -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+
+
+_PACKINGS: dict[str, tuple[str, Callable[[], Any], type[Exception]]] = {
+    "gz": ("gzip", _new_gzip, zlib.error),
+    "zst": ("zstd", _new_zstd, zstandard.ZstdError),
+}
+
+
+def _unpack(
+    stream: Stream, name: str, new: Callable[[], Any], failure: type[Exception]
+) -> Iterator[Piece]:
+    """Yield the content of all members of a gzip file, or frames of a zstd file."""
+    unpacker = new()
     try:
-        for piece in stream.pieces():
-            data = bytes(piece)
-            while data:
+        for step in _steps(stream):
+            rest = step
+            while rest:
                 if unpacker.eof:
-                    if not data.strip(b"\0"):
+                    if name == "gzip" and not rest.strip(b"\0"):
                         break  # padding
-                    unpacker = zlib.decompressobj(_GZIP_BITS)
-                yield unpacker.decompress(data, _PIECE_BYTES)
-                data = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-    except zlib.error as error:
-        raise FormatError(f"it is not gzip: {error}") from error
+                    unpacker = new()
+                made = unpacker.decompress(rest)
+                for at in range(0, len(made), _PIECE_BYTES):
+                    yield made[at : at + _PIECE_BYTES]
+                rest = unpacker.unused_data
+    except failure as error:
+        raise FormatError(f"it is not {name}: {error}") from error
     if not unpacker.eof:
         raise FormatError("it ends too early")
 
 
-class _File(io.RawIOBase):
-    """A stream as the file that zstandard reads."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._pieces = stream.pieces()
-
-    def read(self, _size: int = -1) -> bytes:
-        return bytes(next(self._pieces, b""))
-
-
-def _unpack_zstd(stream: Stream) -> Iterator[Piece]:
-    """Yield the content of all frames of a zstd file."""
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    reader = unpacker.stream_reader(
-        cast("BinaryIO", _File(stream)), read_size=_PIECE_BYTES, read_across_frames=True
-    )
-    try:
-        while piece := reader.read(_PIECE_BYTES):
-            yield piece
-    except zstandard.ZstdError as error:
-        raise FormatError(f"it is not zstd: {error}") from error
+def _steps(stream: Stream) -> Iterator[bytes]:
+    for piece in stream.pieces():
+        for at in range(0, len(piece), _STEP_BYTES):
+            yield bytes(piece[at : at + _STEP_BYTES])

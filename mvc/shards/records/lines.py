@@ -30,4 +30,5 @@ def _count_whole(piece: Piece, start: int, end: int) -> int:
     # The line break before the range is there, too: it shows whether the first line is empty.
     if piece.find(b"\n\n", start - 1, end) < 0 and piece.find(b"\n\r\n", start - 1, end) < 0:
         return piece.count(b"\n", start, end)
-    return sum(line not in _EMPTY for line in piece[start:end].split(b"\n"))
+    lines: list[Piece] = [*piece[start:end].split(b"\n")]
+    return len(lines) - sum(lines.count(empty) for empty in _EMPTY)

@@ -24,10 +24,10 @@ _MAX_SIZE = 2**63 - 1
 _CHECKSUM = slice(148, 156)
 _ADLER = 65521
 _OWN_SUM = sum(b" " * 8)  # the checksum counts its own field as spaces
-_SAMPLE = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__(?:\Z|/)")
 _PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,6}) ")
 _OCTAL = re.compile(rb"[0-7]*")
+_SHOWN = 100
 _FILES = b"0\x007"
 _NEVER_DATA = b"123456"  # links, devices, folders, pipes: what their size says is not there
 
@@ -46,22 +46,41 @@ def list_tar_samples(stream: Stream) -> Iterator[TarSample]:
     Raises:
         FormatError: it is not a tar file, is cut off, or a sample has two files of one extension.
     """
-    sample = None
+    sample, extensions = None, set[str]()
     for name, offset, size in _list_files(stream):
-        found = None if _META.match(name) else _SAMPLE.fullmatch(name)
-        if found is None:
+        dot = -1 if _META.match(name) else _find_dot(name)
+        if dot < 0:
             continue
-        key, extension = (part.decode("utf-8", "surrogateescape") for part in found.groups())
+        key, extension = _decode(name[:dot]), _decode(name[dot + 1 :]).lower()
         if sample is None or sample.key != key:
             if sample is not None:
                 yield sample
-            sample = TarSample(key, [])
-        extension = extension.lower()
-        if sample.files and any(extension == known for known, _, _ in sample.files):
-            raise FormatError(f"it has two files {extension!r} of sample {key!r}")
+            sample, extensions = TarSample(key, []), set()
+        if extension in extensions:
+            raise FormatError(f"it has two files {_cut(extension)!r} of sample {_cut(key)!r}")
+        extensions.add(extension)
         sample.files.append((extension, offset, size))
     if sample is not None:
         yield sample
+
+
+def _find_dot(name: bytes) -> int:
+    """Return where the extension of a name begins, or -1: as ``((?:.*/|)[^.]+)[.]([^/]*)``, in one pass."""
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    if dot != base:
+        return dot
+    # The key of `a/.x` is `a/`, if `a` has no dot itself; that of `.x` would be empty.
+    above = name[: max(base - 1, 0)].rpartition(b"/")[2]
+    return -1 if dot == 0 or b"." in above else dot
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
 
 
 def count_samples(stream: Stream) -> int:

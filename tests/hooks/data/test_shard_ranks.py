@@ -1,4 +1,4 @@
-"""Two real ranks, each with a copy of the data: one word for both, whichever has the damage."""
+"""Real ranks, each with a copy of the data: one word for all, whichever has the damage."""
 
 from __future__ import annotations
 
@@ -31,18 +31,30 @@ def launch(folder, runs, size=2):
         assert rank.returncode == 0, text
 
 
-def prepare(folder, name, damage, **options):
-    """Return a run of two ranks with copies of the data; ``damage`` gets the folder of rank 1."""
+def prepare(folder, name, *damages, environ=None, **options):
+    """Return a run of ranks with copies of the data; the damages get the folders of rank 1 and the next."""
     checks = []
-    for rank in (0, 1):
+    ranks = range(len(damages) + 1)
+    for rank in ranks:
         place = folder / name / f"rank{rank}"
         write_set(place / "train")
         write_map(place / "train", place / "train.shards")
         checks.append(
             {"source": str(place / "train.shards"), "root": str(place / "train"), **options}
         )
-    damage(folder / name / "rank1")
-    return {"name": name, "checks": checks, "steps": 4}
+    for rank, damage in enumerate(damages, 1):
+        damage(folder / name / f"rank{rank}")
+    environs = [(environ or {}).get(rank, {}) for rank in ranks]
+    return {"name": name, "checks": checks, "steps": 4, "environ": environs}
+
+
+def read_said(folder, runs):
+    return {
+        run["name"]: [
+            Path(folder, f"said-{number}-{rank}").read_text() for rank in range(len(run["checks"]))
+        ]
+        for number, run in enumerate(runs)
+    }
 
 
 def swap(place):
@@ -50,6 +62,18 @@ def swap(place):
     one.rename(place / "kept")
     other.rename(one)
     (place / "kept").rename(other)
+
+
+def remove(place):
+    (place / "train/part/1.jsonl").unlink()
+
+
+def add(place):
+    (place / "train/new\n.npy").write_bytes(b"new")
+
+
+def keep(_):
+    pass
 
 
 def make_older(place):
@@ -62,26 +86,22 @@ def make_older(place):
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     runs = [
-        prepare(folder, "good", lambda _: None),
+        prepare(folder, "good", keep),
         prepare(folder, "flipped", lambda place: flip(place / "train/samples.tar", 700)),
         prepare(folder, "swapped", swap),
-        prepare(folder, "missing", lambda place: (place / "train/part/1.jsonl").unlink()),
+        prepare(folder, "missing", remove),
         prepare(folder, "extra", lambda place: (place / "train/new.npy").write_bytes(b"new")),
         prepare(folder, "older", make_older),
         prepare(folder, "no folder", lambda place: shutil.rmtree(place / "train")),
         prepare(folder, "no map", lambda place: (place / "train.shards").unlink()),
         prepare(folder, "lazy", lambda place: flip(place / "train/2.npy", 140), lazy=True),
     ]
-    shared = prepare(folder, "shared", lambda _: None)
+    shared = prepare(folder, "shared", keep)
     shared["checks"][1] = shared["checks"][0]
     flip(folder / "shared/rank0/train/2.npy", 3)
     runs.append(shared)
     launch(folder, runs)
-    texts = {
-        run["name"]: [Path(folder, f"said-{number}-{rank}").read_text() for rank in (0, 1)]
-        for number, run in enumerate(runs)
-    }
-    return folder, texts
+    return folder, read_said(folder, runs)
 
 
 pytestmark = pytest.mark.slow
@@ -133,3 +153,28 @@ def test_good_data_trains_and_each_commit_has_its_map(said):
             state = repo.outline_state(entry.info.id)
             assert state["data_record"]["shards"] == {"train": ShardMap.parse(wanted).tree}
         assert [entry.annotations.step for entry in repo.log()] == [4, 2, 0]
+
+
+def test_four_ranks_with_damages_of_their_own_are_each_named(tmp_path):
+    def remove_map(place):
+        (place / "train.shards").unlink()
+
+    def write_junk(place):
+        (place / "train.shards").write_text("junk")
+
+    runs = [
+        prepare(tmp_path, "all", swap, remove, add),
+        prepare(tmp_path, "maps", keep, remove_map, write_junk),
+        prepare(tmp_path, "no check", keep, keep, keep, lazy=True, environ={2: {"PYTHONHOME": "/none"}}),
+    ]  # fmt: skip
+    launch(tmp_path, runs, 4)
+    said = read_said(tmp_path, runs)
+    assert [len(set(texts)) for texts in said.values()] == [1, 1, 1]
+    assert said["all"][0].splitlines() == [
+        *SWAPPED.splitlines(),
+        r"  rank 3: extra shard 'new\n.npy' of train: is not in the map",
+        "  rank 2: missing shard part/1.jsonl of train: does not exist",
+    ]
+    assert "rank 2: there is no shard map" in said["maps"][0]
+    assert "; rank 3: " in said["maps"][0]
+    assert "rank 2: the process that checks shards ended with code 1" in said["no check"][0]

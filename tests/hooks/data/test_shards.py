@@ -118,6 +118,11 @@ def test_many_findings_are_bounded_and_counted():
     assert len(error.findings) == 25
 
 
+def test_a_finding_is_one_line_whatever_its_shard_is_called():
+    found = Finding("train", "a\nb\udcff\x1b[31m.npy", "extra", "is not in the map")
+    assert str(found) == r"rank 0: extra shard 'a\nb\udcff\x1b[31m.npy' of train: is not in the map"
+
+
 def test_ranks_are_joined_in_one_line():
     twice = [Finding("a", "b", "stale", "c", (rank,)) for rank in (8, 0, 1, 2)]
     assert [str(one) for one in join_findings(twice)] == ["ranks 0-2, 8: stale shard b of a: c"]
@@ -340,6 +345,45 @@ def test_lazily_a_shard_that_stays_open_is_checked_after_a_write(place, check):
             reader.read()
             with pytest.raises(DataError, match=r"changed shard 0\.npy"):
                 guard.settle()
+    finally:
+        guard.close()
+
+
+def test_lazily_two_shards_that_changed_places_are_swapped(place, check):
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    one, other, aside = place / "train/0.npy", place / "train/1.npy", place / "aside"
+    try:
+        one.rename(aside)
+        other.rename(one)
+        aside.rename(other)
+        with pytest.raises(DataError) as caught:
+            guard.settle()
+        assert [found.kind for found in caught.value.findings] == ["swapped", "swapped"]
+    finally:
+        guard.close()
+
+
+def put_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def put_link(path):
+    """As who moves data to another disk does; what opens it is not seen in this folder."""
+    there = path.parent.parent / "moved"
+    path.rename(there)
+    path.symlink_to(there)
+    path.read_bytes()
+
+
+@pytest.mark.parametrize("put", [put_pipe, put_link])
+def test_lazily_what_is_no_file_any_more_is_named_and_not_waited_for(place, check, put):
+    guard = check(ShardCheck(place / "train.shards", lazy=True))
+    try:
+        put(place / "train/0.npy")
+        with pytest.raises(DataError, match=r"0\.npy of train: .* no longer a plain file"):
+            guard.settle()
     finally:
         guard.close()
 

@@ -247,6 +247,15 @@ def test_a_reader_of_the_user_that_fails_names_the_shard(tmp_path):
         stream[3]
 
 
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_line_that_is_nested_without_end_is_named(tmp_path, line):
+    (tmp_path / "0.jsonl").write_bytes(b"1\n" + line + b"\n")
+    stream = ShardedStream(tmp_path, records="count")
+    assert stream[0] == 1
+    with pytest.raises(FormatError, match=r"0\.jsonl.* nested too deep"):
+        stream[1]
+
+
 def test_a_line_that_is_no_json_is_named_with_its_record(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"id": 0}\n{"id": 1\n{"id": NaN}\n')
     stream = ShardedStream(tmp_path, records="count")

@@ -60,9 +60,12 @@ def _is_blank(path: str, at: int) -> bool:
 def parse_line(line: bytes) -> Any:
     """Return the value of a line; ValueError if it has none."""
     try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return json.loads(line)  # slower, and knows NaN
+        try:
+            return msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return json.loads(line)  # slower, and knows NaN
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def iterate_compressed_lines(path: str) -> Iterator[list[bytes]]:
