@@ -61,6 +61,12 @@ class FeedPart(DataPart):
         self._take(loader)
         self.is_endless = is_endless
         self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
+        if self._draws_ahead and self._ordered:
+            raise UsageError(
+                "batches of a ConsistentDataLoader would be drawn ahead, to find the end of a pass that "
+                "has no length",
+                hint="say how long a pass is: limit_train_batches=..., for Lightning",
+            )
         self._is_stateful = self._is_stateful and not is_accelerate
         self._at_once = _count_dispatched(loader) if is_accelerate else 1
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from mvc import UsageError
+from mvc_hooks import ConsistentDataLoader
 from mvc_hooks.adapters.feed import Feed, FeedPart
 
 pytestmark = pytest.mark.torch
@@ -65,3 +67,10 @@ def test_what_is_drawn_ahead_is_told_when_it_is_used(loader):
     for _ in range(12):
         assert data.next_batch() == told
         told.clear()
+
+
+def test_a_computed_order_is_not_drawn_ahead():
+    data = FeedPart("dataloader")
+    with pytest.raises(UsageError, match="would be drawn ahead") as told:
+        Feed(data, Ahead([ConsistentDataLoader(range(9), 2)]), data.next_batch, is_endless=True)
+    assert "limit_train_batches" in told.value.hint
