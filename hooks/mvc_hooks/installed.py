@@ -16,4 +16,4 @@ def is_library_class(kind: type) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" or file is None:
         return module in sys.builtin_module_names
-    return module.startswith("mvc_hooks.") or is_library_file(file)
+    return module.startswith(("mvc.", "mvc_hooks.")) or is_library_file(file)

@@ -61,7 +61,14 @@ class FeedPart(DataPart):
         self._take(loader)
         self.is_endless = is_endless
         self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
+        if self._draws_ahead and self._ordered:
+            raise UsageError(
+                "batches of a ConsistentDataLoader would be drawn ahead, to find the end of a pass that "
+                "has no length",
+                hint="say how long a pass is: limit_train_batches=..., for Lightning",
+            )
         self._is_stateful = self._is_stateful and not is_accelerate
+        self._at_once = _count_dispatched(loader) if is_accelerate else 1
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Return what the steps depend on, that of the loaders included."""
@@ -131,6 +138,11 @@ class FeedPart(DataPart):
         """Remember where to go."""
         self._target = stored
         self.batches_drawn = stored["batches_drawn"]
+        # The ledger goes by the positions that loaders know by themselves.
+        if self._is_ordered:
+            self.loader.load_state_dict(stored["loader"] or self._untouched["loader"])
+        elif self._ordered:
+            self._set_ordered(stored)
         self.evaluation.restore(stored.get("evaluation", []))
 
     def _go_to_target(self) -> None:
@@ -159,6 +171,12 @@ class FeedPart(DataPart):
             restore_rng(self._at_draw["first"])
         elif index == self._drawn - 1 and self._draws_ahead:
             restore_rng(self._at_draw["last"])
+
+
+def _count_dispatched(loader: Any) -> int:
+    """Return how many batches Accelerate draws on one rank to give each rank its part of them."""
+    is_drawn_once = getattr(loader, "split_batches", True) or loader.submesh_tp is not None
+    return 1 if is_drawn_once else int(loader.state.num_processes)
 
 
 class Feed:

@@ -33,6 +33,7 @@ from mvc_hooks.data.sampler import (
     draw_requests,
     find_end,
     find_ranks,
+    has_ranks,
 )
 from mvc_hooks.data.sources import find_endless, make_sources, make_stage, name_checks
 
@@ -109,7 +110,8 @@ class ConsistentDataLoader:
             drop_last: what becomes of samples at the end of an epoch that fill no batch: False, they
                 are a smaller one; True, they are dropped; "wrap", the next epoch fills it up.
             micro_batch_size: most samples that a rank gets at once; None: its whole slice.
-            rank: of this process; by default that of torch.distributed, or 0.
+            rank: of this process; by default that of torch.distributed, or 0 if that is not
+                initialised before the first batch.
             world_size: number of ranks; by default that of torch.distributed, or 1.
             weights: of datasets that are mixed, by name.
             stages: weights that change: (position where they end, weights by name), the last with None.
@@ -150,6 +152,8 @@ class ConsistentDataLoader:
             raise UsageError(f"seed_samples is {seed_samples!r}, not True, False or None")
         self.dataset, self.num_workers = dataset, num_workers
         self.rank, self.world_size = find_ranks(rank, world_size)
+        # A training library may begin it after this.
+        self._awaits_ranks = rank is None and not has_ranks()
         self._share = Share(self.rank, self.world_size, micro_batch_size)
         check_share(self.plan, self._share)
         self.skips, self._coming = (
@@ -191,6 +195,7 @@ class ConsistentDataLoader:
         """Return the micro-batches of a whole epoch, as if none were skipped."""
         if self._is_endless:
             raise TypeError("how many batches there are is not known before the stream ends")
+        self._find_share()
         whole, rest = divmod(self.plan.epoch_length, self.plan.batch)
         count = whole * self._share.count(self.plan.batch)
         if not rest or self.plan.tail == "drop":
@@ -350,6 +355,7 @@ class ConsistentDataLoader:
 
     def _open(self) -> Any:
         """Return torch's iterator from the position on, in the next epoch if this one is over."""
+        self._find_share()
         if not self._micro:
             self._settle()
             found = self._find_batch(self.cursor)
@@ -359,6 +365,14 @@ class ConsistentDataLoader:
             # All that torch's iterator does then; it takes 20 us a batch for it.
             return map(self._fetcher.__getitems__, self._requests())
         return iter(loader)
+
+    def _find_share(self) -> None:
+        """Take the rank of torch.distributed, if that was initialised only after the loader was made."""
+        if self._awaits_ranks and has_ranks():
+            self._awaits_ranks = False
+            self.rank, self.world_size = find_ranks(None, None)
+            self._share = Share(self.rank, self.world_size, self._share.most)
+            check_share(self.plan, self._share)
 
     def _hand_out(self) -> None:
         """Move on past the oldest request: batches come in the order in which they were asked for."""

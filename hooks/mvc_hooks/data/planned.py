@@ -36,11 +36,23 @@ class Planned(Protocol):
         """Call a function with what is handed out."""
 
 
+class Drawing(Protocol):
+    """What draws from a loader: it says what becomes of the batches that come."""
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether they are dropped."""
+
+    @property
+    def is_redrawing(self) -> bool:
+        """Whether they were drawn before, and are drawn again to get to a position."""
+
+
 class PlanTally:
     """What was seen of a loader, as rank 0 can tell from the plan as soon as it has its own part."""
 
-    def __init__(self, loader: Planned, is_dropping: Callable[[], bool], ranks: Ranks) -> None:
-        self.loader, self._is_dropping = loader, is_dropping
+    def __init__(self, loader: Planned, drawing: Drawing, ranks: Ranks) -> None:
+        self.loader, self._drawing = loader, drawing
         self._shares, self._hashes = ranks.size > 1, ranks.is_first
         self._waiting: list[Any] = []
         self._held = 0
@@ -54,12 +66,14 @@ class PlanTally:
 
     def _note(self, positions: Any, located: Any) -> None:
         """Take a batch that was handed out; what is skipped may have changed before it."""
+        if self._drawing.is_redrawing:
+            return
         cursor = int(self.loader.cursor)
         if self.loader.skips is not self._skips:
             self._advance(self._before)
             self._skips = self.loader.skips
         self._pass_jump(int(positions[0]))
-        if self._is_dropping():
+        if self._drawing.is_dropping:
             self._advance(self._before)
             self._entry = self._entry.pass_over(cursor, ROLLBACK)
         elif self._hashes:

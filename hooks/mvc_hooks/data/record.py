@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mvc.sampling import DrawnEntry, PlanEntry
     from mvc_hooks.data.drawn import Ids, Kind
+    from mvc_hooks.data.planned import Drawing
     from mvc_hooks.ranks.group import Ranks
 
     LedgerEntry = PlanEntry | DrawnEntry
@@ -125,13 +126,14 @@ class DataRecord:
         """Say of which loaders samples cannot be recorded."""
         return [_UNNAMED.format(source) for source in sorted(self._unnamed)]
 
-    def follow(self, name: str, loader: object, is_dropping: Callable[[], bool]) -> None:
-        """Note what a loader of the run hands out, if its order is a plan."""
+    def follow(self, name: str, path: str, loader: object, drawing: Drawing) -> None:
+        """Note what a loader of a part hands out, if its order is a plan."""
+        name = f"{name}.{path}".rstrip(".")
         before = self._planned.get(name)
         if not isinstance(loader, Planned) or (before is not None and before.loader is loader):
             return
         self._drawn.add(name)
-        self._planned[name] = plan = PlanTally(loader, is_dropping, self._ranks)
+        self._planned[name] = plan = PlanTally(loader, drawing, self._ranks)
         gone = self._gone.pop(name, None)
         if before is not None:
             plan.take_over(before.entry)

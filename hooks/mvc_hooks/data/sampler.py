@@ -122,12 +122,17 @@ def find_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together", hint="pass both, or none")
     if rank is None or world_size is None:
-        if not distributed.is_available() or not distributed.is_initialized():
+        if not has_ranks():
             return 0, 1
         return distributed.get_rank(), distributed.get_world_size()
     if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
         raise UsageError(f"rank {rank!r} is not a rank of {world_size!r}")
     return rank, world_size
+
+
+def has_ranks() -> bool:
+    """Return whether torch.distributed says which rank this is."""
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def check_share(plan: SamplePlan, share: Share) -> None:

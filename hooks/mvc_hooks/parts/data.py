@@ -23,9 +23,10 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
@@ -46,6 +47,7 @@ from mvc_hooks.parts.loaders import (
     count_divided,
     describe_loader,
     find_epoch_owners,
+    find_ordered,
     has_unknown_order,
     list_generators,
     set_generators,
@@ -80,7 +82,7 @@ class DataPart(Part):
         draws_in_thread: whether a random order is drawn in a thread of the loader's own.
         on_drawn: gets the path of a torch DataLoader, the indices of a batch that it handed out for
             the run, and whether the run drops that batch.
-        on_taken: gets a loader that a library hands over later, and ``is_dropping``.
+        on_taken: gets the path of a loader whose order may be computed, the loader, and this part.
     """
 
     order = RestoreOrder.DATA
@@ -91,8 +93,14 @@ class DataPart(Part):
     is_endless = True
     draws_in_thread = False
     on_drawn: Callable[[str, Any, bool], None] | None = None
-    on_taken: Callable[[Any, Callable[[], bool]], None] | None = None
-    _is_dropping = False
+    on_taken: Callable[[str, Any, DataPart], None] | None = None
+    is_dropping = False
+    """Whether batches that come are dropped."""
+    is_redrawing = False
+    """Whether batches that come were drawn before."""
+    _at_once = 1
+    """Batches of one loader that make one of the run's."""
+    _ordered: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
@@ -126,12 +134,19 @@ class DataPart(Part):
         self._is_stateful = isinstance(loader, Stateful) and not has_inexact_state(loader)
         self._is_torchdata = hasattr(loader, "_initial_iter_for_state_dict")
         self._is_bare = not self._is_stateful and not isinstance(loader, DataLoader)
+        # Their own position goes on from pass to pass, so a pass begins where they are.
+        self._ordered = {} if self._is_stateful else find_ordered(loader)
+        self._is_ordered = hasattr(type(loader), "make_part")
+        # Older commits, and those before a library handed the loader over, have no position.
+        self._untouched = {
+            "loader": loader.state_dict() if self._is_ordered else {},
+            "ordered": self._capture_ordered(),
+        }
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
         self._given = set(self.generators())
         self._watches = {path: LoaderWatch(one, self, path) for path, one in self._loaders.items()}
-        if self.on_taken is not None:
-            self.on_taken(loader, self.is_dropping)
+        self.tell_taken()
 
     # Drawing.
 
@@ -141,6 +156,7 @@ class DataPart(Part):
             if self._iterator is None:
                 self._begin()
             try:
+                arrived = len(self._arrived)
                 with self._drawing():
                     batch = next(self._iterator)
             except StopIteration:
@@ -149,7 +165,7 @@ class DataPart(Part):
                 self._end_epoch()
                 continue
             if self._arrived:
-                self._tell_drawn()
+                self._tell_drawn(arrived if self._drawn else None)
             elif not self._draws_ahead:
                 self._tell_keys(batch)
             self._pending, self._lacks_workers = None, False
@@ -185,20 +201,22 @@ class DataPart(Part):
 
     def drop(self, count: int) -> None:
         """Draw that many batches and drop them."""
-        self._is_dropping = True
+        self.is_dropping = True
         try:
             for _ in range(count):
                 self.next_batch()
         finally:
-            self._is_dropping = False
+            self.is_dropping = False
 
     def leave_out(self, first: int, last: int, reason: str) -> None:
         """Leave out batches that are yet to come, counted from 1, if this part ``skips_unread``."""
         raise NotImplementedError
 
-    def is_dropping(self) -> bool:
-        """Whether batches that come are dropped."""
-        return self._is_dropping
+    def tell_taken(self) -> None:
+        """Tell of the loader, and of those in it whose order is computed."""
+        for path, one in {"": self.loader, **self._ordered}.items():
+            if self.on_taken is not None:
+                self.on_taken(path, one, self)
 
     def note_drawn(self, path: str, indices: Any) -> None:
         """Take the indices of a batch that a loader handed out; those drawn elsewhere count at once."""
@@ -206,12 +224,27 @@ class DataPart(Part):
         if self._is_stateful and not self._is_drawing:
             self._tell_drawn()
 
-    def _tell_drawn(self, *, is_redrawn: bool = False) -> None:
-        """Pass on what the batch that the run has now was made of; one was drawn ahead of it, perhaps."""
-        for _ in range(min(1, len(self._arrived)) if self._draws_ahead else len(self._arrived)):
+    def _tell_drawn(self, arrived: int | None = None) -> None:
+        """Pass on what the batch that the run has now was made of.
+
+        If one is drawn ahead, that is what had ``arrived`` before; None: it is the first of a pass, with
+        which the one after it has come.
+        """
+        if not self._draws_ahead:
+            arrived = len(self._arrived)
+        for _ in range(self._count_first() if arrived is None else arrived):
             path, indices = self._arrived.popleft()
-            if self.on_drawn is not None and not is_redrawn:
-                self.on_drawn(_strip(path), indices, self._is_dropping)
+            if self.on_drawn is not None and not self.is_redrawing:
+                self.on_drawn(_strip(path), indices, self.is_dropping)
+
+    def _count_first(self) -> int:
+        """Return how many of what has arrived came for the first batch of a pass."""
+        counts = Counter[str]()
+        for number, (path, _) in enumerate(self._arrived):
+            counts[path] += 1
+            if counts[path] > self._at_once:
+                return number
+        return len(self._arrived)
 
     def _tell_keys(self, batch: Any) -> None:
         """Pass on the keys that the samples of a webdataset have, if no sampler has named them."""
@@ -219,7 +252,7 @@ class DataPart(Part):
         keys = [keys] if isinstance(keys, str) else keys
         is_named = isinstance(keys, (list, tuple)) and all(isinstance(one, str) for one in keys)
         if keys and is_named and self.on_drawn is not None:
-            self.on_drawn("", keys, self._is_dropping)
+            self.on_drawn("", keys, self.is_dropping)
 
     @property
     def begins_within_pass(self) -> bool:
@@ -260,6 +293,8 @@ class DataPart(Part):
         self._arrived.clear()
         if passes := self._count_passes():
             self._start["passes"] = passes
+        if ordered := self._capture_ordered():
+            self._start["ordered"] = ordered
         self._iterator = self._open()
         self._pending = None
 
@@ -272,6 +307,18 @@ class DataPart(Part):
         if not any(watch.is_persistent for watch in self._watches.values()):
             return capture_passes(self.loader)
         return [count + self.epoch - self._passes_since for count in self._passes]
+
+    def _capture_ordered(self) -> dict[str, Any]:
+        return {path: one.state_dict() for path, one in self._ordered.items()}
+
+    def _set_ordered(self, stored: Mapping[str, Any]) -> None:
+        """Set where loaders in this one are whose order is computed."""
+        states = stored.get("ordered", self._untouched["ordered"])
+        for path in sorted(states.keys() ^ self._ordered.keys()):
+            where = "the commit" if path in self._ordered else "the run"
+            raise ConflictError(f"{where} has no position of {self.name}.{path}".rstrip("."))
+        for path, one in self._ordered.items():
+            one.load_state_dict(states[path])
 
     def _set_passes(self, counts: list[int]) -> None:
         restore_passes(self.loader, counts)
@@ -319,6 +366,7 @@ class DataPart(Part):
             **({"first": self._first} if self._drawn and not self._is_stateful else {}),
             **({"order": self._order} if self._order else {}),
             **({"passes": self._count_passes()} if self._passes else {}),
+            **({"ordered": ordered} if (ordered := self._capture_ordered()) else {}),
             **(
                 {"divided": divided}
                 if (divided := count_divided(self._loaders.values())) and is_redrawn
@@ -342,6 +390,7 @@ class DataPart(Part):
         self._arrived.clear()
         self._first = stored.get("first", "")
         self._set_passes((self._start or stored).get("passes", self._passes))
+        self._set_ordered(self._start or stored)
         self._restore_workers(stored)
         owners = find_epoch_owners(self.loader, self._loaders.values())
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
@@ -397,7 +446,7 @@ class DataPart(Part):
             return
         self._pending = state
         if state is None:
-            self.loader.load_state_dict({})
+            self.loader.load_state_dict(self._untouched["loader"])
             self.loader.next_iter_state = None
             return
         self._begun = 0
@@ -411,9 +460,13 @@ class DataPart(Part):
     def _draw_again(self) -> None:
         for index in range(self._drawn):
             self._prepare_redraw(index)
-            with self._drawing():
-                batch = next(self._iterator, None)
-            self._tell_drawn(is_redrawn=True)
+            arrived, self.is_redrawing = len(self._arrived), True
+            try:
+                with self._drawing():
+                    batch = next(self._iterator, None)
+                self._tell_drawn(arrived if index else None)
+            finally:
+                self.is_redrawing = False
             now = _mark(batch) if index == 0 and self._first else ""
             # Among other ranks it is another slice.
             if now != self._first and now.partition(":")[0] == self._first.partition(":")[0]:

@@ -82,6 +82,12 @@ def find_epoch_owners(loader: object, loaders: Iterable[object]) -> list[Any]:
     return owners
 
 
+def find_ordered(loader: object) -> dict[str, Any]:
+    """Return path → what of a loader has a computed order, and so knows its position by itself."""
+    found = find_reachable(loader, object).items()
+    return {path: one for path, one in found if hasattr(type(one), "make_part")}
+
+
 def count_divided(loaders: Iterable[DataLoader[Any]]) -> list[int]:
     """Return among how many workers each stream is divided, on which its order depends."""
     streams = [one for one in loaders if isinstance(one.dataset, IterableDataset)]

@@ -182,7 +182,7 @@ class LiveRun:
         for part in self._data_parts:
             part.on_drawn = partial(self.record.note_drawn, part.name)
             part.on_taken = partial(self.record.follow, part.name)
-            part.on_taken(part.loader, part.is_dropping)
+            part.tell_taken()
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard = StepGuard(self._optimizers)

@@ -1,11 +1,10 @@
 """Commits of fits by libraries say which samples the training step got."""
 
 import pytest
-import torch
 
 from mvc import Repo
 from mvc_hooks import rollback, stop
-from support.fits import FITS, ROWS, Noisy
+from support.fits import FITS, ROWS, count_rows
 from support.seen_samples import check_commits
 
 pytestmark = [
@@ -26,20 +25,6 @@ CASES = [
     *(("transformers", data) for data in ("shuffled", "workers", "persistent")),
     *(("accelerate", data) for data in ("shuffled", "sampler", "workers", "stateful")),
 ]
-
-
-def count_rows(model):
-    """Have a model count, in its state, the rows that it trains with; they are known by their numbers."""
-    rows = Noisy().x
-
-    def count(module, args, kwargs):
-        if module.training:
-            x = kwargs["x"] if "x" in kwargs else args[0]
-            found = torch.cdist(x, rows).argmin(dim=1)
-            module.seen += torch.bincount(found, minlength=ROWS)
-
-    model.register_buffer("seen", torch.zeros(ROWS, dtype=torch.int64))
-    model.register_forward_pre_hook(count, with_kwargs=True)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -8,6 +8,8 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from mvc import ConflictError, FormatError, UsageError
@@ -123,6 +125,20 @@ def test_ranks_share_the_same_global_batches(ranks, batch):
         for rank in range(ranks)
     ]
     assert draw(loaders, 2) == draw(make(batch=batch, drop_last=True, **NOISY), 2)
+
+
+def test_the_rank_may_be_known_after_the_loader_was_made():
+    """Lightning begins torch.distributed within ``fit``, to which it is passed."""
+    loaders = [make(batch=8, drop_last=True) for _ in range(2)]
+    slices = []
+    for rank, loader in enumerate(loaders):
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        try:
+            slices.append(next(iter(loader))[0])
+            assert (loader.rank, loader.world_size) == (rank, 2)
+        finally:
+            distributed.destroy_process_group()
+    assert torch.equal(torch.cat(slices), next(iter(make(batch=8)))[0])
 
 
 def test_micro_batches_make_up_the_slice_of_a_rank():

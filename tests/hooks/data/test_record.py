@@ -1,5 +1,6 @@
 """What commits say that a run saw is what its weights saw."""
 
+import itertools
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from mvc_hooks.data.planned import PlanTally
 from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,
+    Numbers,
     PlanLoader,
     check_commits,
     make_loader,
@@ -55,6 +57,53 @@ def test_what_loaders_hand_out_across_epochs_and_a_resume(kind, options, tmp_pat
     repo = Repo.open(tmp_path)
     assert check_commits(repo) == 7
     assert read(repo)["dataloader"].digest.count == 4 * 13 + 2  # an epoch ends with a batch of 2
+
+
+class Both:
+    """Two loaders with a computed order, and one without, as one."""
+
+    def __init__(self):
+        self.parts = {
+            "short": ConsistentDataLoader(Numbers(), 9, seed=1, drop_last=True),
+            "long": ConsistentDataLoader(Numbers(), 5, seed=2),
+            "drawn": make_loader(num_workers=1),
+        }
+
+    def __iter__(self):
+        for found in itertools.zip_longest(*self.parts.values()):
+            yield torch.cat([one for one in found if one is not None])
+
+
+@pytest.mark.parametrize(
+    "stops", [(3, 7), *(pytest.param(one, marks=pytest.mark.slow) for one in [(8, 9), (4, 17)])]
+)
+def test_computed_orders_in_a_loader_of_the_users_own(stops, tmp_path):
+    def fit(folder, total):
+        torch.manual_seed(0)
+        parts = make_parts(Both())
+        back_at = None if folder == "through" else total - 1
+        with Checkpointer(tmp_path / folder, every=2, parts=parts) as ckpt:
+            for _ in ckpt.steps(total):
+                batches[ckpt.step_count] = train_step(ckpt, parts).tolist()
+                if ckpt.step_count == back_at:
+                    back_at = None
+                    ckpt.roll_back("last")
+
+    batches = {}
+    fit("through", 18)
+    expected, batches = batches, {}
+    for total in (*stops, 18):
+        fit("kept", total)
+    assert batches == expected
+    state = Repo.open(tmp_path / "kept").load_state()
+    through = Repo.open(tmp_path / "through").load_state()
+    assert torch.equal(state["model"]["seen"], through["model"]["seen"])
+    seen = Repo.open(tmp_path / "kept").seen_data("HEAD", "main@0", prove=True)
+    assert [one.name for one in seen.loaders] == [
+        f"dataloader.parts.{name}" for name in ("drawn", "long", "short")
+    ]
+    assert all(one.is_proven for one in seen.loaders)
+    assert sum(one.total.count for one in seen.loaders) == sum(map(len, expected.values()))
 
 
 def test_the_record_draws_nothing(tmp_path):
@@ -111,6 +160,7 @@ def test_more_failures_rollbacks_and_resumes(seed, tmp_path):
     assert check_commits(Repo.open(tmp_path)) > 4
 
 
+_DRAWING = SimpleNamespace(is_dropping=False, is_redrawing=False)
 PLAN = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4)
 
 
@@ -137,7 +187,7 @@ def test_rank_0_of_several_knows_what_all_fetched(tail, skipped):
     plan = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4, tail=tail)
     loader = PlanLoader(plan, None, 0, 2)
     ranks = SimpleNamespace(size=2, is_first=True)
-    tally, batches = PlanTally(loader, lambda: False, ranks), iter(loader)
+    tally, batches = PlanTally(loader, _DRAWING, ranks), iter(loader)
     for _ in range(3):
         for _ in range(9):
             next(batches)
@@ -152,7 +202,7 @@ def test_rank_0_of_several_knows_what_all_fetched(tail, skipped):
 def test_what_set_epoch_leaves_out_was_not_seen(ranks):
     plan = SamplePlan((Source("dataloader", SAMPLES),), seed=3, batch=4, tail="wrap")
     loader = PlanLoader(plan, None, 0, ranks)
-    tally = PlanTally(loader, lambda: False, SimpleNamespace(size=ranks, is_first=True))
+    tally = PlanTally(loader, _DRAWING, SimpleNamespace(size=ranks, is_first=True))
     batches = iter(loader)
     for epoch in (0, 3, 4):
         loader.cursor = max(loader.cursor, epoch * SAMPLES)  # as set_epoch does
