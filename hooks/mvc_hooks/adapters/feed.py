@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
 from mvc_hooks.adapters.evaluation import EvaluationLoaders
-from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.data import SHARED, DataPart
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class FeedPart(DataPart):
             )
         self._is_stateful = self._is_stateful and not is_accelerate
         self._at_once = _count_dispatched(loader) if is_accelerate else 1
+
+    @property
+    def is_shared(self) -> bool:  # type: ignore[override]
+        """Whether all loaders in it have a computed order, so that their position is that of all ranks."""
+        return self._is_ordered or (bool(self._ordered) and not self._loaders)
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Return what the steps depend on, that of the loaders included."""
@@ -127,12 +132,16 @@ class FeedPart(DataPart):
             return self._target
         at_draw = self._at_draw if self._drawn else {}
         evaluation = self.evaluation.capture()
-        return {
+        found = {
             **super().capture(),
             "between": self.is_between,
             "at_draw": at_draw,
             **({"evaluation": evaluation} if evaluation else {}),
         }
+        if self.is_shared:
+            found[SHARED] = True
+            found.pop("first", None)  # another slice on another rank
+        return found
 
     def restore(self, stored: Any) -> None:
         """Remember where to go."""

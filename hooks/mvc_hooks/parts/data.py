@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
+SHARED = "is_shared"
+"""Entry of a position that is that of all ranks, however many there are."""
+
 
 class DataPart(Part):
     """A loader of batches and the position in it.

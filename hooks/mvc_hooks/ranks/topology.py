@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError
-from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.data import SHARED, DataPart
 from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import RNG
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
@@ -73,6 +73,8 @@ def find_losses(
     losses = []
     for path in (one for one in known if one not in records):
         base = find_at(outline, path)
+        if find_at(base, (SHARED,)) is True:
+            continue
         values = [digest_state(one.get(path, base)) for one in pieces]
         part = parts.get(path)
         if _is_split(outline, path, part):

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mvc import Repo, UnsupportedError  # noqa: E402
+from support import elastic_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -99,3 +100,30 @@ def test_a_fit_that_forks_is_refused():
     _check_processes(make("ddp_spawn", devices=1))
     with pytest.raises(UnsupportedError, match=r"^DDPStrategy is not supported"):
         _check_processes(make("ddp_spawn"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library):
+    """From 1 rank to 3 and 2, in the middle of an epoch: each sample of the order once."""
+    pytest.importorskip(library)
+    folder, total, sizes = tmp_path / "run", 0, (1, 3, 2)
+    for size in sizes:
+        total += 3
+        command = [
+            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(size)),
+            *(elastic_ranks.__file__, library, str(folder), str(total)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+        assert done.returncode == 0, done.stdout + done.stderr
+    loader, wanted = elastic_ranks.make_loader(), []
+    while len(wanted) < total:
+        wanted += [batch["index"].tolist() for batch in loader]
+    for step in range(total):
+        parts = sorted((tmp_path / "run.trace").glob(f"{step}.*"))
+        assert len(parts) == sizes[step // 3]
+        assert [int(one) for part in parts for one in part.read_text().split()] == wanted[step]
+    (seen,) = Repo(folder).seen_data("main", prove=True).loaders
+    assert seen.is_proven
+    assert seen.total.count == total * elastic_ranks.BATCH
