@@ -38,7 +38,7 @@ from mvc_hooks.parts.watch import lend
 from mvc_hooks.ranks.group import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mvc_hooks.reports import RollbackReport
 
@@ -203,9 +203,8 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
-    # Older versions sum up and find their place by themselves.
+    # Older versions sum up by themselves.
     finalize: Any = getattr(trainer, "_finalize_training", None)
-    find_place: Any = getattr(trainer, "_init_training_state", None)
 
     def take_loss(*values: Any, **options: Any) -> Any:
         loss = step(*values, **options)
@@ -221,18 +220,6 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         # The best model may be loaded over the last one.
         callback._fit.finish(is_between=float(trainer.state.epoch or 0).is_integer())  # noqa: SLF001
         return finalize(trial, num_train_samples, time.time() - state.seconds)
-
-    def find(*values: Any, **options: Any) -> Any:
-        """Return epoch and batch to go on from, which the Trainer guesses from the step."""
-        found, known = find_place(*values, **options), callback.library_state.known
-        if known is None:
-            return found
-        has_ended = callback.library_state.has_ended(known)
-        if has_ended:
-            log.info(ENDED)
-        if has_ended or trainer.state.global_step >= trainer.state.max_steps:
-            return trainer.state.num_train_epochs, 0  # it would take one more step, or train on
-        return known.get("place", found)
 
     def load_nothing(*_: Any, **__: Any) -> None:
         """Everything is restored by the checkpointer."""
@@ -251,7 +238,7 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         "_load_scaler": load_nothing,
         "_load_rng_state": load_nothing,
         **({} if finalize is None else {"_finalize_training": finish}),
-        **({} if find_place is None else {"_init_training_state": find}),
+        **_find_place(trainer, callback.library_state),
     }
     with lend(trainer, lent), lend(_LOOP, {"skip_first_batches": skip_batches}):
         yield
@@ -279,6 +266,43 @@ def _enter(trainer: Any, known: dict[str, Any] | None, options: dict[str, Any]) 
         with open(os.path.join(folder, _STATE_FILE), "w", encoding="utf-8") as file:
             json.dump(known["state"], file)
         return trainer.train(**options, resume_from_checkpoint=folder)
+
+
+def _find_place(trainer: Any, state: _TrainerState) -> dict[str, Any]:
+    """Return what has a Trainer go on where it was, and end where it should; older versions do by themselves."""
+    find_place: Any = getattr(trainer, "_init_training_state", None)
+    measure: Any = getattr(trainer, "set_initial_training_values", None)
+
+    def find(*values: Any, **options: Any) -> Any:
+        """Return epoch and batch to go on from, which the Trainer guesses from the step."""
+        found, known = find_place(*values, **options), state.known
+        if known is None:
+            return found
+        has_ended = state.has_ended(known)
+        if has_ended:
+            log.info(ENDED)
+        if has_ended or trainer.state.global_step >= trainer.state.max_steps:
+            return trainer.state.num_train_epochs, 0  # it would take one more step, or train on
+        return known.get("place", found)
+
+    def measure_all(args: Any, loader: Any) -> tuple[Any, ...]:
+        """Measure the run, with the epochs that it takes because batches were skipped."""
+        epochs, steps, *others = measure(args, loader)
+        known = state.known
+        if known is not None and "place" in known and args.max_steps > 0 and steps:
+            epochs += _count_more_epochs(known, steps, args.gradient_accumulation_steps)
+        return epochs, steps, *others
+
+    lent = {"_init_training_state": find, "set_initial_training_values": measure_all}
+    return {name: one for name, one in lent.items() if hasattr(trainer, name)}
+
+
+def _count_more_epochs(known: Mapping[str, Any], steps_per_epoch: int, batches: int) -> int:
+    """Return how many epochs more the steps of a run take, of so many batches each."""
+    epoch, batch = known["place"]
+    step = int(known["state"]["global_step"])
+    skipped = int(epoch) * steps_per_epoch + int(batch) // batches - step
+    return max(0, -(-skipped // steps_per_epoch))
 
 
 def _find_parts(trainer: Any) -> dict[str, object]:

@@ -463,3 +463,15 @@ def test_a_library_that_is_not_there_is_one_clear_line():
 
     with pytest.raises(ImportError, match=r"needs nolib: pip install 'mvc-models\[nolib\]'"):
         import_library("nolib.part", extra="nolib")
+
+
+def test_a_trainer_that_skips_batches_takes_all_its_steps(tmp_path):
+    """Its steps are two whole epochs, and the skipped batches are of a third."""
+    run = fit_transformers(
+        tmp_path, total=22, every=3, spike=(9,), ladder=rollback("last", skip_batches=2)
+    )
+    assert len(run.checkpointer.rollbacks) == 1
+    assert next(iter(Repo.open(tmp_path).log())).annotations.step == 22
+    again = fit_transformers(tmp_path, total=24, every=3)
+    assert again.checkpointer.resumed_from is not None
+    assert next(iter(Repo.open(tmp_path).log())).annotations.step == 24
