@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MAX_RATIO = 200
 _SMALL_BYTES = 64 << 20  # may always be unpacked
 _PIECE_BYTES = 1 << 20
-_STEP_BYTES = 1 << 10
-"""What is unpacked at once: of zstd it holds 32 MiB at most, and what is left of it is soon copied."""
+_STEP_BYTES = 1 << 12
+"""What is unpacked at once: of zstd it holds 128 MiB at most, and what is left of it is soon copied."""
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 _MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 
