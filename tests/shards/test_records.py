@@ -138,7 +138,7 @@ def test_many_tiny_members_are_each_copied_a_few_times(monkeypatch):
     data = gzip.compress(b"{}\n") * 20_000
     monkeypatch.setattr(zlib, "decompressobj", Counting)
     assert count(data, "x.jsonl.gz", 1 << 20) == 20_000
-    assert copied[0] < 50 * len(data)
+    assert copied[0] < 100 * len(data)
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch):
