@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mvc.shards.records.stream import Piece, Stream
 
 _EMPTY = (b"", b"\r")
@@ -30,5 +32,5 @@ def _count_whole(piece: Piece, start: int, end: int) -> int:
     # The line break before the range is there, too: it shows whether the first line is empty.
     if piece.find(b"\n\n", start - 1, end) < 0 and piece.find(b"\n\r\n", start - 1, end) < 0:
         return piece.count(b"\n", start, end)
-    lines: list[Piece] = [*piece[start:end].split(b"\n")]
+    lines: Sequence[Piece] = piece[start:end].split(b"\n")
     return len(lines) - sum(lines.count(empty) for empty in _EMPTY)

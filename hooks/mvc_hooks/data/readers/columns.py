@@ -38,8 +38,7 @@ class ParquetRows:
         meta = self._file.metadata
         sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         self._ends = np.cumsum(sizes, dtype=np.int64)
-        self._tables: list[Any] = []
-        self._takers: list[_Taker] = []
+        self._tables: list[tuple[int, _Taker]] = []  # rows, and what takes some
         self._table_of = np.full(len(sizes), -1)
         self._begin_of = np.zeros(len(sizes), np.int64)
         self._dropped = 0
@@ -56,7 +55,6 @@ class ParquetRows:
     def close(self) -> None:
         """Close the file."""
         self._tables.clear()
-        self._takers.clear()
         self._file.close()
 
     def _read(self, wanted: NDArray[np.int64]) -> list[Any]:
@@ -67,7 +65,7 @@ class ParquetRows:
 
         def take(owner: int, places: NDArray[np.int64]) -> list[Any]:
             rows = wanted[places] - self._begin_of[groups[places]]
-            return self._takers[owner - self._dropped](rows)
+            return self._tables[owner - self._dropped][1](rows)
 
         found = read_by_owner(self._table_of[groups], take)
         self._drop_oldest()
@@ -79,16 +77,14 @@ class ParquetRows:
         sizes = np.diff(self._ends, prepend=0)[groups]
         self._table_of[groups] = self._dropped + len(self._tables)
         self._begin_of[groups] = self._ends[groups] - np.cumsum(sizes)
-        self._tables.append(table)
-        self._takers.append(_make_taker(table))
+        self._tables.append((table.num_rows, _make_taker(table)))
 
     def _drop_oldest(self) -> None:
-        held = sum(table.num_rows for table in self._tables[1:])
+        held = sum(rows for rows, _ in self._tables[1:])
         while len(self._tables) > 1 and held >= self._keep:
             self._tables.pop(0)
-            self._takers.pop(0)
             self._dropped += 1
-            held -= self._tables[0].num_rows
+            held -= self._tables[0][0]
 
 
 class ArrowRows:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _EMPTY = (b"", b"\r")
-_LONG_BITS = 10  # a line of 2^10 bytes is long
+_LONG_BYTES = 1 << 10  # of a line
 
 
 def open_lines(path: str) -> SlicedFile:
@@ -48,7 +48,7 @@ def _find_ends(path: str) -> NDArray[np.int64]:
 
 
 def _find_breaks(chunk: bytes) -> NDArray[np.int64]:
-    if chunk.count(b"\n") << _LONG_BITS > len(chunk):
+    if _LONG_BYTES * chunk.count(b"\n") > len(chunk):
         return np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
     # A search for one byte runs at several GB/s, and comparing arrays at less; but each find costs, too.
     found, at = array("q"), chunk.find(b"\n")
