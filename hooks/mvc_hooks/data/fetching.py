@@ -63,8 +63,6 @@ class Fetcher:
                 batch = self._watch(request, is_apart=False)
             self._keep_all()
             return batch
-        if not self._watched:
-            return self._make(request)
         return self._watch(request, is_apart=get_worker_info() is not None)
 
     def _watch(self, request: Request, *, is_apart: bool) -> Any:

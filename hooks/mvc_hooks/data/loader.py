@@ -76,7 +76,6 @@ class ConsistentDataLoader:
         batches_drawn: global batches that were handed out whole.
         shards: how the shard maps of the datasets are checked, by name.
         is_step_end: whether the latest micro-batch was the last one of its global batch.
-        rank, world_size: which slice of each global batch comes here.
     """
 
     def __init__(
@@ -151,10 +150,9 @@ class ConsistentDataLoader:
         if seed_samples not in (None, True, False):
             raise UsageError(f"seed_samples is {seed_samples!r}, not True, False or None")
         self.dataset, self.num_workers = dataset, num_workers
-        self.rank, self.world_size = find_ranks(rank, world_size)
-        # A training library may begin it after this.
+        # A training library may begin torch.distributed after this.
         self._awaits_ranks = rank is None and not has_ranks()
-        self._share = Share(self.rank, self.world_size, micro_batch_size)
+        self._share = Share(*find_ranks(rank, world_size), micro_batch_size)
         check_share(self.plan, self._share)
         self.skips, self._coming = (
             Skips(),
@@ -201,6 +199,16 @@ class ConsistentDataLoader:
         if not rest or self.plan.tail == "drop":
             return count
         return count + self._share.count(rest if self.plan.tail == "short" else self.plan.batch)
+
+    @property
+    def rank(self) -> int:
+        """Which slice of each global batch comes here."""
+        return self._share.rank
+
+    @property
+    def world_size(self) -> int:
+        """Of how many slices."""
+        return self._share.ranks
 
     @property
     def epoch(self) -> int:
@@ -370,8 +378,7 @@ class ConsistentDataLoader:
         """Take the rank of torch.distributed, if that was initialised only after the loader was made."""
         if self._awaits_ranks and has_ranks():
             self._awaits_ranks = False
-            self.rank, self.world_size = find_ranks(None, None)
-            self._share = Share(self.rank, self.world_size, self._share.most)
+            self._share = Share(*find_ranks(None, None), self._share.most)
             check_share(self.plan, self._share)
 
     def _hand_out(self) -> None:
