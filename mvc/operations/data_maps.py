@@ -13,7 +13,7 @@ from mvc.operations.data_places import change_rules, make_rule, open_cache, open
 from mvc.operations.remove import remove
 from mvc.progress import announce
 from mvc.shards.changes import compare_maps
-from mvc.shards.checking import check_shards
+from mvc.shards.checking import MapReport, ShardFault, check_shards
 from mvc.shards.shard_map import ShardMap
 from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
 from mvc.workspace.context import threads_of
@@ -24,10 +24,12 @@ from mvc.workspace.worktree import relative_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mvc.errors import MvcError
+    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.shards.changes import MapChanges
-    from mvc.shards.checking import Level, MapReport
+    from mvc.shards.checking import Level
     from mvc.shards.shard_map import Shard
     from mvc.workspace.context import Context
 
@@ -56,12 +58,14 @@ class MapDiff:
         old: the map before, or None if there was none.
         new: the map after, or None if it is gone.
         changes: which shards differ.
+        fault: why one of the two is no map, so that this is not known.
     """
 
     path: str
     old: ShardMap | None
     new: ShardMap | None
     changes: MapChanges
+    fault: str | None = None
 
 
 def name_maps(context: Context, revision: str | None, name: str | None = None) -> list[str]:
@@ -78,7 +82,7 @@ def list_maps(context: Context, revision: str | None, name: str | None = None) -
         except (FormatError, NotFoundError) as error:
             if name is not None:
                 raise
-            found.append(MapInfo(path, None, error.message))
+            found.append(MapInfo(path, None, _describe(error, path)))
     return found
 
 
@@ -89,17 +93,26 @@ def diff_maps(
     before = head_tree(context) if old is None else context.history.read_tree(_commit(context, old))
     after = None if new is None else context.history.read_tree(_commit(context, new))
     there = _worktree_maps(context) if after is None else list(after)
+
+    def read_new(path: str) -> ShardMap | None:
+        if after is not None:
+            return _read_entry(context, after.get(path), path)
+        return read_map_file(context, path) if path in there else None
+
     found: list[MapDiff] = []
     for path in _select(context, {*before, *there}, name):
-        one = before.get(path)
-        other = after.get(path) if after is not None else None
+        one, other = before.get(path), None if after is None else after.get(path)
         if one is not None and other is not None and one.blob == other.blob:
             continue
-        left = None if one is None else read_stored_map(context, one.blob, path)
-        if other is not None:
-            right: ShardMap | None = read_stored_map(context, other.blob, path)
-        else:
-            right = read_map_file(context, path) if after is None and path in there else None
+        try:
+            left, right = _read_entry(context, one, path), read_new(path)
+        except FormatError as error:
+            if name is not None:
+                raise
+            found.append(
+                MapDiff(path, None, None, compare_maps(None, None), _describe(error, path))
+            )
+            continue
         changes = compare_maps(left, right)
         if changes or (left is None) != (right is None):
             found.append(MapDiff(path, left, right, changes))
@@ -113,7 +126,14 @@ def verify_maps(
     recover(context)
     reports: list[tuple[str, MapReport]] = []
     for path in _select(context, _paths(context, None), name):
-        shard_map = read_map_file(context, path)
+        try:
+            shard_map = read_map_file(context, path)
+        except FormatError as error:
+            if name is not None:
+                raise
+            fault = ShardFault("unreadable", "", _describe(error, path))
+            reports.append((path, MapReport(os.path.basename(path), (fault,))))
+            continue
         place = open_root(context, shard_map.root, path)
         if level == "full":
             announce(progress, shard_map.size_bytes)
@@ -205,3 +225,12 @@ def _read(context: Context, revision: str | None, path: str) -> ShardMap:
         return read_map_file(context, path)
     entry = context.history.read_tree(_commit(context, revision))[path]
     return read_stored_map(context, entry.blob, path)
+
+
+def _read_entry(context: Context, entry: TreeEntry | None, path: str) -> ShardMap | None:
+    return None if entry is None else read_stored_map(context, entry.blob, path)
+
+
+def _describe(error: MvcError, path: str) -> str:
+    """Return a message without the path, which those who show it have."""
+    return error.message.removeprefix(f"{path}: ")

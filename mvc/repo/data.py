@@ -89,7 +89,7 @@ class Data(OpenRepo):
 
         Raises:
             NotFoundError: no such revision or map.
-            FormatError: a map is damaged.
+            FormatError: the file of that name is not a map.
         """
         return operations.data_maps.diff_maps(self._context, old, new, name)
 
@@ -106,7 +106,7 @@ class Data(OpenRepo):
 
         Raises:
             NotFoundError: no such map.
-            FormatError: a map is damaged.
+            FormatError: the file of that name is not a map.
             StorageError: a store does not answer.
         """
         return operations.data_maps.verify_maps(self._context, name, level=level, progress=progress)

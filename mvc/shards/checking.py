@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.shards.shard_map import Shard, ShardMap
 
 Level = Literal["quick", "normal", "full"]
-FaultKind = Literal["missing", "changed", "swapped", "stale", "extra"]
+FaultKind = Literal["missing", "changed", "swapped", "stale", "extra", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class ShardFault:
     Attributes:
         kind: ``missing``; ``changed``, its size or content; ``swapped``, it holds what another
             shard should, whose content is wrong, too; ``stale``, listing and store disagree
-            about whether it is there; ``extra``, the map does not have it.
+            about whether it is there; ``extra``, the map does not have it; ``unreadable``,
+            the map itself is no map.
         path: relative to the root; empty for the root itself.
         detail: what was found.
     """

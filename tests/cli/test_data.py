@@ -145,6 +145,26 @@ def test_ls_lists_maps_and_their_shards(shell):
     assert shell("data", "ls", "odd").code == 5
 
 
+def test_a_file_that_is_no_map_hides_nothing_of_the_others(shell):
+    shell.ok("data", "add", "data/train")
+    shell.ok("commit", "-m", "data")
+    (shell.folder / "data" / "train" / "a.jsonl").write_text("{}\n")
+    shell.ok("data", "add", "data/train")
+    (shell.folder / "data" / "odd.shards").write_text("no map")
+    shell.ok("add", "data/odd.shards")
+    for told in (shell.ok("data", "diff"), shell("data", "verify")):
+        assert "odd.shards" in told.lines[0]
+        assert "not a shard map" in told.lines[0]
+    assert told.code == 1
+    assert told.lines[0].startswith("unreadable: data/odd.shards not a shard map")
+    assert told.lines[1].startswith("data/odd.shards: 1 unreadable")
+    assert told.lines[2].startswith("ok: data/train.shards")
+    odd, train = shell.ok("data", "diff", "--json").json["maps"]
+    assert "not a shard map" in odd["fault"]
+    assert [one["new"]["path"] for one in train["changed"]] == ["a.jsonl"]
+    assert shell("data", "verify", "odd").code == shell("data", "diff", "odd").code == 5
+
+
 def test_verify_names_each_fault_with_its_path(shell):
     shell.ok("data", "add", "data/train")
     train = shell.folder / "data" / "train"
@@ -348,7 +368,7 @@ def test_a_hostile_map_is_refused(shell):
     ):
         path.write_bytes(sound.replace(old, new, 1))
         for verb in (
-            ["verify"],
+            ["verify", "train"],
             ["add", "data/train"],
             ["rm", "train", "a.jsonl"],
             ["diff", "train"],

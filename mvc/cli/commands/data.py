@@ -15,6 +15,7 @@ from mvc.cli.progress import byte_progress
 from mvc.cli.render.data import (
     changes_fields,
     changes_text,
+    diff_fields,
     info_fields,
     map_fields,
     report_fields,
@@ -154,8 +155,7 @@ def _diff(repo: Repo, line: _Line) -> None:
     old, new = [*revisions, None, None][:2]
     found = repo.diff_data(old, new, name=name)
     if line.as_json:
-        maps = [{"path": one.path, **changes_fields(one.changes)} for one in found]
-        write_json({"maps": maps})
+        write_json({"maps": [diff_fields(one) for one in found]})
     else:
         write_map_diffs(paged(), found)
 

@@ -55,6 +55,13 @@ def changes_fields(changes: MapChanges) -> dict[str, object]:
     }
 
 
+def diff_fields(one: MapDiff) -> dict[str, object]:
+    """Return a map that differs for ``--json``."""
+    return (
+        pick(one, "path fault") if one.fault else {"path": one.path, **changes_fields(one.changes)}
+    )
+
+
 def changes_text(changes: MapChanges) -> str:
     """Return ``2 shards added, 1 changed (+1,204 records)``."""
     kinds = ("added", "removed", "changed", "moved")
@@ -128,6 +135,9 @@ def write_map_diffs(out: Output, found: Sequence[MapDiff]) -> None:
     for number, one in enumerate(found):
         if number:
             out.line()
+        if one.fault is not None:
+            out.line(out.style(f"{printable(one.path)}: {printable(one.fault)}", "red"))
+            continue
         gone = " (the map is removed)" if one.new is None else ""
         out.line(out.style(f"{printable(one.path)}: {changes_text(one.changes)}{gone}", "bold"))
         out.lines(_change_lines(out, one.changes))
