@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mvc.shards.changes import MapChanges, compare_maps
     from mvc.shards.checking import MapReport, ShardFault, check_shards
     from mvc.shards.places import open_place
+    from mvc.shards.records.compressed import unpack_file
     from mvc.shards.records.mds import read_mds_head
     from mvc.shards.records.stream import FileStream
     from mvc.shards.records.tar import TarSample, list_tar_samples
@@ -24,6 +25,7 @@ __getattr__ = lazy_names(
         "mvc.shards.changes": "MapChanges compare_maps",
         "mvc.shards.checking": "MapReport ShardFault check_shards",
         "mvc.shards.places": "open_place",
+        "mvc.shards.records.compressed": "unpack_file",
         "mvc.shards.records.mds": "read_mds_head",
         "mvc.shards.records.stream": "FileStream",
         "mvc.shards.records.tar": "TarSample list_tar_samples",
@@ -44,4 +46,5 @@ __all__ = [
     "list_tar_samples",
     "open_place",
     "read_mds_head",
+    "unpack_file",
 ]

@@ -31,7 +31,6 @@ _COUNTERS: dict[str, Counter] = {
     "mds": mds.count_samples,
     "npy": arrays.count_rows,
 }
-_PACKED = {"gz": "gz", "zst": "zst", "zstd": "zst"}
 _SHORT = {"tgz": "tar.gz"}
 
 
@@ -43,7 +42,7 @@ def find_counter(path: str) -> Counter | None:
     stem, _, last = name.rpartition(".")
     if last in _SHORT:
         stem, _, last = f"{stem}.{_SHORT[last]}".rpartition(".")
-    packing = _PACKED.get(last)
+    packing = compressed.PACKINGS.get(last)
     inner = _COUNTERS.get(stem.rpartition(".")[2] if packing else last)
     if inner is None or packing is None:
         return inner

@@ -6,6 +6,7 @@ on shrinks to a two-hundredth.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from mvc.shards.records.stream import Piece
 
+PACKINGS = {"gz": "gz", "zst": "zst", "zstd": "zst"}
+"""How names end → what they are packed by."""
 MAX_RATIO = 200
 _SMALL_BYTES = 64 << 20  # may always be unpacked
 _PIECE_BYTES = 1 << 20
@@ -31,6 +34,18 @@ _MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 def unpack(stream: Stream, packing: str) -> Stream:
     """Return what a compressed stream holds; ``packing`` is gz or zst."""
     return Stream(_limited(_unpack(stream, *_PACKINGS[packing]), stream), None)
+
+
+def unpack_file(path: str) -> Iterator[bytes]:
+    """Yield what a file holds that is compressed as its name says, some at a time.
+
+    Raises:
+        FormatError: it is not, is cut off, or unpacks to too much.
+    """
+    with open(path, "rb", buffering=0) as file:
+        pieces = iter(functools.partial(file.read, _PIECE_BYTES), b"")
+        packing = PACKINGS[path.rpartition(".")[2].lower()]
+        yield from map(bytes, unpack(Stream(pieces, None), packing).pieces())
 
 
 def _limited(pieces: Iterator[Piece], stream: Stream) -> Iterator[Piece]:
@@ -60,6 +75,8 @@ def _unpack(
     stream: Stream, name: str, new: Callable[[], Any], failure: type[Exception]
 ) -> Iterator[Piece]:
     """Yield the content of all members of a gzip file, or frames of a zstd file."""
+    if stream.at_end():
+        return
     unpacker = new()
     try:
         for step in _steps(stream):

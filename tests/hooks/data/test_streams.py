@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import struct
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import zstandard
 from pyarrow import parquet
 
 from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
@@ -166,6 +169,21 @@ def test_a_shard_that_is_cut_off_is_named(tmp_path, suffix):
     with pytest.raises(FormatError, match=r"part-001\.") as caught:
         read_all(paths, [30, 30])
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.zst", "jsonl.gz"])
+def test_a_compressed_bomb_is_named_not_unpacked(tmp_path, suffix):
+    path = tmp_path / f"part-000.{suffix}"
+    pack = gzip.compress if suffix.endswith("gz") else zstandard.compress
+    path.write_bytes(pack(b" " * (512 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"part-000\..*200 times"):
+            read_all([str(path)], [1])
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 256 << 20
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from array import array
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import zstandard
 
 from mvc import FormatError
+from mvc.shards import unpack_file
 from mvc_hooks.data.readers.reader import SlicedFile
 
 if TYPE_CHECKING:
@@ -76,38 +74,21 @@ def parse_line(line: bytes) -> Any:
 
 def iterate_compressed_lines(path: str) -> Iterator[list[bytes]]:
     """Yield the lines of a .zst or .gz file that are not empty, some at a time."""
-    chunks = _unpack_gz(path) if path.lower().endswith(".gz") else _unpack_zst(path)
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if any(empty in lines for empty in _EMPTY):
-            lines = [line for line in lines if line not in _EMPTY]
-        yield lines
-    if rest not in _EMPTY:
+    begun: list[bytes] = []  # parts of a line that has not ended: a long one is copied once
+    for piece in _unpack(path):
+        begun.append(piece)
+        if b"\n" in piece:
+            *lines, rest = b"".join(begun).split(b"\n")
+            begun = [rest]
+            if any(empty in lines for empty in _EMPTY):
+                lines = [line for line in lines if line not in _EMPTY]
+            yield lines
+    if (rest := b"".join(begun)) not in _EMPTY:
         yield [rest]
 
 
-def _unpack_zst(path: str) -> Iterator[bytes]:
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
-    is_whole = True
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES // 8):
-            while chunk:
-                try:
-                    yield unpacker.decompress(chunk)
-                except zstandard.ZstdError as error:
-                    raise FormatError(f"shard {path} is not zstd data: {error}") from None
-                is_whole, chunk = unpacker.eof, unpacker.unused_data
-                if is_whole:
-                    unpacker = zstandard.ZstdDecompressor().decompressobj()
-    if not is_whole:
-        raise FormatError(f"shard {path} is cut off: its last zstd frame has no end")
-
-
-def _unpack_gz(path: str) -> Iterator[bytes]:
+def _unpack(path: str) -> Iterator[bytes]:
     try:
-        with gzip.open(path, "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise FormatError(f"shard {path} is damaged or cut off: {error}") from None
+        yield from unpack_file(path)
+    except FormatError as error:
+        raise FormatError(f"shard {path}: {error.message}") from None
