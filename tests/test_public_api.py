@@ -196,7 +196,7 @@ RESULTS = {
     "mode_changed size_bytes lines moved_from moved_to shards nodes",
     "operations.data_add.DataAddResult": "path shard_map changes read read_bytes warnings stored",
     "operations.data_maps.MapInfo": "path shard_map fault",
-    "operations.data_maps.MapDiff": "path old new changes",
+    "operations.data_maps.MapDiff": "path old new changes fault",
     "shards.checking.MapReport": "root faults read read_bytes proven left",
     "shards.checking.ShardFault": "kind path detail",
     "shards.shard_map.Shard": "path size_bytes sha256 records tag",
@@ -315,7 +315,7 @@ def test_names_for_training_data():
     }  # fmt: skip
     assert set(mvc.shards.__all__) == {
         "FileStream", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample",
-        "check_shards", "compare_maps", "list_tar_samples", "open_place", "read_mds_head",
+        "check_shards", "compare_maps", "list_tar_samples", "open_place", "read_mds_head", "unpack_file",
     }  # fmt: skip
     for package in (mvc.sampling, mvc.shards):
         assert package.__all__ == sorted(package.__all__)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mvc import MvcError
     from mvc.sampling import Located
     from mvc_hooks.data.randomness import Generator
     from mvc_hooks.data.sampler import Request
@@ -125,3 +126,14 @@ def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
         found: list[Any] = dataset.__getitems__(indices)
         return found
     return [dataset[index] for index in indices]
+
+
+def unwrap_error(error: MvcError) -> MvcError:
+    """Return an error without the traceback that a worker puts around it; its hint is in a note there."""
+    mark = f"{type(error).__name__}: "
+    lines = [line for line in str(error).splitlines() if not line.startswith(" ")]
+    told = [line.partition(mark)[2] for line in lines if mark in line]
+    if not told:
+        return error
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    return type(error)(told[-1], hint=hints[-1] if hints else None)

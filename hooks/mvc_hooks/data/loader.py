@@ -10,20 +10,19 @@ on exactly with another number of ranks or workers.
 
 from __future__ import annotations
 
-import inspect
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader, default_collate
 
 from mvc import ConflictError, FormatError, MvcError, UsageError
-from mvc.sampling import Located, SamplePlan, Skips, draw_batch
-from mvc_hooks.data.fetching import Fetcher
+from mvc.sampling import Located, SamplePlan, Skips
+from mvc_hooks.data.fetching import Fetcher, unwrap_error
+from mvc_hooks.data.options import check_batch_size, check_options, check_skips, find_tail
 from mvc_hooks.data.part import OrderPart
 from mvc_hooks.data.readers.ahead import StreamEndedError
 from mvc_hooks.data.sampler import (
@@ -31,9 +30,11 @@ from mvc_hooks.data.sampler import (
     Share,
     check_share,
     draw_requests,
+    find_batch,
     find_end,
     find_ranks,
     has_ranks,
+    pass_batches,
 )
 from mvc_hooks.data.sources import find_endless, make_sources, make_stage, name_checks
 
@@ -43,24 +44,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mvc.sampling import Batch
     from mvc_hooks.data.shards import ShardCheck, ShardSource
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
 
-_REPLACED = {
-    "batch_size": "pass global_batch_size=..., the samples of all ranks together",
-    "sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
-    "batch_sampler": "the order comes from seed=...; to leave samples out, pass skip=...",
-}
 _END = 1 << 62
 """Positions are below it."""
 _FIELDS = ("batches_drawn", "cursor", "micro", "plan", "skips")
-_TAILS: Mapping[object, Literal["short", "drop", "wrap"]] = {
-    False: "short",
-    True: "drop",
-    "wrap": "wrap",
-}
 
 
 class ConsistentDataLoader:
@@ -128,22 +118,19 @@ class ConsistentDataLoader:
             UsageError: something contradicts.
             NotFoundError, FormatError: there is no such shard map, or it is damaged.
         """
-        _check_options(options)
+        check_options(options)
         datasets = dict(dataset) if isinstance(dataset, Mapping) else {"data": dataset}
-        if global_batch_size is None:
-            raise UsageError("no global_batch_size", hint=_REPLACED["batch_size"])
-        if drop_last not in _TAILS:
-            raise UsageError(f"drop_last is {drop_last!r}, not True, False or 'wrap'")
+        tail = find_tail(drop_last)
         self._is_endless = find_endless(datasets)
         self.shards = name_checks(datasets, shards)
-        if self._is_endless and drop_last is False:
-            drop_last = True  # no batch is begun that the stream may not fill
+        if self._is_endless and tail == "short":
+            tail = "drop"  # no batch is begun that the stream may not fill
         self.plan = SamplePlan(
             make_sources(datasets, weights, self.shards),
             seed,
-            global_batch_size,
+            check_batch_size(global_batch_size),
             shuffle,
-            _TAILS[drop_last],
+            tail,
             tuple(make_stage(stage, tuple(datasets)) for stage in stages),
             epoch_size,
         )
@@ -156,7 +143,7 @@ class ConsistentDataLoader:
         check_share(self.plan, self._share)
         self.skips, self._coming = (
             Skips(),
-            _check_skips(self.plan, Skips() if skip is None else skip),
+            check_skips(self.plan, Skips() if skip is None else skip),
         )
         self.cursor = self.batches_drawn = self._micro = 0
         self.is_step_end = True
@@ -251,7 +238,7 @@ class ConsistentDataLoader:
             UsageError: in the middle of a global batch.
         """
         self._check_between()
-        self._coming = self._coming.join(_check_skips(self.plan, skips))
+        self._coming = self._coming.join(check_skips(self.plan, skips))
         self._settle()
         self._go_to(self.cursor)
 
@@ -271,38 +258,12 @@ class ConsistentDataLoader:
                 raise UsageError(f"{name} is {value!r}, not a whole number of 0 or more")
         self._check_between()
         self._settle()
-        start = self._walk(self.cursor, after)
-        stop = self._walk(start, count)
+        start = pass_batches(self.plan, self.skips, self.cursor, after)
+        stop = pass_batches(self.plan, self.skips, start, count)
         if stop > start:
             self.skips = self.skips.add_window(start, stop, reason=reason)
             self._go_to(self.cursor)
         return start, stop
-
-    def _walk(self, cursor: int, count: int) -> int:
-        """Return the position after so many global batches, across epochs."""
-        for _ in range(count):
-            found = self._find_batch(cursor)
-            if found is None:
-                raise UsageError("all samples are skipped")
-            cursor = found[1].stop
-        return cursor
-
-    def _find_batch(self, cursor: int) -> tuple[int, Batch] | None:
-        """Return the next global batch and from where it is drawn, in whichever epoch; None: all is skipped.
-
-        Beyond all windows and stages, two epochs without a batch say that there is none.
-        """
-        start = cursor
-        while (batch := draw_batch(self.plan, self.skips, cursor)) is None:
-            cursor = self.skips.leave_window(find_end(self.plan, cursor))
-            if cursor >= self._find_last(start):
-                return None
-        return cursor, batch
-
-    def _find_last(self, start: int) -> int:
-        windows = (one.stop for one in self.skips.windows)
-        stages = (stage.until or 0 for stage in self.plan.stages)
-        return max(start, *windows, *stages, 0) + 2 * self.plan.epoch_length
 
     def _check_between(self) -> None:
         if self._micro:
@@ -366,7 +327,7 @@ class ConsistentDataLoader:
         self._find_share()
         if not self._micro:
             self._settle()
-            found = self._find_batch(self.cursor)
+            found = find_batch(self.plan, self.skips, self.cursor)
             self.cursor = found[0] if found else find_end(self.plan, self.cursor)
         loader = self._loading.loader
         if loader.num_workers == 0 and not loader.pin_memory:
@@ -440,11 +401,11 @@ class _Pass:
         except StreamEndedError as error:
             self._is_over = True
             self._give_up()
-            loader._leave(self._end, _unwrap(error).message)  # noqa: SLF001
+            loader._leave(self._end, unwrap_error(error).message)  # noqa: SLF001
             raise StopIteration from None
         except MvcError as error:
             self._give_up()
-            raise _unwrap(error) from None
+            raise unwrap_error(error) from None
         except BaseException:
             self._give_up()
             raise
@@ -492,52 +453,5 @@ def _find_none() -> None:
     return None
 
 
-def _unwrap(error: MvcError) -> MvcError:
-    """Return an error without the traceback that a worker puts around it; its hint is in a note there."""
-    mark = f"{type(error).__name__}: "
-    lines = [line for line in str(error).splitlines() if not line.startswith(" ")]
-    told = [line.partition(mark)[2] for line in lines if mark in line]
-    if not told:
-        return error
-    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
-    return type(error)(told[-1], hint=hints[-1] if hints else None)
-
-
 def _return(fetched: Any) -> Any:
     return fetched
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    for name, hint in _REPLACED.items():
-        if name in options:
-            raise UsageError(f"{name} contradicts the order of a ConsistentDataLoader", hint=hint)
-    known = inspect.signature(DataLoader.__init__).parameters
-    for name in options.keys() - known.keys():
-        near = get_close_matches(name, known, 1)
-        raise UsageError(
-            f"a ConsistentDataLoader has no option {name!r}",
-            hint=f"did you mean {near[0]}?" if near else "it has those of torch's DataLoader",
-        )
-    if not options.get("in_order", True):
-        raise UsageError("in_order=False contradicts a fixed order", hint="leave it out")
-
-
-def _check_skips(plan: SamplePlan, skips: object) -> Skips:
-    if not isinstance(skips, Skips):
-        raise UsageError(
-            f"{skips!r} is not of class Skips",
-            hint="mvc.sampling.Skips().add_samples(name, first, last, reason=...)",
-        )
-    sizes = {one.name: one.size for one in plan.sources}
-    for one in skips.ranges:
-        if one.source not in sizes:
-            raise UsageError(
-                f"{one.source!r}, of which samples are to be skipped, is not a dataset",
-                hint=f"the datasets are {', '.join(sizes)}",
-            )
-        if one.last >= sizes[one.source]:
-            raise UsageError(
-                f"sample {one.last} of {one.source!r} is to be skipped, and it has {sizes[one.source]}",
-                hint="their numbers begin at 0",
-            )
-    return skips

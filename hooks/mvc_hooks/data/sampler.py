@@ -112,6 +112,31 @@ def draw_requests(
         cursor, micro = batch.stop, 0
 
 
+def find_batch(plan: SamplePlan, skips: Skips, cursor: int) -> tuple[int, Batch] | None:
+    """Return the next global batch and from where it is drawn, in whichever epoch; None: all is skipped.
+
+    Beyond all windows and stages, two epochs without a batch say that there is none.
+    """
+    windows = (one.stop for one in skips.windows)
+    stages = (stage.until or 0 for stage in plan.stages)
+    last = max(cursor, *windows, *stages, 0) + 2 * plan.epoch_length
+    while (batch := draw_batch(plan, skips, cursor)) is None:
+        cursor = skips.leave_window(find_end(plan, cursor))
+        if cursor >= last:
+            return None
+    return cursor, batch
+
+
+def pass_batches(plan: SamplePlan, skips: Skips, cursor: int, count: int) -> int:
+    """Return the position after so many global batches, across epochs; UsageError if there are none."""
+    for _ in range(count):
+        found = find_batch(plan, skips, cursor)
+        if found is None:
+            raise UsageError("all samples are skipped")
+        cursor = found[1].stop
+    return cursor
+
+
 def find_end(plan: SamplePlan, cursor: int) -> int:
     """Return where the epoch of a position ends."""
     return (cursor // plan.epoch_length + 1) * plan.epoch_length
