@@ -4,6 +4,7 @@ Where a loader's own state is exact the position is taken from it: see ``parts/o
 
 * A streamed dataset of ``datasets`` leaves its shuffle buffer out of its state. Its passes are drawn again.
 * webdataset has no state. Its passes are drawn again, and stages that count passes are set to theirs.
+* Fabric's loaders count passes, and tell a DistributedSampler that its epoch is this number.
 * Grain's iterators have the state, and its loaders none.
 
 An order that comes from nothing that can be stored is refused when the loader is passed.
@@ -112,20 +113,24 @@ def describe_order(loader: Any) -> list[int]:
 
 
 def capture_passes(loader: Any) -> list[int]:
-    """Return what webdataset's stages have counted of passes."""
-    return [stage.epoch for stage in _list_counting(loader)]
+    """Return what webdataset's stages and Fabric's loaders have counted of passes."""
+    return [getattr(one, name) for one, name in _list_counting(loader)]
 
 
 def restore_passes(loader: Any, counts: list[int]) -> None:
-    """Set what webdataset's stages count."""
-    for stage, count in zip(_list_counting(loader), counts, strict=False):
-        stage.epoch = count
+    """Set what webdataset's stages and Fabric's loaders count."""
+    for (one, name), count in zip(_list_counting(loader), counts, strict=False):
+        setattr(one, name, count)
 
 
-def _list_counting(loader: Any) -> Iterator[Any]:
+def _list_counting(loader: Any) -> Iterator[tuple[Any, str]]:
+    """Yield what counts passes, and the name of its count."""
     for stage in _list_stages(loader):
         if type(getattr(stage, "epoch", None)) is int and not hasattr(stage, "set_epoch"):
-            yield stage
+            yield stage, "epoch"
+    for one in find_reachable(loader, object).values():
+        if type(one).__name__ == "_FabricDataLoader":
+            yield one, "_num_iter_calls"
 
 
 def divides(loader: Any) -> bool:

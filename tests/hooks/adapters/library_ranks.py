@@ -129,6 +129,28 @@ def train_lightning(path, model, seed, total, strategy="ddp"):
     return callback.checkpointer.rollbacks
 
 
+def train_fabric(path, model, seed, total):
+    """Without an adapter, over more than one pass."""
+    from lightning.fabric import Fabric
+
+    from mvc_hooks import Checkpointer
+
+    fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp")
+    fabric.launch()
+    fabric.seed_everything(seed, verbose=False)
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
+    loader = torch.utils.data.DataLoader(make_data()[:24], batch_size=4, shuffle=True)
+    loader = fabric.setup_dataloaders(loader)
+    with Checkpointer(path, model=model, optimizer=optimizer, dataloader=loader, **OPTIONS) as ckpt:
+        for _ in ckpt.steps(total):
+            optimizer.zero_grad()
+            loss = model(**ckpt.next_batch())["loss"]
+            fabric.backward(loss)
+            optimizer.step()
+            ckpt.step(loss=loss)
+        return ckpt.rollbacks
+
+
 def train_transformers_fsdp2(path, model, seed, total):
     return train_transformers(path, model, seed, total, is_sharded=True)
 

@@ -31,6 +31,7 @@ def read_trace(path):
     [
         pytest.param("accelerate", marks=pytest.mark.slow),
         pytest.param("accelerate_fsdp2", marks=pytest.mark.slow),
+        pytest.param("fabric", marks=pytest.mark.slow),
         pytest.param("lightning", marks=pytest.mark.slow),
         pytest.param("lightning_fsdp2", marks=pytest.mark.slow),
         pytest.param("transformers", marks=pytest.mark.slow),
@@ -38,7 +39,7 @@ def read_trace(path):
     ],
 )
 def test_several_processes(tmp_path, library, size):
-    pytest.importorskip(library.partition("_")[0])
+    pytest.importorskip(library.partition("_")[0].replace("fabric", "lightning"))
     command = [
         *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
         *("--standalone", "--nproc-per-node", str(size), str(_PROGRAM), library, str(tmp_path)),
