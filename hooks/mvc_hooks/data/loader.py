@@ -37,6 +37,7 @@ from mvc_hooks.data.sampler import (
     pass_batches,
 )
 from mvc_hooks.data.sources import find_endless, make_sources, make_stage, name_checks
+from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,9 +205,8 @@ class ConsistentDataLoader:
 
     @property
     def iterator(self) -> object:
-        """The iterator of torch's DataLoader that is at work, or None."""
-        live = self._find_pass()
-        return None if live is None else live.loading
+        """The iterator that is at work, or None."""
+        return self._find_pass()
 
     def watch(self, callback: Watcher) -> None:
         """Have ``callback(positions, located)`` called for each batch that this rank hands out."""
@@ -374,7 +374,7 @@ class _Pass:
     def __init__(self, loader: ConsistentDataLoader) -> None:
         self._loader = loader
         self.loading: Any = None
-        self._end = 0
+        self._num_yielded = self._end = 0
         self._is_over = False
 
     def __iter__(self) -> _Pass:
@@ -410,6 +410,7 @@ class _Pass:
             self._give_up()
             raise
         loader._hand_out()  # noqa: SLF001
+        self._num_yielded += 1
         return batch
 
     def _give_up(self) -> None:
@@ -424,6 +425,9 @@ class _Pass:
     def restart(self) -> None:
         """Leave what is prefetched: the next batch is that of the loader's position."""
         self.loading = None
+
+
+PASSES.append(_Pass)
 
 
 class _Hidden:

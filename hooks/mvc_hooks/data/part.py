@@ -48,7 +48,7 @@ class OrderPart(DataPart):
 
     @property
     def iterator(self) -> object:
-        """The iterator of torch's DataLoader that is at work."""
+        """The iterator of the loader that is at work, or None."""
         return self.loader.iterator
 
     @property

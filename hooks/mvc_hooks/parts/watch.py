@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
 from mvc_hooks.parts.drawn import TellingIterator, make_iterator
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
 """The iterators of all loaders that are part of a run."""
+PASSES: list[type] = [_BaseDataLoaderIter]
+"""Classes of iterators that feed a training, and count what they gave in ``_num_yielded``."""
 UNKNOWN = {"base_seed": 0, "epoch": 0, "generators": {}}
 """In place of the state of persistent workers that a commit of an older version does not have."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
@@ -21,7 +20,7 @@ from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.rng import RngPart, capture_rng
 from mvc_hooks.parts.tree import count_writes, format_path, locate, read_bits, walk_leaves
 from mvc_hooks.parts.value import StatefulPart, ValuePart
-from mvc_hooks.parts.watch import WATCHED
+from mvc_hooks.parts.watch import PASSES, WATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,14 +95,14 @@ class StrayWatch:
 
     def __init__(self) -> None:
         self._looks = 0
-        self._seen: list[tuple[weakref.ref[_BaseDataLoaderIter], int]] = []
+        self._seen: list[tuple[weakref.ref[Any], int]] = []
 
     def look(self, own: Sequence[object]) -> bool:
         """Note where all iterators stand, or return whether one went on since, apart from ``own``."""
         self._looks += 1
         WATCHED.update(_find_inside(own))
         if self._looks == 1:
-            found = (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter))
+            found = (one for one in gc.get_objects() if issubclass(type(one), tuple(PASSES)))
             others = (one for one in found if one not in WATCHED)
             self._seen = [(weakref.ref(one), one._num_yielded) for one in others]  # noqa: SLF001  there is no public way to ask
             return False
@@ -118,8 +117,9 @@ def _find_inside(own: Sequence[object]) -> list[Any]:
     pending, seen = deque(own), set(map(id, own))
     while pending and len(seen) < _MOST_LEAVES:
         one = pending.popleft()
-        if issubclass(type(one), _BaseDataLoaderIter):
+        if issubclass(type(one), tuple(PASSES)):
             found.append(one)
+            pending.append(getattr(one, "loading", None))  # a computed order has torch's in it
         elif not issubclass(type(one), _CLOSED):
             new = [other for other in gc.get_referents(one) if id(other) not in seen]
             seen.update(map(id, new))

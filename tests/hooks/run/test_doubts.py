@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mvc_hooks import Checkpointer
+from mvc_hooks import Checkpointer, ConsistentDataLoader
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_values
 from mvc_hooks.run.doubts import STRAY_LOADER, THREADED, TailWatch
@@ -305,6 +305,16 @@ def test_so_is_one_beside_another_or_begun_before_the_checkpointer(before, tmp_p
             next(batches)
             checkpointer.step()
     assert told().count(STRAY_LOADER) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("given", [True, False])
+def test_so_is_a_computed_order_unless_it_is_that_of_the_run(given, workers, tmp_path, told):
+    loader, other = (ConsistentDataLoader(range(64), 4, num_workers=workers) for _ in range(2))
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), dataloader=loader) as checkpointer:
+        for _ in loader if given else other:
+            checkpointer.step()
+    assert told().count(STRAY_LOADER) == (not given)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
