@@ -118,7 +118,9 @@ def test_chains_up_to_the_limit(length, spread):
     assert list(store.check(data=True)) == []
 
 
-@pytest.mark.parametrize("length", [MAX_DEPTH + 1, MAX_DEPTH + 20])
+@pytest.mark.parametrize(
+    "length", [MAX_DEPTH + 1, pytest.param(MAX_DEPTH + 20, marks=pytest.mark.slow)]
+)
 def test_a_longer_chain_is_refused(length):
     chunks = make_chain(length)
     storage = MemoryStorage()
@@ -464,7 +466,7 @@ def test_a_chunk_based_on_itself():
     assert find_missing(ChunkStore(storage), [hash_chunk(plain)]) == [hash_chunk(plain)]
 
 
-@pytest.mark.parametrize("length", [2, 3, 8, 20])
+@pytest.mark.parametrize("length", [2, 3, 8, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_circle(length):
     chunks = make_chain(length - 1)
     pairs = list(zip(chunks, [*chunks[1:], chunks[0]], strict=True))
@@ -496,6 +498,7 @@ def test_copies_in_both_directions_with_one_way_out():
         assert list(store.check(data=True)) == [], "each copy can be decoded with another"
 
 
+@pytest.mark.slow
 def test_a_circle_with_many_copies_ends_soon():
     """Every copy leads to all the others: a search that tried them all would never end."""
     chunks = make_chain(7, 200)

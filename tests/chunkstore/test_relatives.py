@@ -397,6 +397,7 @@ def test_what_changes_again_at_the_same_places_stays_near_the_beginning(storage)
     check(ChunkStore(storage), storage, versions[-1])
 
 
+@pytest.mark.slow
 def test_a_row_that_is_full_begins_anew(storage):
     """A series of a hundred steps has room even if there is nothing to fold."""
     versions, shares = series(storage, 1, MAX_DEPTH + 3)

@@ -38,6 +38,7 @@ def _go_on(root, ids):
     return repo.bisect_run(lambda _: (root / "a").read_text() == "sound").commit
 
 
+@pytest.mark.slow
 def test_every_step(tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin, done = tmp_path / "origin", tmp_path / "done"

@@ -17,7 +17,13 @@ from mvc.numbers.statistics import TensorStatistics
 
 FLOATS = ["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"]
 PLAIN = sorted(name for name, one in DTYPES.items() if one.numpy_name)
+OFTEN = {"BF16", "F16", "F32", "F8_E4M3", "I64", "U8", "C64", "BOOL"}
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -6e-8, 1e-310, 65504.0, 1e38]
+
+
+def mark_rare(names):
+    """Leave the types that few models have to the slow tests: the whole matrix takes minutes."""
+    return [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def compare(old, new, old_name, new_name=None, **more):
@@ -56,7 +62,7 @@ def pairs(draw, name):
     return old, new
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", mark_rare(PLAIN))
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_figures_equal_plain_float64(name, data):
@@ -90,7 +96,7 @@ def test_figures_equal_plain_float64(name, data):
     assert sum(got.histogram) == (difference >= 2.0**-1022).sum() or name in ("I64", "U64")
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", mark_rare(PLAIN))
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_health_of_each_side(name, data):
@@ -114,7 +120,7 @@ def test_health_of_each_side(name, data):
                 assert health.saturated == 0
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", mark_rare(FLOATS))
 @given(data=st.data())
 def test_ulps_count_the_values_between(name, data):
     """Distances as the number of nextafter steps, by the sorted list of all values or the bits."""

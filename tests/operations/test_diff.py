@@ -491,6 +491,7 @@ class TestCost:
         assert Repo.open(root).diff("HEAD", progress=calls.append) == []
         assert calls == []
 
+    @pytest.mark.slow
     def test_big_manifests(self, repo, monkeypatch):
         """40,000 tensors of 300,000 chunks: nothing but two blobs is read, by name not even they."""
         history = repo._context.history

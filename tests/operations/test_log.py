@@ -155,6 +155,7 @@ def test_merge_base(forked):
         forked.merge_base("main", "nope")
 
 
+@pytest.mark.slow
 def test_five_thousand_commits_and_no_manifest(repo, root, monkeypatch):
     who, lines = repo.identity, []
     for number in range(5_000):

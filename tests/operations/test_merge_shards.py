@@ -192,6 +192,7 @@ def test_an_index_that_is_not_valid_is_merged_as_any_text(parted, root, save, in
     assert load_file(root / "model-00003-of-00003.safetensors")["lm_head"][0, 0] == 5
 
 
+@pytest.mark.slow
 def test_an_index_beyond_the_length_of_plain_files(parted, root, save):
     names = [f"layers.{n:06}.{'x' * 200}" for n in range(4500)]
 

@@ -27,10 +27,11 @@ _GARBAGE = 4711
 
 _HAS_TIME = os.environ.get("HYPOTHESIS_PROFILE") == "nightly" and shutil.which("gcc")
 _MARKS = {
+    **dict.fromkeys(("averages", "models", "special-optimizers"), pytest.mark.slow),
     "compiled-inductor": [
         pytest.mark.slow,
         pytest.mark.skipif(not _HAS_TIME, reason="half a minute of a C compiler: make test-all"),
-    ]
+    ],
 }
 
 
