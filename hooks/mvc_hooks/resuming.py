@@ -87,7 +87,15 @@ class Resuming:
         if self.settings.warm_up is not None:
             for _ in range(_PASSES):
                 self.settings.warm_up()
-        return self._resume_at(tip)
+        try:
+            return self._resume_at(tip)
+        except NotFoundError:
+            if self._holds_state(tip):
+                raise
+            raise UsageError(
+                f"branch {self.branch!r} holds files, and no training state",
+                hint="pass branch=..., and the run has a branch of its own",
+            ) from None
 
     @ranged("mvc.resume")
     def _resume_at(self, tip: str) -> Resumed:
@@ -145,6 +153,11 @@ class Resuming:
         with contextlib.suppress(NotFoundError):
             return self.repo.resolve(f"refs/heads/{self.branch}")
         return None
+
+    def _holds_state(self, commit: str) -> bool:
+        with contextlib.suppress(NotFoundError):
+            return bool(self.repo.outline_state(commit))
+        return False
 
     def _last_committed(self) -> int | None:
         """Return the step of the last commit that a run made here, by its feed."""

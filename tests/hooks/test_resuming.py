@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from mvc import ConflictError, CorruptionError, Repo, StorageError
+from mvc import ConflictError, CorruptionError, Identity, Repo, StorageError, UsageError
 from mvc.storage.local import LocalStorage
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.ranks.group import Ranks
@@ -63,6 +63,22 @@ def test_a_damaged_tip_is_left_for_the_commit_before_it(keep, plain, tmp_path, c
     assert repo.load_state("diverged/main/6")["run"]["step"] == 6
     assert dict(repo.show("main").annotations.meta)["rolled_back_from"] == "step 6"
     assert [back.to_step for back in repo.read_run("main").rollbacks] == [4]
+
+
+def test_a_branch_of_files_is_left_as_it_is(keep, tmp_path):
+    root = tmp_path / "run"
+    repo = Repo.init(root)
+    (root / "data.txt").write_text("x")
+    repo.commit("files", paths=".", author=Identity("Ada", "ada@example.org"))
+    with pytest.raises(
+        UsageError, match=r"^branch 'main' holds files, and no training state"
+    ) as caught:
+        keep()
+    assert "branch=" in caught.value.hint
+    run = keep(branch="train").steps(2)
+    run.ckpt.close()
+    assert _steps(root, "train") == [2, 0]
+    assert len(list(repo.log("main"))) == 1
 
 
 def test_a_tip_whose_ranks_differed_is_told_and_never_healthy(keep, tmp_path, caplog):
