@@ -74,14 +74,16 @@ def find_other_maps(
     return found
 
 
-def refuse_maps(others: Sequence[OtherMap], allow: Sequence[str]) -> None:
+def refuse_maps(
+    others: Sequence[OtherMap], allow: Sequence[str] = (), *, hint: str | None = None
+) -> None:
     """Raise ConflictError if there are other maps than a commit's that no pattern allows."""
     refused = [one for one in others if not one.is_allowed(allow)]
     if refused:
         names = "; ".join(f"{one.name} ({one.changes})" for one in refused)
         raise ConflictError(
             f"the data is not that of the commit: {names}",
-            hint=f'nothing was changed; allow=["{SHARDS}"] goes on with the current shards',
+            hint=hint or f'nothing was changed; allow=["{SHARDS}"] goes on with the current shards',
         )
 
 

@@ -9,6 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, Repo, UnsupportedError, UsageError
+from mvc_hooks.data.guard import DataGuard
+from mvc_hooks.data.shards import find_checks
+from mvc_hooks.data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from mvc_hooks.run.live import StoredRun
     from mvc_hooks.training import Training
 
+_OTHER = "bring back the shards, and the map, that the commit saw"
+
 
 def replay_steps(
     repo: Repo | str | os.PathLike[str],
@@ -42,7 +47,7 @@ def replay_steps(
 ) -> ReplayReport:
     """Load a commit, train some steps, and compare with the commits of those steps.
 
-    Nothing is written to the repository. Afterwards the random number generators of this process,
+    The shards of its loaders are checked as before a run. Nothing is written to the repository. Afterwards the random number generators of this process,
     and what ``build`` made, are as after the last replayed step. Of a run of several ranks each has
     to call this, and all get the same report; ``build`` may start the process group.
 
@@ -55,7 +60,8 @@ def replay_steps(
 
     Raises:
         NotFoundError: there is no such commit, or none so many steps later.
-        ConflictError: the parts do not fit the commit.
+        ConflictError: the parts do not fit the commit, or a loader has another shard map.
+        DataError: shards are not what their map says.
         UnsupportedError: the number of ranks changed on the way.
         UsageError: ``build`` returns something else, or a step does, or this run has another number
             of ranks.
@@ -69,9 +75,16 @@ def replay_steps(
     _check_size(ranks.size, size, stretch)
     run = LiveRun(training.parts, ranks)
     run.environment = run.read_environment(script)
+    guard = DataGuard(find_checks(run.loaders), ranks, repo)
     try:
-        return _replay(repo, stretch, training, (run, ranks), started_s)
+        guard.check()
+        source = from_commit(repo, stretch.start.commit)
+        refuse_maps(find_other_maps(repo, stretch.start.commit, source, guard.maps), hint=_OTHER)
+        report = _replay(repo, stretch, training, (run, ranks), started_s)
+        guard.settle()
+        return report
     finally:
+        guard.close()
         run.remove()
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mvc import Repo
-from mvc_hooks import Checkpointer, replay_steps
+from mvc import ConflictError, Repo
+from mvc_hooks import Checkpointer, ConsistentDataLoader, ShardCheck, replay_steps
+from mvc_hooks.data import ShardedStream
 from mvc_hooks.entry import load_entry
 from mvc_hooks.replay.__main__ import main
 
@@ -136,3 +137,40 @@ def test_commits_of_an_older_version_say_nothing_and_later_ones_count_from_there
     assert report.compared == (5, 10, 15)
     replayed = replay_steps(folder, "old~3", 15, load_entry(f"{ENTRY}:build_turned"))
     assert replayed.difference.step == 10
+
+
+def _drop_content(samples):
+    return torch.ones(len(samples), 2)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_other_shards_than_those_of_the_run_are_named(tmp_path, lazy):
+    data = tmp_path / "work" / "train"
+    repo = Repo.init(data.parent)
+    data.mkdir()
+    for name in "ab":
+        (data / f"{name}.jsonl").write_text("1\n2\n" * 10)
+    repo.add_data("train")
+
+    def build():
+        stream = ShardedStream(data.with_suffix(".shards"))
+        check = ShardCheck(data.with_suffix(".shards"), lazy=lazy)
+        return load_entry(f"{ENTRY}:make_training")(
+            ConsistentDataLoader(stream, 2, seed=1, shards=check, collate_fn=_drop_content)
+        )
+
+    torch.manual_seed(0)
+    training, run = build(), tmp_path / "run"
+    with Checkpointer(run, every=EVERY, parts=training.parts) as ckpt:
+        for _ in ckpt.steps(10):
+            ckpt.step(**training.train_step(ckpt))
+    assert replay_steps(run, "main@5", 5, build).difference is None
+    (data / "b.jsonl").write_text("1\n3\n" * 10)  # no weight depends on it
+    with pytest.raises(ConflictError, match=r"changed shard b\.jsonl of train"):
+        replay_steps(run, "main@5", 5, build)
+    repo.add_data("train")
+    with pytest.raises(
+        ConflictError, match=r"not that of the commit: train \(1 changed\)"
+    ) as caught:
+        replay_steps(run, "main@5", 5, build)
+    assert "allow" not in caught.value.hint
