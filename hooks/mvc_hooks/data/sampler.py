@@ -117,14 +117,18 @@ def find_batch(plan: SamplePlan, skips: Skips, cursor: int) -> tuple[int, Batch]
 
     Beyond all windows and stages, two epochs without a batch say that there is none.
     """
-    windows = (one.stop for one in skips.windows)
-    stages = (stage.until or 0 for stage in plan.stages)
-    last = max(cursor, *windows, *stages, 0) + 2 * plan.epoch_length
+    start = cursor
     while (batch := draw_batch(plan, skips, cursor)) is None:
         cursor = skips.leave_window(find_end(plan, cursor))
-        if cursor >= last:
+        if cursor >= _find_last(plan, skips, start):
             return None
     return cursor, batch
+
+
+def _find_last(plan: SamplePlan, skips: Skips, start: int) -> int:
+    windows = (one.stop for one in skips.windows)
+    stages = (stage.until or 0 for stage in plan.stages)
+    return max(start, *windows, *stages, 0) + 2 * plan.epoch_length
 
 
 def pass_batches(plan: SamplePlan, skips: Skips, cursor: int, count: int) -> int:

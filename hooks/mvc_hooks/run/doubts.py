@@ -102,7 +102,8 @@ class StrayWatch:
         self._looks += 1
         WATCHED.update(_find_inside(own))
         if self._looks == 1:
-            found = (one for one in gc.get_objects() if issubclass(type(one), tuple(PASSES)))
+            kinds = tuple(PASSES)
+            found = (one for one in gc.get_objects() if issubclass(type(one), kinds))
             others = (one for one in found if one not in WATCHED)
             self._seen = [(weakref.ref(one), one._num_yielded) for one in others]  # noqa: SLF001  there is no public way to ask
             return False
@@ -114,10 +115,11 @@ class StrayWatch:
 def _find_inside(own: Sequence[object]) -> list[Any]:
     """Return the iterators that other ones draw from, as far as those hold them."""
     found: list[Any] = []
+    kinds = tuple(PASSES)
     pending, seen = deque(own), set(map(id, own))
     while pending and len(seen) < _MOST_LEAVES:
         one = pending.popleft()
-        if issubclass(type(one), tuple(PASSES)):
+        if issubclass(type(one), kinds):
             found.append(one)
             pending.append(getattr(one, "loading", None))  # a computed order has torch's in it
         elif not issubclass(type(one), _CLOSED):
