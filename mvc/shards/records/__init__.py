@@ -42,11 +42,11 @@ def find_counter(path: str) -> Counter | None:
     stem, _, last = name.rpartition(".")
     if last in _SHORT:
         stem, _, last = f"{stem}.{_SHORT[last]}".rpartition(".")
-    packing = compressed.PACKINGS.get(last)
-    inner = _COUNTERS.get(stem.rpartition(".")[2] if packing else last)
-    if inner is None or packing is None:
+    is_packed = last in compressed.PACKINGS
+    inner = _COUNTERS.get(stem.rpartition(".")[2] if is_packed else last)
+    if inner is None or not is_packed:
         return inner
-    return lambda stream: inner(compressed.unpack(stream, packing))
+    return lambda stream: inner(compressed.unpack(stream, last))
 
 
 def count_records(stream: Stream, path: str) -> int | None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mvc.shards.records.stream import Piece
 
-PACKINGS = {"gz": "gz", "zst": "zst", "zstd": "zst"}
-"""How names end → what they are packed by."""
 MAX_RATIO = 200
 _SMALL_BYTES = 64 << 20  # may always be unpacked
 _PIECE_BYTES = 1 << 20
@@ -32,19 +30,19 @@ _MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 
 
 def unpack(stream: Stream, packing: str) -> Stream:
-    """Return what a compressed stream holds; ``packing`` is gz or zst."""
-    return Stream(_limited(_unpack(stream, *_PACKINGS[packing]), stream), None)
+    """Return what a compressed stream holds; ``packing`` is one of ``PACKINGS``."""
+    return Stream(_limited(_unpack(stream, *PACKINGS[packing]), stream), None)
 
 
 def unpack_file(path: str) -> Iterator[bytes]:
-    """Yield what a file holds that is compressed as its name says, some at a time.
+    """Yield the content of a compressed file, piece by piece; its name says how it is compressed.
 
     Raises:
-        FormatError: it is not, is cut off, or unpacks to too much.
+        FormatError: it is not compressed that way, is cut off, or unpacks to too much.
     """
     with open(path, "rb", buffering=0) as file:
         pieces = iter(functools.partial(file.read, _PIECE_BYTES), b"")
-        packing = PACKINGS[path.rpartition(".")[2].lower()]
+        packing = path.rpartition(".")[2].lower()
         yield from map(bytes, unpack(Stream(pieces, None), packing).pieces())
 
 
@@ -65,10 +63,13 @@ def _new_zstd() -> Any:
     return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
 
 
-_PACKINGS: dict[str, tuple[str, Callable[[], Any], type[Exception]]] = {
+_ZSTD = "zstd", _new_zstd, zstandard.ZstdError
+PACKINGS: dict[str, tuple[str, Callable[[], Any], type[Exception]]] = {
     "gz": ("gzip", _new_gzip, zlib.error),
-    "zst": ("zstd", _new_zstd, zstandard.ZstdError),
+    "zst": _ZSTD,
+    "zstd": _ZSTD,
 }
+"""How names end → what unpacks such files."""
 
 
 def _unpack(
