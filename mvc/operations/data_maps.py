@@ -22,11 +22,10 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mvc.errors import MvcError
     from mvc.history.values import TreeEntry
-    from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level
@@ -58,7 +57,7 @@ class MapDiff:
         old: the map before, or None if there was none.
         new: the map after, or None if it is gone.
         changes: which shards differ.
-        fault: why one of the two is no map, so that this is not known.
+        fault: why one side is not a map; what changed is then unknown.
     """
 
     path: str
@@ -70,48 +69,35 @@ class MapDiff:
 
 def name_maps(context: Context, revision: str | None, name: str | None = None) -> list[str]:
     """Return the paths of the maps of a revision, or of the tracked ones of the worktree."""
-    return _select(context, _paths(context, revision), name)
+    return _select(context, _paths(context, _tree(context, revision)), name)
 
 
 def list_maps(context: Context, revision: str | None, name: str | None = None) -> list[MapInfo]:
     """Return the maps of a revision, or the tracked ones of the worktree, or the one of a name."""
-    found: list[MapInfo] = []
-    for path in _select(context, _paths(context, revision), name):
-        try:
-            found.append(MapInfo(path, _read(context, revision, path)))
-        except (FormatError, NotFoundError) as error:
-            if name is not None:
-                raise
-            found.append(MapInfo(path, None, _describe(error, path)))
-    return found
+    return list(_read_maps(context, _tree(context, revision), name))
 
 
 def diff_maps(
     context: Context, old: str | None, new: str | None, name: str | None = None
 ) -> list[MapDiff]:
     """Return which maps differ between two revisions; HEAD and the worktree by default."""
-    before = head_tree(context) if old is None else context.history.read_tree(_commit(context, old))
-    after = None if new is None else context.history.read_tree(_commit(context, new))
-    there = _worktree_maps(context) if after is None else list(after)
-
-    def read_new(path: str) -> ShardMap | None:
-        if after is not None:
-            return _read_entry(context, after.get(path), path)
-        return read_map_file(context, path) if path in there else None
-
+    before, after = _tree(context, old), _tree(context, new)
+    if before is None:
+        before = head_tree(context)
+    there = set(_paths(context, after))
     found: list[MapDiff] = []
     for path in _select(context, {*before, *there}, name):
         one, other = before.get(path), None if after is None else after.get(path)
         if one is not None and other is not None and one.blob == other.blob:
             continue
         try:
-            left, right = _read_entry(context, one, path), read_new(path)
+            left = _read(context, before, path) if path in before else None
+            right = _read(context, after, path) if path in there else None
         except FormatError as error:
             if name is not None:
                 raise
-            found.append(
-                MapDiff(path, None, None, compare_maps(None, None), _describe(error, path))
-            )
+            nothing = compare_maps(None, None)
+            found.append(MapDiff(path, None, None, nothing, _describe(error, path)))
             continue
         changes = compare_maps(left, right)
         if changes or (left is None) != (right is None):
@@ -125,13 +111,10 @@ def verify_maps(
     """Compare maps of the worktree with their shards; return (path, report) of each."""
     recover(context)
     reports: list[tuple[str, MapReport]] = []
-    for path in _select(context, _paths(context, None), name):
-        try:
-            shard_map = read_map_file(context, path)
-        except FormatError as error:
-            if name is not None:
-                raise
-            fault = ShardFault("unreadable", "", _describe(error, path))
+    for info in _read_maps(context, None, name):
+        path, shard_map = info.path, info.shard_map
+        if shard_map is None:
+            fault = ShardFault("unreadable", "", info.fault or "")
             reports.append((path, MapReport(os.path.basename(path), (fault,))))
             continue
         place = open_root(context, shard_map.root, path)
@@ -155,7 +138,7 @@ def remove_data(context: Context, name: str, shards: Sequence[str] = ()) -> tupl
     Content is left where it is.
     """
     recover(context)
-    (path,) = _select(context, _paths(context, None), name)
+    (path,) = _select(context, _worktree_maps(context), name)
     old = read_map_file(context, path)
     if shards:
         gone = {_find_shard(old, path, shard).path for shard in shards}
@@ -204,10 +187,15 @@ def _find_rule(shard_map: ShardMap, path: str) -> bytes | None:
         return None
 
 
-def _paths(context: Context, revision: str | None) -> list[str]:
+def _tree(context: Context, revision: str | None) -> Mapping[str, TreeEntry] | None:
+    """Return the files of a revision; None: those of the worktree are meant."""
     if revision is None:
-        return _worktree_maps(context)
-    return list(context.history.read_tree(_commit(context, revision)))
+        return None
+    return context.history.read_tree(context.history.resolve(revision))
+
+
+def _paths(context: Context, tree: Mapping[str, TreeEntry] | None) -> list[str]:
+    return _worktree_maps(context) if tree is None else list(tree)
 
 
 def _worktree_maps(context: Context) -> list[str]:
@@ -216,21 +204,25 @@ def _worktree_maps(context: Context) -> list[str]:
     return [path for path in select_maps(entries) if has_map_file(context, path)]
 
 
-def _commit(context: Context, revision: str) -> GitId:
-    return context.history.resolve(revision)
-
-
-def _read(context: Context, revision: str | None, path: str) -> ShardMap:
-    if revision is None:
+def _read(context: Context, tree: Mapping[str, TreeEntry] | None, path: str) -> ShardMap:
+    if tree is None:
         return read_map_file(context, path)
-    entry = context.history.read_tree(_commit(context, revision))[path]
-    return read_stored_map(context, entry.blob, path)
+    return read_stored_map(context, tree[path].blob, path)
 
 
-def _read_entry(context: Context, entry: TreeEntry | None, path: str) -> ShardMap | None:
-    return None if entry is None else read_stored_map(context, entry.blob, path)
+def _read_maps(
+    context: Context, tree: Mapping[str, TreeEntry] | None, name: str | None
+) -> Iterator[MapInfo]:
+    """Yield each map, or why its file is not one; if it was named, that is an error."""
+    for path in _select(context, _paths(context, tree), name):
+        try:
+            yield MapInfo(path, _read(context, tree, path))
+        except (FormatError, NotFoundError) as error:
+            if name is not None:
+                raise
+            yield MapInfo(path, None, _describe(error, path))
 
 
 def _describe(error: MvcError, path: str) -> str:
-    """Return a message without the path, which those who show it have."""
+    """Return a message without the path, which is shown beside it."""
     return error.message.removeprefix(f"{path}: ")

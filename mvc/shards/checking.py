@@ -35,7 +35,7 @@ class ShardFault:
         kind: ``missing``; ``changed``, its size or content; ``swapped``, it holds what another
             shard should, whose content is wrong, too; ``stale``, listing and store disagree
             about whether it is there; ``extra``, the map does not have it; ``unreadable``,
-            the map itself is no map.
+            the map's own file is not a map.
         path: relative to the root; empty for the root itself.
         detail: what was found.
     """

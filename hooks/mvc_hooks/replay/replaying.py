@@ -47,9 +47,10 @@ def replay_steps(
 ) -> ReplayReport:
     """Load a commit, train some steps, and compare with the commits of those steps.
 
-    The shards of its loaders are checked as before a run. Nothing is written to the repository. Afterwards the random number generators of this process,
-    and what ``build`` made, are as after the last replayed step. Of a run of several ranks each has
-    to call this, and all get the same report; ``build`` may start the process group.
+    The shards of its loaders are checked first, as before a run; the repository remembers their hashes,
+    and nothing else is written to it. Afterwards the random number generators of this process, and what
+    ``build`` made, are as after the last replayed step. Of a run of several ranks each has to call
+    this, and all get the same report; ``build`` may start the process group.
 
     Args:
         repo: the repository, or its folder.

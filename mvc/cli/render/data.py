@@ -57,9 +57,9 @@ def changes_fields(changes: MapChanges) -> dict[str, object]:
 
 def diff_fields(one: MapDiff) -> dict[str, object]:
     """Return a map that differs for ``--json``."""
-    return (
-        pick(one, "path fault") if one.fault else {"path": one.path, **changes_fields(one.changes)}
-    )
+    if one.fault is not None:
+        return pick(one, "path fault")
+    return {"path": one.path, **changes_fields(one.changes)}
 
 
 def changes_text(changes: MapChanges) -> str:
