@@ -8,9 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +19,7 @@ from mvc import ConflictError, Repo, clone
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.stored import RANKS
 from support.once import make_once
+from support.programs import run_group
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10
@@ -89,21 +87,10 @@ FOUR = [
 ]  # fmt: skip
 
 
-def launch(folder, runs, size=2):
-    # A file, and no port, which another process could take in between.
-    store = Path(folder, f"store-{uuid.uuid4().hex}")
-    commands = [
-        [sys.executable, str(PROGRAM), str(rank), str(size), str(store), str(folder), json.dumps(runs)]
-        for rank in range(size)
-    ]  # fmt: skip
-    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
-    return [(rank.communicate(timeout=600)[1].decode(), rank.returncode) for rank in ranks]
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     def train(folder):
-        for text, code in launch(folder, RUNS):
+        for text, code in run_group(PROGRAM, folder, RUNS, 2):
             assert code == 0, text
 
     folder = make_once(tmp_path_factory, "ranks", train)
@@ -364,7 +351,7 @@ def test_shards_and_replicas_take_over_from_each_other(lab):
 
 @pytest.mark.slow
 def test_four_processes(tmp_path):
-    for text, code in launch(tmp_path, FOUR, 4):
+    for text, code in run_group(PROGRAM, tmp_path, FOUR, 4):
         assert code == 0, text
     four = SimpleNamespace(folder=tmp_path)
     assert_same_end(four, "plain", "in two", 4)
@@ -407,10 +394,12 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab, tmp_path):
     run = {"name": "killed", "total": TOTAL, "kill_rank": 1, "kill_step": 6}
-    codes = [code for _, code in launch(tmp_path, [run])]
+    codes = [code for _, code in run_group(PROGRAM, tmp_path, [run], 2)]
     assert codes[1] == -9
     assert codes[0] not in (0, None)
-    for text, code in launch(tmp_path, [{"name": "killed", "total": TOTAL, "seed": 3}]):
+    for text, code in run_group(
+        PROGRAM, tmp_path, [{"name": "killed", "total": TOTAL, "seed": 3}], 2
+    ):
         assert code == 0, text
     said = json.loads((tmp_path / "killed" / "said-1-0.json").read_text())
     assert said["resumed"] == 4

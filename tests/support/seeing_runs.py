@@ -8,17 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-_LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(Path(__file__).parents[1]),
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-}
+from support.programs import run_ranks, started_ranks
 
 
 class SeeingRuns:
@@ -29,35 +21,18 @@ class SeeingRuns:
 
     def train(self, folder, size, *words):
         """Run it with so many ranks to its end; return what it said."""
-        done = subprocess.run(
-            self._command(folder, size, words),
-            capture_output=True, text=True, timeout=200, check=False, env=os.environ | _ENVIRONMENT,
-        )  # fmt: skip
+        done = run_ranks(self._program, size, folder, *words)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
     def kill(self, folder, step, *words, size=1):
         """Run it with so many ranks, and kill all of them and their workers once a step is complete."""
-        process = subprocess.Popen(
-            self._command(folder, size, words),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            env=os.environ | _ENVIRONMENT,
-        )  # fmt: skip
-        while not all((folder / "seen" / f"{step}-{rank}").exists() for rank in range(size)):
-            assert process.poll() is None
-            time.sleep(0.01)
-        # The launcher gives each rank a session of its own.
-        for group in [*_list_children(process.pid), process.pid] if size > 1 else [process.pid]:
-            os.killpg(group, signal.SIGKILL)
-        process.wait()
-
-    def _command(self, folder, size, words):
-        launch = [sys.executable] if size == 1 else [*_LAUNCH, "--nproc-per-node", str(size)]
-        return [*launch, str(self._program), str(folder), *map(str, words)]
-
-
-def _list_children(pid):
-    return map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        with started_ranks(self._program, size, folder, *words) as ranks:
+            while not all((folder / "seen" / f"{step}-{rank}").exists() for rank in range(size)):
+                assert all(rank.poll() is None for rank in ranks)
+                time.sleep(0.01)
+            for rank in ranks:
+                os.killpg(rank.pid, signal.SIGKILL)
 
 
 def list_ranks(folder, step):

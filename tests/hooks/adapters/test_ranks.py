@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +12,18 @@ torch = pytest.importorskip("torch")
 
 from mvc import Repo, UnsupportedError  # noqa: E402
 from support import elastic_ranks  # noqa: E402
+from support.programs import run_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 _PROGRAM = Path(__file__).with_name("library_ranks.py")
 _TOTAL = 8
+IMPORTS = {
+    "accelerate": ["accelerate"],
+    "fabric": ["lightning.fabric"],
+    "lightning": ["lightning"],
+    "transformers": ["transformers.trainer"],
+}
 
 
 def read_trace(path):
@@ -40,12 +45,8 @@ def read_trace(path):
 )
 def test_several_processes(tmp_path, library, size):
     pytest.importorskip(library.partition("_")[0].replace("fabric", "lightning"))
-    command = [
-        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
-        *("--standalone", "--nproc-per-node", str(size), str(_PROGRAM), library, str(tmp_path)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_ranks(_PROGRAM, size, library, tmp_path, imports=IMPORTS[library.partition("_")[0]])
+    assert done.returncode == 0, done.stderr
     assert "may be summed in another order" not in done.stderr
     plain = Repo(tmp_path / "plain").load_state()
     for name in ("kept", "back"):
@@ -111,13 +112,9 @@ def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library)
     folder, total, sizes = tmp_path / "run", 0, (1, 3, 2)
     for size in sizes:
         total += 3
-        command = [
-            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(size)),
-            *(elastic_ranks.__file__, library, str(folder), str(total)),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-        assert done.returncode == 0, done.stdout + done.stderr
+        words = library, folder, total
+        done = run_ranks(elastic_ranks.__file__, size, *words, imports=IMPORTS[library])
+        assert done.returncode == 0, done.stderr
     loader, wanted = elastic_ranks.make_loader(), []
     while len(wanted) < total:
         wanted += [batch["index"].tolist() for batch in loader]

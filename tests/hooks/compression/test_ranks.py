@@ -3,14 +3,13 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+
+from support.programs import run_group
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("compressed_training.py")
@@ -28,23 +27,13 @@ RESUMED = [
 ]
 
 
-def _launch(folder, runs, size):
-    store = Path(folder, f"store-{uuid.uuid4().hex}")
-    commands = [
-        [sys.executable, str(PROGRAM), str(rank), str(size), str(store), str(folder), json.dumps(runs)]
-        for rank in range(size)
-    ]  # fmt: skip
-    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
-    return [(one.communicate(timeout=300)[1].decode(), one.returncode) for one in ranks]
-
-
 @pytest.fixture(scope="module", params=[2, 4])
 def lab(request, tmp_path_factory):
     folder, size = tmp_path_factory.mktemp("compressed"), request.param
-    for text, code in _launch(folder, KILLED, size):
+    for text, code in run_group(PROGRAM, folder, KILLED, size):
         assert code == -signal.SIGKILL, text
     shutil.copytree(folder / "killed", folder / "copy")
-    for text, code in _launch(folder, RESUMED, size):
+    for text, code in run_group(PROGRAM, folder, RESUMED, size):
         assert code == 0, text
 
     def say(name, rank=0):

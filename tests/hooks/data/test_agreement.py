@@ -2,10 +2,6 @@
 
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +10,7 @@ from torch.utils.data import DataLoader
 from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import Checkpointer
 from mvc_hooks.data import node
+from support.programs import started_ranks
 
 pytestmark = pytest.mark.torch
 
@@ -192,19 +189,8 @@ distributed.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["differ", "agree"])
 def test_ranks_with_different_pipelines_do_not_begin(tmp_path, how):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RANK, str(tmp_path / "run"), how],
-            env={**os.environ, **place, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [one.communicate()[0].strip() for one in ranks]
+    with started_ranks("-c", 2, _RANK, tmp_path / "run", how) as ranks:
+        said = [one.communicate()[0].decode().strip() for one in ranks]
     text = "UsageError rank 1 has another data pipeline than rank 0: node 'join' changed"
     expected = f"{text} (parameter size was 2, is 3)" if how == "differ" else "begun"
     assert said == [expected, expected]

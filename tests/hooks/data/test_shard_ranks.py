@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +10,13 @@ import pytest
 from mvc import Repo
 from mvc.shards import ShardMap
 from support import shard_ranks
+from support.programs import run_group
 from support.shard_sets import flip, write_map, write_set
 
 
 def launch(folder, runs, size=2):
-    commands = [
-        [sys.executable, shard_ranks.__file__, str(rank), str(size), str(folder / "store"), str(folder), json.dumps(runs)]
-        for rank in range(size)
-    ]  # fmt: skip
-    ranks = [
-        subprocess.Popen(one, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        for one in commands
-    ]
-    for rank in ranks:
-        text = rank.communicate(timeout=200)[1].decode()
-        assert rank.returncode == 0, text
+    for text, code in run_group(shard_ranks.__file__, folder, runs, size):
+        assert code == 0, text
 
 
 def prepare(folder, name, *damages, environ=None, **options):

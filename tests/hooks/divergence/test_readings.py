@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from mvc import UsageError
 from mvc_hooks.divergence.history import Reading
 from mvc_hooks.divergence.readings import ReadingQueue
+from support.programs import start
 
 _NO_CUDA = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device; this machine has none"
@@ -199,15 +198,7 @@ def test_two_ranks_decide_alike(tmp_path):
     """With readings that come at once, and a step later."""
     script = tmp_path / "rank.py"
     script.write_text(textwrap.dedent(_RANK))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), tmp_path / "store"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start(script, rank, tmp_path / "store") for rank in range(2)]
     outputs = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], outputs
     (*first, said), (*second, _) = (json.loads(out) for out, _ in outputs)

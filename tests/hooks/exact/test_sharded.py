@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 
 import pytest
+
+from support.programs import run_group, start_group
 
 pytestmark = pytest.mark.torch
 
@@ -18,28 +16,15 @@ PROGRAM = Path(__file__).with_name("sharded_training.py")
 FAST = ["fsdp-tp", "fsdp-group-added"]
 
 
-def start(folder, names, size):
-    store = folder / f"store-{uuid.uuid4().hex}"
-    commands = [
-        [sys.executable, str(PROGRAM), str(rank), str(size), str(store), str(folder), json.dumps(names)]
-        for rank in range(size)
-    ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2])}
-    return [
-        subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) for command in commands
-    ]
-
-
 def launch(folder, names, size):
-    for rank, process in enumerate(start(folder, names, size)):
-        text = process.communicate(timeout=600)[1].decode()
-        assert process.returncode == 0, f"rank {rank}: {text}"
+    for rank, (text, code) in enumerate(run_group(PROGRAM, folder, names, size)):
+        assert code == 0, f"rank {rank}: {text}"
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
 
 
 def launch_and_kill(folder, wanted, size):
     """Start ranks of which some are killed; kill the rest, as torchrun does."""
-    ranks = start(folder, [wanted], size)
+    ranks = start_group(PROGRAM, folder, [wanted], size)
     for rank in wanted["ranks"]:
         text = ranks[rank].communicate(timeout=600)[1].decode()
         assert ranks[rank].returncode == -signal.SIGKILL, f"rank {rank}: {text}"

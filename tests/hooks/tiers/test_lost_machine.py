@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from mvc import Repo
 from mvc_hooks.lingering import name_branch
+from support.programs import start
 
 PROGRAM = Path(__file__).with_name("lost_machine_training.py")
 
@@ -23,14 +23,11 @@ pytestmark = [
 
 
 def launch(folder, machines, number, total, dies, code):
+    store = folder / f"store-{number}"
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), machine, str(folder),
-             str(folder / f"store-{number}"), str(total), dies],
-            stderr=subprocess.PIPE,
-        )
+        start(PROGRAM, rank, machine, folder, store, total, dies)
         for rank, machine in enumerate(machines)
-    ]  # fmt: skip
+    ]
     for rank in ranks:
         text = rank.communicate(timeout=300)[1].decode()
         assert rank.returncode == code, text
