@@ -21,7 +21,7 @@ from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.probe import probe_store
 from mvc.storage.testing.contract import SharedStorageContract
-from support.bounds import bounded
+from support.bounds import IS_NIGHTLY, bounded
 from support.remote_races import CLIENTS, race_pushes
 from support.remote_repos import CountedStorage, commit_model, make_repo
 from support.s3_server import make_bucket, new_prefix, open_s3
@@ -29,7 +29,6 @@ from support.s3_server import make_bucket, new_prefix, open_s3
 pytestmark = pytest.mark.slow
 
 _NAME = "model.safetensors"
-_IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 ROUNDS = int(os.environ.get("MVC_ROUNDS", bounded(2, 200 // CLIENTS)))
 """How often each client pushes."""
 
@@ -305,7 +304,7 @@ def test_no_push_of_many_clients_is_lost(cluster, url, tmp_path, branches, capsy
 
 
 @pytest.mark.parametrize("verb", ["push", "clone"])
-@pytest.mark.parametrize("round_", range(0, 30, 1 if _IS_LONG else 16))
+@pytest.mark.parametrize("round_", range(0, 30, 1 if IS_NIGHTLY else 16))
 def test_a_client_is_killed_at_any_point(cluster, url, tmp_path, verb, round_):
     repo = make_repo(tmp_path / "a", url)
     commit_model(repo)

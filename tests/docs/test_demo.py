@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from mvc import Repo
+from support.bounds import nightly
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow  # `make demo` itself is run before
+@nightly  # `make demo` itself is run before make test
+@pytest.mark.slow
 @pytest.mark.torch
 def test_demo(tmp_path):
     folder = tmp_path / "demo"

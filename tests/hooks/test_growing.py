@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mvc import ConflictError, Identity, Repo
+from support.programs import run_ranks
 
 pytestmark = pytest.mark.torch
 
 PROGRAM = Path(__file__).with_name("growing_training.py")
-LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 SLOW = {"sync_p99_s": 10.0, "bandwidth_used": 0.0, "recovery_s": 86_400.0, "loss_rise": 1.0}
 """What the clock says of processes that share two cores is noted, and fails nothing here."""
 
 
 def train(folder, size, fault="none"):
     """Run on so many processes; return what was measured."""
-    words = [*LAUNCH, "--nproc-per-node", str(size), str(PROGRAM), str(folder), fault]
-    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
+    done = run_ranks(PROGRAM, size, folder, fault)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "measured.json").read_text())
 

@@ -11,6 +11,7 @@ The functions at the end are verbs of ``support.zygote``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -374,17 +375,29 @@ def warm_up():
     import webdataset  # noqa: F401
 
     import mvc_hooks.checkpointer  # noqa: F401
+    from support.forking import import_for
     from support.writers import use_forked
 
     use_forked()
     import_streaming()
     datasets.disable_progress_bars()
+    # It waits after each pass for threads of Arrow, for the sake of processes that end by themselves.
+    datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
     torch.set_num_threads(1)
     # Loader workers of a killed child look that often whether it is still there.
     _utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1
     warnings.simplefilter("ignore")
     if "VERBOSE" not in os.environ:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    import_for(_train_a_step)
+
+
+def _train_a_step(folder):
+    from mvc import UsageError
+
+    for number, name in enumerate(LOADERS):
+        with contextlib.suppress(UsageError):  # some are refused
+            train(Path(folder), name, f"{number}", until=1, commits=(1,))
 
 
 def train(

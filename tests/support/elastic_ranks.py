@@ -63,7 +63,7 @@ def train_lightning(folder, model, total):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ["WORLD_SIZE"])
     trainer = lightning.Trainer(
         accelerator="cpu", devices=size, strategy="ddp" if size > 1 else "auto", max_steps=total,
         callbacks=[MvcCallback(folder, **OPTIONS)], logger=False, enable_checkpointing=False,

@@ -70,13 +70,14 @@ def run_ranks(program, size, *words, imports=(), timeout_s=250):
 
 @contextlib.contextmanager
 def started_ranks(program, size, *words, imports=()):
-    """Start a program in so many ranks, and kill them at the end; one alone is in no group."""
+    """Start a program in so many ranks, with the environment of ``torchrun``; kill them at the end."""
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    group = [_describe(rank, size, store.port) for rank in range(size)]
-    environments = group if size > 1 else [{}]
-    ranks = [start(program, *words, imports=imports, **environment) for environment in environments]
+    ranks = [
+        start(program, *words, imports=imports, **_describe(rank, size, store.port))
+        for rank in range(size)
+    ]
     try:
         yield ranks
     finally:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from support.bounds import bounded
+
 support = pytest.importorskip("support.consistent_ranks")
 
 pytestmark = pytest.mark.torch
@@ -350,10 +352,11 @@ class TestFourRanks:
 
 
 @pytest.mark.slow
-def test_ten_thousand_healthy_checks_raise_no_alarm(run):
-    (said,) = run(2, {"long": {"kind": "norm", "total": 10_002}}).values()
+def test_thousands_of_healthy_checks_raise_no_alarm(run):
+    checks = bounded(1_000, 10_000)
+    (said,) = run(2, {"long": {"kind": "norm", "total": checks + 2}}).values()
     for one in said:
-        assert (one["checks"], one["mismatches"], one["lines"]) == (10_000, 0, [])
+        assert (one["checks"], one["mismatches"], one["lines"]) == (checks, 0, [])
         assert one["own"] == ["model.1.running_mean", "model.1.running_var"]
 
 

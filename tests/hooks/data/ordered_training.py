@@ -73,7 +73,7 @@ def main(folder, steps, workers, micro, how):
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     (target / "seen").mkdir(exist_ok=True)
-    if "RANK" in os.environ:
+    if os.environ["WORLD_SIZE"] != "1":
         dist.init_process_group("gloo")
     main(target, *map(int, sys.argv[2:5]), sys.argv[5])
     if dist.is_initialized():

@@ -83,7 +83,7 @@ def main(folder, steps, workers, kind):
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    if "RANK" in os.environ:
+    if os.environ["WORLD_SIZE"] != "1":
         dist.init_process_group("gloo")
     main(target, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     if dist.is_initialized():

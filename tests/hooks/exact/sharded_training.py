@@ -7,6 +7,7 @@ is trained without mvc; then with it, left after five steps and gone on with, ro
 once more, rolled back to a snapshot of the ring. Every step must be the same bit by bit.
 
 Or it is one of these, whose run is in FOLDER/run:
+    {"resume": NAME}                            it is gone on with, and rolled back to a commit, and no more
     {"back": NAME}                              it goes back to its start
     {"kill": NAME, "ranks": [...], "step": N}   ranks are killed after a step, whose commit may be under way
     {"go on": NAME}                             it goes on, and must end as one that nobody killed
@@ -135,28 +136,40 @@ def _gather(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
 
 
-def prove(name, rank, size, folder):
-    """Return what is not as it has to be, by what was tried."""
-    folder.mkdir(exist_ok=True)
-    paths = {one: folder / f"{one}-{rank}" for one in ("plain", "left", "on", "ring")}
-    traces = {one: Trace(path) for one, path in paths.items()}
-    train_plain(name, rank, size, traces["plain"])
-    train_kept(name, rank, size, folder / "in-two", traces["left"], total=LEFT_AT)
-    _, first, back = train_kept(
-        name, rank, size, folder / "in-two", traces["on"], seed=9, bad_step=BAD_STEP
+def resume(wanted, rank, size, folder):
+    """Leave a training and go on with it, and roll back to a commit; return what is not as it has to be."""
+    name, paths = wanted["resume"], _name_traces(folder, rank)
+    train_plain(name, rank, size, Trace(paths["plain"]))
+    train_kept(name, rank, size, folder / "in-two", Trace(paths["left"]), total=LEFT_AT)
+    run, first, back = train_kept(
+        name, rank, size, folder / "in-two", Trace(paths["on"]), seed=9, bad_step=BAD_STEP
     )
     found = {} if (first, back) == (LEFT_AT, [6]) else {"resumed": [first, back]}
-    run, _, back = train_kept(
-        name, rank, size, folder / "ring", traces["ring"], bad_step=BAD_STEP,
+    found |= _find_deviations(paths, "left", "on")
+    others = find_other_blobs(run, folder / "in-two", rank)
+    return found | ({"not as one process": others} if others else {})
+
+
+def prove(name, rank, size, folder):
+    """Resume, and roll back to a snapshot of the ring, too; return what is not as it has to be."""
+    found, paths = resume({"resume": name}, rank, size, folder), _name_traces(folder, rank)
+    _, _, back = train_kept(
+        name, rank, size, folder / "ring", Trace(paths["ring"]), bad_step=BAD_STEP,
         ring=mvc_hooks.Ring(every=1, keep=3),
     )  # fmt: skip
     found |= {} if back == [BAD_STEP - 1] else {"back from the ring": back}
+    return found | _find_deviations(paths, "ring")
+
+
+def _name_traces(folder, rank):
+    folder.mkdir(exist_ok=True)
+    return {one: folder / f"{one}-{rank}" for one in ("plain", "left", "on", "ring")}
+
+
+def _find_deviations(paths, *names):
     plain = read_trace(paths["plain"])
-    for one in ("left", "on", "ring"):
-        deviation = find_deviation(read_trace(paths[one]), plain)
-        found |= {} if deviation is None else {one: deviation}
-    others = find_other_blobs(run, folder / "ring", rank)
-    return found | ({"not as one process": others} if others else {})
+    found = {one: find_deviation(read_trace(paths[one]), plain) for one in names}
+    return {one: deviation for one, deviation in found.items() if deviation is not None}
 
 
 def go_back(wanted, rank, size, folder):
@@ -213,7 +226,9 @@ def carry_out(wanted, rank, size, folder):
     """Return the name of what is wanted, and what was found."""
     if isinstance(wanted, str):
         return wanted, prove(wanted, rank, size, folder / wanted)
-    verb = next(iter(wanted))
+    verb, name = next(iter(wanted.items()))
+    if verb == "resume":
+        return name, resume(wanted, rank, size, folder / name)
     return verb, VERBS[verb](wanted, rank, size, folder)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bounds import IS_NIGHTLY
 from support.scenarios import SCENARIOS
 from support.training_runs import find_deviation, read_trace
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.torch
 _GARBAGE = 4711
 
 
-_HAS_TIME = os.environ.get("HYPOTHESIS_PROFILE") == "nightly" and shutil.which("gcc")
+_HAS_TIME = IS_NIGHTLY and shutil.which("gcc")
 _MARKS = {
     **dict.fromkeys(("averages", "models", "special-optimizers"), pytest.mark.slow),
     "compiled-inductor": [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bounds import bounded
 from support.programs import run_group, start_group
 
 pytestmark = pytest.mark.torch
@@ -103,5 +104,6 @@ def test_every_sharded_training_is_the_same_bit_by_bit(tmp_path, size, part, par
     from support.scenarios.sharded import BUILDERS
 
     names = [name for name, one in BUILDERS.items() if size in one.sizes][part::parts]
-    for said in launch(tmp_path, names, size):
+    wanted = bounded([{"resume": name} for name in names], names)
+    for said in launch(tmp_path, wanted, size):
         assert said == {name: {} for name in names}
