@@ -56,9 +56,11 @@ def _walk(
             continue
         if path.count(".") >= _MOST_STEPS or len(seen) > _MOST_OBJECTS:
             continue
-        for name, child in _list_children(one):
+        for number, (key, child) in enumerate(_list_children(one)):
             if id(child) not in seen and not isinstance(child, (int, float, type(None))):
                 seen.add(id(child))
+                # The text of a tensor, as of a key of an optimizer's state, is all its numbers.
+                name = number if isinstance(key, torch.Tensor) else key
                 pending.append((f"{path}.{name}" if path else str(name), child))
 
 
