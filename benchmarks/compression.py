@@ -24,13 +24,13 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.tables import Table
-from mvc_hooks.compression import Bf16, Fp16, PowerSgd, SignSgd
-from mvc_hooks.compression.stretch import extend
+from mvc_lab.compression import Bf16, Fp16, PowerSgd, SignSgd
+from mvc_lab.compression.stretch import extend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mvc_hooks.compression import Compression
+    from mvc_lab.compression import Compression
 
 RANKS, STEPS, BATCH, CONTEXT, WIDTH, LAYERS = 2, 100, 8, 32, 64, 1
 _STRONG = ("PowerSgd(1)", "SignSgd")  # of these also with 10 % more steps

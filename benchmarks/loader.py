@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.passes import BATCH, OURS, PLAIN, measure_passes, take_turns, time_first
 from benchmarks.streams import READERS, RECORDS, measure_streams
-from mvc_hooks import ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

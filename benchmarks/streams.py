@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.passes import BATCH, OURS, PLAIN, measure_passes, take_turns, time_first
 from benchmarks.sweep import fresh_folder
-from mvc_hooks import ConsistentDataLoader
-from mvc_hooks.data import ShardedStream
+from mvc_data import ConsistentDataLoader, ShardedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,7 +20,8 @@ from torch import distributed
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Checkpointer, Consistency, Monitor
+from mvc_hooks import Checkpointer
+from mvc_lab import Consistency, Monitor
 
 
 def train(options: argparse.Namespace) -> None:

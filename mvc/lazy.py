@@ -14,17 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+def lazy_names(
+    package: str, homes: Mapping[str, str], *, needs: str | None = None
+) -> Callable[[str], object]:
     """Return a ``__getattr__`` that imports a package's public names on first use.
 
-    ``homes`` are module → the names it defines, separated by spaces.
+    ``homes`` are module → the names it defines, separated by spaces. ``needs`` is the extra, and the
+    library of the same name, without which the package cannot be used.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(home_of[name]), name)
+        try:
+            module = import_module(home_of[name])
+        except ModuleNotFoundError as error:
+            if needs is None or error.name != needs:
+                raise
+            install = f"pip install 'mvc-models[{needs}]'"
+            raise ImportError(f"{package} needs {needs}: {install}") from error
+        value: object = getattr(module, name)
         setattr(sys.modules[package], name, value)  # from now on found without this detour
         return value
 

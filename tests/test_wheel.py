@@ -36,8 +36,10 @@ def test_the_wheel_holds_what_it_should(installed):
         "mvc/py.typed",
         "mvc_hooks/py.typed",
         "mvc_hooks/handover.py",
-        "mvc_hooks/monitor/rules.yml",
-        "mvc_hooks/monitor/dashboard.json",
+        "mvc_data/py.typed",
+        "mvc_lab/py.typed",
+        "mvc_lab/monitor/rules.yml",
+        "mvc_lab/monitor/dashboard.json",
         *(f"mvc/cli/pages/{part}" for part in ("page.html", "page.css", "frame.js", "diff.js")),
     } <= names
     assert not [name for name in names if name.startswith(("tests", "hooks/", "benchmarks"))]
@@ -70,7 +72,7 @@ def test_mandoc_finds_no_fault_in_man_pages(installed):
 def test_it_works_away_from_the_source(installed, tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-        "import mvc, mvc_hooks, mvc.cli.main\n"
+        "import mvc, mvc_hooks, mvc_data, mvc_lab, mvc.cli.main\n"
         f"assert mvc.__file__.startswith({str(installed)!r}), mvc.__file__\n"
         f"assert mvc_hooks.__file__.startswith({str(installed)!r}), mvc_hooks.__file__\n"
         "raise SystemExit(mvc.cli.main.run(['init']))\n"

@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Consistency
+from mvc_lab import Consistency
 
 _WORDS = 4096
 _LENGTH = 64

@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mvc_hooks.behaviour.comparing import compare_modules, compare_outputs
-    from mvc_hooks.behaviour.loading import load_weights
-    from mvc_hooks.behaviour.modules import ModuleDifference, ModuleReport
-    from mvc_hooks.behaviour.outputs import OutputReport
     from mvc_hooks.checkpointer import Checkpointer
-    from mvc_hooks.consistency.checking import Consistency
-    from mvc_hooks.consistency.reports import ConsistencyReport, Deviation, InconsistentError
-    from mvc_hooks.data.findings import DataError, Finding
-    from mvc_hooks.data.loader import ConsistentDataLoader
-    from mvc_hooks.data.shards import ShardCheck
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
@@ -36,11 +27,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
     from mvc_hooks.handover import capture, restore
-    from mvc_hooks.monitor.monitor import Monitor
-    from mvc_hooks.monitor.thresholds import Thresholds
     from mvc_hooks.parts.restoring import InexactRestoreError
-    from mvc_hooks.replay.replaying import replay_steps
-    from mvc_hooks.replay.report import ReplayReport
     from mvc_hooks.reports import CommitFailedError, CommitReport, DivergedError, RollbackReport
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Ring
@@ -51,43 +38,25 @@ __all__ = [
     "Checkpointer",
     "CommitFailedError",
     "CommitReport",
-    "Consistency",
-    "ConsistencyReport",
-    "ConsistentDataLoader",
-    "DataError",
-    "Deviation",
     "DivergedError",
-    "Finding",
     "History",
-    "InconsistentError",
     "InexactRestoreError",
-    "ModuleDifference",
-    "ModuleReport",
-    "Monitor",
     "NotFinite",
-    "OutputReport",
     "Reading",
-    "ReplayReport",
     "Ring",
     "RollbackReport",
     "ScaleCollapse",
-    "ShardCheck",
     "Spike",
     "StepRun",
-    "Thresholds",
     "Training",
     "Trend",
     "Verdict",
     "as_detector",
     "both",
     "capture",
-    "compare_modules",
-    "compare_outputs",
     "default_detectors",
-    "load_weights",
     "lr_scale",
     "read_environment",
-    "replay_steps",
     "restore",
     "rollback",
     "skip_step",
@@ -95,19 +64,10 @@ __all__ = [
 ]
 
 
-_find_name = lazy_names(
+__getattr__ = lazy_names(
     __name__,
     {
-        "mvc_hooks.behaviour.comparing": "compare_modules compare_outputs",
-        "mvc_hooks.behaviour.loading": "load_weights",
-        "mvc_hooks.behaviour.modules": "ModuleDifference ModuleReport",
-        "mvc_hooks.behaviour.outputs": "OutputReport",
         "mvc_hooks.checkpointer": "Checkpointer",
-        "mvc_hooks.consistency.checking": "Consistency",
-        "mvc_hooks.consistency.reports": "ConsistencyReport Deviation InconsistentError",
-        "mvc_hooks.data.loader": "ConsistentDataLoader",
-        "mvc_hooks.data.findings": "DataError Finding",
-        "mvc_hooks.data.shards": "ShardCheck",
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
@@ -117,23 +77,11 @@ _find_name = lazy_names(
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
         "mvc_hooks.handover": "capture restore",
-        "mvc_hooks.monitor.monitor": "Monitor",
-        "mvc_hooks.monitor.thresholds": "Thresholds",
         "mvc_hooks.parts.restoring": "InexactRestoreError",
-        "mvc_hooks.replay.replaying": "replay_steps",
-        "mvc_hooks.replay.report": "ReplayReport",
         "mvc_hooks.reports": "CommitFailedError CommitReport DivergedError RollbackReport",
         "mvc_hooks.run.audit": "Audit",
         "mvc_hooks.snapshot.ring": "Ring",
         "mvc_hooks.training": "StepRun Training",
     },
+    needs="torch",
 )
-
-
-def __getattr__(name: str) -> object:
-    try:
-        return _find_name(name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError("mvc_hooks needs torch: pip install 'mvc-models[torch]'") from error

@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mvc import Identity
-    from mvc_hooks.consistency.checking import Consistency
-    from mvc_hooks.data.shards import ShardChecks
+    from mvc_data.shards import ShardChecks
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.monitor.monitor import Monitor
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
+    from mvc_lab.consistency.checking import Consistency
+    from mvc_lab.monitor.monitor import Monitor
 
 _LOOKS = (2, 3, 10, 100, 1000)
 """Steps of this process after which to look for state that no part covers."""
@@ -137,7 +137,7 @@ class Checkpointer(StepRun):
                 it touches. Only a static graph on more than two ranks needs it: it learns from two
                 passes in which order it sums gradients, which is otherwise in the commit.
             monitor: measures the run, and serves its metrics.
-            pipeline: a node of the data pipeline (``mvc_hooks.data.node``), or a list of them, that the
+            pipeline: a node of the data pipeline (``mvc_data.node``), or a list of them, that the
                 loaders do not use themselves, such as a tokenizer that made the files they read.
             shards: shard maps that the data is checked against before the first step: the path of one,
                 a ``ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
+OWN_PACKAGES = ("mvc", "mvc_hooks", "mvc_data", "mvc_lab")
+"""Top-level packages of mvc itself, wherever they are installed."""
+
 
 def is_library_file(file: str) -> bool:
     """Return whether a file of code comes with Python or an installed package."""
@@ -16,4 +19,4 @@ def is_library_class(kind: type) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" or file is None:
         return module in sys.builtin_module_names
-    return module.startswith(("mvc.", "mvc_hooks.")) or is_library_file(file)
+    return module.partition(".")[0] in OWN_PACKAGES or is_library_file(file)

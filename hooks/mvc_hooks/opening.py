@@ -14,14 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc import UsageError
+from mvc_data.guard import DataGuard
+from mvc_data.shards import as_checks, find_checks
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.compression.run import check_compressions
-from mvc_hooks.consistency.checking import check_consistencies, spell_settings
-from mvc_hooks.consistency.watching import Host
-from mvc_hooks.data.guard import DataGuard
-from mvc_hooks.data.shards import as_checks, find_checks
 from mvc_hooks.judge import Judge
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import Ranks
@@ -35,19 +32,22 @@ from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.writer.crew import Crew
 from mvc_hooks.writer.messages import Open
 from mvc_hooks.writer.place import open_place
+from mvc_lab.compression.run import check_compressions
+from mvc_lab.consistency.checking import check_consistencies, spell_settings
+from mvc_lab.consistency.watching import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc import Repo
-    from mvc_hooks.consistency.checking import Consistency
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.monitor.monitor import Monitor
     from mvc_hooks.resuming import Resumed
     from mvc_hooks.settings import Settings
     from mvc_hooks.writer.crew import Address
     from mvc_hooks.writer.place import Place
+    from mvc_lab.consistency.checking import Consistency
+    from mvc_lab.monitor.monitor import Monitor
 
 
 @dataclass(frozen=True, slots=True)

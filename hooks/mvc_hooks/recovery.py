@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc import Repo
+    from mvc_data.guard import DataGuard
     from mvc_hooks.attempts import Failure
     from mvc_hooks.commits.coordinator import Commits
-    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc import CorruptionError, MvcError, NotFoundError, UsageError
+from mvc_data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.attempts import restore_first
-from mvc_hooks.data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.run.ranges import ranged
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc import Repo
+    from mvc_data.guard import DataGuard
     from mvc_hooks.attempts import Failure
-    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.run.live import LiveRun

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mvc import Identity, UsageError
-from mvc_hooks.consistency.checking import Consistency
-from mvc_hooks.data.shards import as_checks
+from mvc_data.shards import as_checks
 from mvc_hooks.divergence.history import check_count
-from mvc_hooks.monitor.monitor import Monitor
 from mvc_hooks.snapshot.ring import Ring
+from mvc_lab.consistency.checking import Consistency
+from mvc_lab.monitor.monitor import Monitor
 
 WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]

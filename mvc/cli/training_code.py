@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-_REPLAY = "mvc_hooks.replay"
-_BEHAVIOUR = "mvc_hooks.behaviour"
-_DOCTOR = "mvc_hooks.doctor"
+_REPLAY = "mvc_lab.replay"
+_BEHAVIOUR = "mvc_lab.behaviour"
+_DOCTOR = "mvc_lab.doctor"
 _SIGNAL_BASE = 128
 
 
 def _check_hooks(option: str, module: str) -> None:
-    for name in ("torch", "mvc_hooks", module):  # a package before what is in it
+    for name in ("torch", module.partition(".")[0], module):  # a package before what is in it
         if importlib.util.find_spec(name) is None:
             raise UnsupportedError(
                 f"{option} needs {name}, which is not installed",

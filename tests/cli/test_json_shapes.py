@@ -131,7 +131,7 @@ def test_verify(shell):
 
 @pytest.mark.torch
 def test_verify_of_two_models(shell, monkeypatch):
-    from mvc_hooks.behaviour.__main__ import compare, parse
+    from mvc_lab.behaviour.__main__ import compare, parse
     from support import behaving
 
     monkeypatch.chdir(shell.folder)

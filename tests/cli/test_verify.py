@@ -176,7 +176,7 @@ class TestReplay:
         assert answer.code == code
         assert message in answer.error
 
-    @pytest.mark.parametrize("missing", ["torch", "mvc_hooks", "mvc_hooks.replay"])
+    @pytest.mark.parametrize("missing", ["torch", "mvc_lab", "mvc_lab.replay"])
     def test_hooks_that_are_not_there(self, shell, monkeypatch, missing):
         (shell.folder / "train.py").write_text("")
         found = importlib.util.find_spec
@@ -194,7 +194,7 @@ class TestReplay:
     @pytest.mark.parametrize(("steps", "code"), [("2", 1), ("3", 0)])
     def test_what_it_says_goes_through(self, shell, steps, code, monkeypatch):
         (shell.folder / "train.py").write_text("")
-        package = shell.folder / "other" / "mvc_hooks"
+        package = shell.folder / "other" / "mvc_lab"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
         (package / "replay.py").write_text(FAKE_REPLAY)
@@ -223,4 +223,4 @@ def test_the_interpreter_is_the_same(shell, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(module.subprocess, "run", run)
     assert shell("verify", "--replay", "3", "--entry", "train.py:build").code == 137
-    assert seen[0][:3] == [sys.executable, "-m", "mvc_hooks.replay"]
+    assert seen[0][:3] == [sys.executable, "-m", "mvc_lab.replay"]

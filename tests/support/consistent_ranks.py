@@ -16,9 +16,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import Identity, MvcError, Repo
-from mvc_hooks import Checkpointer, Consistency
-from mvc_hooks.consistency.sight import Sight
+from mvc_hooks import Checkpointer
 from mvc_hooks.parts.tree import to_local, walk_leaves
+from mvc_lab import Consistency
+from mvc_lab.consistency.sight import Sight
 
 ME = Identity("A Tester", "tester@example.org")
 TOTAL = 7

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from mvc import Identity
-from mvc_hooks import ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
 
 ROWS, BATCH, SEED = 26, 6, 4
 """Batches that 2 and 3 ranks can share; what is left of an epoch fills none."""

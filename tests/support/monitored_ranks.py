@@ -13,8 +13,9 @@ from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Checkpointer, Monitor
+from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.syncing import TimedHook, install
+from mvc_lab import Monitor
 from support.replay_ranks import rank_of_run
 from support.writers import use_forked
 

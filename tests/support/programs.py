@@ -157,7 +157,8 @@ def _train(folder):
     from torch.nn.parallel import DistributedDataParallel
 
     from mvc import Repo
-    from mvc_hooks import Checkpointer, ConsistentDataLoader
+    from mvc_data import ConsistentDataLoader
+    from mvc_hooks import Checkpointer
     from support.committing import WHO
 
     torch.distributed.init_process_group(

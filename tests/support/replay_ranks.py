@@ -17,7 +17,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import MvcError
-from mvc_hooks import Checkpointer, Training, replay_steps
+from mvc_hooks import Checkpointer, Training
+from mvc_lab import replay_steps
 
 EVERY = 3
 WIDTH = 12

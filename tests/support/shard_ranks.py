@@ -12,7 +12,8 @@ import torch
 from torch import distributed
 
 from mvc import Identity, MvcError
-from mvc_hooks import Checkpointer, ShardCheck
+from mvc_data import ShardCheck
+from mvc_hooks import Checkpointer
 
 
 def train(folder: Path, check: dict, steps: int) -> None:

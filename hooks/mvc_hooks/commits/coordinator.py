@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
-from mvc_hooks.data.stored_maps import list_texts
+from mvc_data.stored_maps import list_texts
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc import Repo
+    from mvc_data.guard import DataGuard
     from mvc_hooks.commits.queue import CommitQueue
-    from mvc_hooks.data.guard import DataGuard
     from mvc_hooks.judge import Judge
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.notes import Talk

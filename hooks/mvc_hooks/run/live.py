@@ -13,9 +13,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
-from mvc_hooks.compression.run import CompressedRun
-from mvc_hooks.data.agreement import check_ranks, check_resume
-from mvc_hooks.data.record import DATA, OWN, DataRecord
+from mvc_data.agreement import check_ranks, check_resume
+from mvc_data.record import DATA, OWN, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
@@ -40,6 +39,7 @@ from mvc_hooks.run.doubts import (
     TailWatch,
     doubt_parts,
 )
+from mvc_lab.compression.run import CompressedRun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -448,6 +448,6 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
 def _read_nodes(loaders: Mapping[str, object], ends: object) -> dict[str, dict[str, Any]]:
     if not loaders and ends is None:
         return {}
-    from mvc_hooks.data.pipeline import read_run  # noqa: PLC0415  a run without data needs none of it
+    from mvc_data.pipeline import read_run  # noqa: PLC0415  a run without data needs none of it
 
     return read_run(loaders, ends)

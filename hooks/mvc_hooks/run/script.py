@@ -14,7 +14,7 @@ import itertools
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from mvc_hooks.installed import is_library_file
+from mvc_hooks.installed import OWN_PACKAGES, is_library_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -47,7 +47,7 @@ def read_carried(frame: FrameType | None) -> dict[str, Any]:
     for _ in range(_MOST_FRAMES):
         if frame is None or is_library_file(frame.f_code.co_filename):
             break
-        if str(frame.f_globals.get("__name__")).startswith("mvc_hooks."):  # an adapter
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in OWN_PACKAGES:  # an adapter
             break
         if names := find_carried(frame.f_code, frame.f_lasti):
             scope = read_scope(frame)

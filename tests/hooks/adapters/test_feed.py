@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from mvc import UsageError
-from mvc_hooks import ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
 from mvc_hooks.adapters.feed import Feed, FeedPart
 
 pytestmark = pytest.mark.torch

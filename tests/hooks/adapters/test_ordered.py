@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from mvc import Repo, UsageError
-from mvc_hooks import ConsistentDataLoader, rollback, stop
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import rollback, stop
 from support import fits
 from support.seen_samples import check_commits
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mvc import UsageError
-from mvc_hooks import compare_modules, compare_outputs
+from mvc_lab import compare_modules, compare_outputs
 from support.behaving import Classifier, changed, perceptron
 
 INPUTS = torch.randn(20, 6, generator=torch.Generator().manual_seed(1))

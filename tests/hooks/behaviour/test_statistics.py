@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, ks_2samp, permutation_test, ttest_1samp
 
-from mvc_hooks.behaviour.statistics import (
+from mvc_lab.behaviour.statistics import (
     StatisticalTest,
     Swaps,
     bin_edges,

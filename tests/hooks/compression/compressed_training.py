@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mvc import MvcError
 from mvc_hooks import Checkpointer
-from mvc_hooks.compression import Bf16, Fp16, PowerSgd, SignSgd
+from mvc_lab.compression import Bf16, Fp16, PowerSgd, SignSgd
 
 HOOKS = {
     "fp16": lambda: Fp16(error_feedback=True),

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_hooks.compression.memory import Memory, Piece
+from mvc_lab.compression.memory import Memory, Piece
 
 _PIECES = [
     Piece(f"p{at}", shape) for at, shape in enumerate([(2, 3), (4,), (), (1, 2, 2), (0, 3), (5,)])

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler as schedules
 
 from mvc_hooks import Checkpointer
-from mvc_hooks.compression import PowerSgd
-from mvc_hooks.compression.stretch import extend, stretch
+from mvc_lab.compression import PowerSgd
+from mvc_lab.compression.stretch import extend, stretch
 
 MAKES = {
     "cosine": lambda opt, n: schedules.CosineAnnealingLR(opt, n, eta_min=0.01),

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from mvc import UsageError
-from mvc_hooks import Checkpointer, Consistency
-from mvc_hooks.consistency.answers import Answers
+from mvc_hooks import Checkpointer
+from mvc_lab import Consistency
+from mvc_lab.consistency.answers import Answers
 
 pytestmark = pytest.mark.torch
 

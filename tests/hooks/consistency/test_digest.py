@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc_hooks.consistency import digest as digests
-from mvc_hooks.consistency.digest import Digests, digest_on_host, digest_words, fold, view_bytes
+from mvc_lab.consistency import digest as digests
+from mvc_lab.consistency.digest import Digests, digest_on_host, digest_words, fold, view_bytes
 
 pytestmark = pytest.mark.torch
 

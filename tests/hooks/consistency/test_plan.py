@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_hooks.consistency.plan import SHARE_BYTES, Slice, Unit, cut_shares, find_due
+from mvc_lab.consistency.plan import SHARE_BYTES, Slice, Unit, cut_shares, find_due
 
 pytestmark = pytest.mark.torch
 

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Checkpointer, ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import Checkpointer
 from support.seeing_runs import note_seen
 
 SAMPLES, BATCH = 60, 24  # of which 12 are left at the end of an epoch

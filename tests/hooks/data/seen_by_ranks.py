@@ -15,7 +15,8 @@ import torch
 from torch import distributed
 
 from mvc.sampling import SamplePlan, Source
-from mvc_hooks import Checkpointer, ConsistentDataLoader, Ring
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import Checkpointer, Ring
 from support.seeing_runs import note_seen
 from support.seen_samples import SAMPLES, Numbers, PlanLoader, make_loader, make_parts, train_step
 

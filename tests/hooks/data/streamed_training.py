@@ -16,10 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from mvc_hooks import Checkpointer, ConsistentDataLoader
-from mvc_hooks.data.iterables import IterableSource
-from mvc_hooks.data.packing import PackedDataset
-from mvc_hooks.data.streams import ShardedStream
+from mvc_data import ConsistentDataLoader
+from mvc_data.iterables import IterableSource
+from mvc_data.packing import PackedDataset
+from mvc_data.streams import ShardedStream
+from mvc_hooks import Checkpointer
 from support.sample_shards import read_id
 from support.seeing_runs import note_seen
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from mvc import ConflictError, Repo, UsageError
+from mvc_data import node
 from mvc_hooks import Checkpointer
-from mvc_hooks.data import node
 from support.programs import started_ranks
 
 pytestmark = pytest.mark.torch
@@ -109,7 +109,7 @@ def test_a_library_of_another_version_is_told(tmp_path, caplog, monkeypatch):
         return torch.tensor([[1.0, 2.0]] * len(batch)) + (pytest is None)
 
     train(tmp_path, 2, node(count))
-    monkeypatch.setattr("mvc_hooks.data.reading._find_distribution", lambda top: (top, "99"))
+    monkeypatch.setattr("mvc_data.reading._find_distribution", lambda top: (top, "99"))
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         train(tmp_path, 4, node(count))
     said = [one for one in caplog.messages if one.startswith("pipeline: library pytest was ")]
@@ -170,7 +170,7 @@ import os, sys, torch
 from torch import distributed
 from mvc import MvcError
 from mvc_hooks import Checkpointer
-from mvc_hooks.data import node
+from mvc_data import node
 distributed.init_process_group("gloo")
 def join(batch, size):
     return torch.tensor([[1.0] * 2] * len(batch))

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from mvc import ConflictError, FormatError, UsageError
 from mvc.sampling import Skips
-from mvc_hooks import ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
 
 pytestmark = pytest.mark.torch
 

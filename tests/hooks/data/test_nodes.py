@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mvc import UsageError
-from mvc_hooks.data import file, node, read_pipeline
+from mvc_data import file, node, read_pipeline
 
 pytestmark = pytest.mark.torch
 
@@ -114,7 +114,7 @@ def test_code_without_a_source_counts_by_its_bytecode():
 _HEAD = """
 import collections, contextlib, dataclasses, enum, functools, typing
 import numpy, torch
-from mvc_hooks.data import node
+from mvc_data import node
 
 LIMIT = 3
 """

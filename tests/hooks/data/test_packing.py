@@ -10,7 +10,7 @@ import torch
 
 from mvc import UsageError
 from mvc.sampling import BlockOrder
-from mvc_hooks.data.packing import PackedDataset, cumulative_lengths
+from mvc_data.packing import PackedDataset, cumulative_lengths
 
 
 class Sequences:

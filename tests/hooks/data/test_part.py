@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mvc import ConflictError, Repo
-from mvc_hooks import Checkpointer, ConsistentDataLoader, rollback
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import Checkpointer, rollback
 
 pytestmark = pytest.mark.torch
 

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from mvc import ConflictError, Repo, UsageError
 from mvc.sampling import SampleDigest, SamplePlan, Skips, Source, parse_ledger
 from mvc.sampling.stretch import find_stretch
-from mvc_hooks import Checkpointer, ConsistentDataLoader, Ring
-from mvc_hooks.data.planned import PlanTally
+from mvc_data import ConsistentDataLoader
+from mvc_data.planned import PlanTally
+from mvc_hooks import Checkpointer, Ring
 from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import mvc.shards
 from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, UsageError
 from mvc.shards import ShardMap
-from mvc_hooks import Checkpointer, ConsistentDataLoader, DataError, ShardCheck
-from mvc_hooks.data import lazy_worker
-from mvc_hooks.data.findings import Finding, join_findings, refuse_findings, spell_ranks
-from mvc_hooks.data.guard import DataGuard
-from mvc_hooks.data.lazy_worker import Worker
-from mvc_hooks.data.shards import as_checks, find_checks
-from mvc_hooks.data.streams import ShardedStream
+from mvc_data import ConsistentDataLoader, DataError, ShardCheck, lazy_worker
+from mvc_data.findings import Finding, join_findings, refuse_findings, spell_ranks
+from mvc_data.guard import DataGuard
+from mvc_data.lazy_worker import Worker
+from mvc_data.shards import as_checks, find_checks
+from mvc_data.streams import ShardedStream
+from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.group import Ranks
 from support.s3_server import KEYS, make_store
 from support.shard_sets import flip, write_map, write_set

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mvc import UsageError
-from mvc_hooks import ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
 from mvc_hooks.parts.data import DataPart
 from support import data_libraries as libraries
 

@@ -11,10 +11,10 @@ import torch
 
 from mvc import ConflictError, FormatError, MvcError, UsageError
 from mvc.sampling import Skips
-from mvc_hooks import ConsistentDataLoader
-from mvc_hooks.data.iterables import IterableSource
-from mvc_hooks.data.packing import PackedDataset
-from mvc_hooks.data.streams import ShardedStream
+from mvc_data import ConsistentDataLoader
+from mvc_data.iterables import IterableSource
+from mvc_data.packing import PackedDataset
+from mvc_data.streams import ShardedStream
 from support.sample_shards import read_id, write_shards
 
 

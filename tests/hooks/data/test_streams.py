@@ -18,8 +18,8 @@ from pyarrow import parquet
 
 from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.shards import Shard, ShardMap
-from mvc_hooks.data.readers import columns
-from mvc_hooks.data.streams import ShardedStream
+from mvc_data.readers import columns
+from mvc_data.streams import ShardedStream
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 SIZES = (13, 1, 40, 22)

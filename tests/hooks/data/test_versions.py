@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import helpers
-from mvc_hooks.data.nodes import file, node
-from mvc_hooks.data.records import Records
+from mvc_data.nodes import file, node
+from mvc_data.records import Records
 
 STOP = {"a", "the", "of", "and", "to"}
 LIMIT = 16

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mvc_hooks.doctor.__main__ import examine, find_slurm, main
+from mvc_lab.doctor.__main__ import examine, find_slurm, main
 
 pytestmark = pytest.mark.torch
 
@@ -89,7 +89,7 @@ def test_ranks_that_are_set_up_differently_are_told_apart(tmp_path):
         options = (f"--meet={tmp_path}/meeting", f"--rank={rank}", "--size=3")
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "mvc_hooks.doctor", *options],
+                [sys.executable, "-m", "mvc_lab.doctor", *options],
                 env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
         )  # fmt: skip

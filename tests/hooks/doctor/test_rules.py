@@ -7,16 +7,16 @@ import re
 import msgspec
 import pytest
 
-from mvc_hooks.doctor.facts import (
+from mvc_hooks.fabric import Interface
+from mvc_hooks.ranks.spelling import spell_ranks
+from mvc_lab.doctor.facts import (
     add_job,
     collect_facts,
     describe_interfaces,
     describe_nccl,
     matches,
 )
-from mvc_hooks.doctor.rules import Rule, judge, load_rules
-from mvc_hooks.fabric import Interface
-from mvc_hooks.ranks.spelling import spell_ranks
+from mvc_lab.doctor.rules import Rule, judge, load_rules
 
 pytestmark = pytest.mark.torch
 

@@ -19,7 +19,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import Identity
-from mvc_hooks import Checkpointer, Monitor
+from mvc_hooks import Checkpointer
+from mvc_lab import Monitor
 
 LINK = 10e6
 """Bytes per second: below what gloo does here, above what is left of it while the network is slow."""

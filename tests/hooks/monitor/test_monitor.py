@@ -13,11 +13,12 @@ from torch import nn
 
 import mvc_hooks
 from mvc import Repo, UsageError
-from mvc_hooks import Checkpointer, Monitor, Thresholds
+from mvc_hooks import Checkpointer
 from mvc_hooks.divergence.history import Reading
-from mvc_hooks.monitor import metrics, thresholds
-from mvc_hooks.monitor.numbers import Numbers
 from mvc_hooks.ranks.syncing import Update
+from mvc_lab import Monitor, Thresholds
+from mvc_lab.monitor import metrics, thresholds
+from mvc_lab.monitor.numbers import Numbers
 
 pytestmark = pytest.mark.torch
 
@@ -221,8 +222,8 @@ class Hook:
 def watch(monkeypatch, seconds, *, mib=8, link=None, count=400):
     """Return the alarms of a run that takes ``seconds`` for each update, one a second."""
     clock = iter(range(10**6))
-    monkeypatch.setattr("mvc_hooks.monitor.monitor.time.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr("mvc_hooks.monitor.monitor._LOOK_S", 0.0)
+    monkeypatch.setattr("mvc_lab.monitor.monitor.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("mvc_lab.monitor.monitor._LOOK_S", 0.0)
     monitor = Monitor(port=None, link_bytes_per_s=link)
     monitor.numbers.link, monitor.numbers.is_link_known = link, link is not None
     size_bytes = mib * 2**20

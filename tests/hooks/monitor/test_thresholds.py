@@ -5,8 +5,8 @@ import math
 import pytest
 
 from mvc import UsageError
-from mvc_hooks import Monitor, Thresholds
-from mvc_hooks.monitor.thresholds import COOLDOWN_S, RULES, Alarm
+from mvc_lab import Monitor, Thresholds
+from mvc_lab.monitor.thresholds import COOLDOWN_S, RULES, Alarm
 
 
 def say(alarm, values, step_s=1.0, at_s=0.0):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_hooks.monitor.windows import SECONDS, Histogram, Window
 from mvc_hooks.ranks.syncing import join_intervals
+from mvc_lab.monitor.windows import SECONDS, Histogram, Window
 
 NUMBERS = st.floats(0, 1e6, allow_nan=False)
 

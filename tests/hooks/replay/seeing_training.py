@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from mvc_hooks import ConsistentDataLoader, Training
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import Training
 
 SAMPLES = 16
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mvc import Repo, UnsupportedError, UsageError
-from mvc_hooks import replay_steps
-from mvc_hooks.replay.launching import _choose
-from mvc_hooks.replay.rank import Failure
+from mvc_lab import replay_steps
+from mvc_lab.replay.launching import _choose
+from mvc_lab.replay.rank import Failure
 
 support = pytest.importorskip("support.replay_ranks")
 
@@ -124,7 +124,7 @@ def test_one_process_is_told_that_it_is_too_few(root):
 
 
 def start(root, build, *options, **environment):
-    command = [sys.executable, "-m", "mvc_hooks.replay", str(root / "run" / "fsdp"), "HEAD", "3"]
+    command = [sys.executable, "-m", "mvc_lab.replay", str(root / "run" / "fsdp"), "HEAD", "3"]
     return subprocess.Popen(
         [*command, f"{ENTRY}:{build}", *options],
         stdout=subprocess.PIPE,

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from mvc import NotFoundError, Repo, UsageError
-from mvc_hooks import Checkpointer, Training, replay_steps, rollback, stop
+from mvc_hooks import Checkpointer, Training, rollback, stop
 from mvc_hooks.entry import load_entry
-from mvc_hooks.replay.__main__ import main
+from mvc_lab import replay_steps
+from mvc_lab.replay.__main__ import main
 
 ENTRY = Path(__file__).with_name("replayed_training.py")
 EVERY = 5
@@ -143,7 +144,7 @@ def test_skipped_steps_are_skipped_again(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_says_it_to_people_and_to_programs(folder):
-    command = [sys.executable, "-m", "mvc_hooks.replay", str(folder), "main@10", "10"]
+    command = [sys.executable, "-m", "mvc_lab.replay", str(folder), "main@10", "10"]
     done = subprocess.run([*command, f"{ENTRY}:build", "--json"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from mvc import ConflictError, Repo
-from mvc_hooks import Checkpointer, ConsistentDataLoader, ShardCheck, replay_steps
-from mvc_hooks.data import ShardedStream
+from mvc_data import ConsistentDataLoader, ShardCheck, ShardedStream
+from mvc_hooks import Checkpointer
 from mvc_hooks.entry import load_entry
-from mvc_hooks.replay.__main__ import main
+from mvc_lab import replay_steps
+from mvc_lab.replay.__main__ import main
 
 ENTRY = Path(__file__).with_name("seeing_training.py")
 EVERY = 5

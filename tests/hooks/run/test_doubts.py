@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mvc_hooks import Checkpointer, ConsistentDataLoader
+from mvc_data import ConsistentDataLoader
+from mvc_hooks import Checkpointer
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_values
 from mvc_hooks.run.doubts import STRAY_LOADER, THREADED, TailWatch

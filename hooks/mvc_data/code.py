@@ -1,0 +1,286 @@
+"""Code of the user's own functions and classes: its text, what it does, and what it reads from outside.
+
+What code does is its syntax tree, so comments, blank lines, quotes and line breaks do not count, and
+neither do docstrings, unless the code reads ``__doc__``. It is taken from the source file only if
+that still compiles to the code that runs: a file may have been edited since it was imported. Without a
+source (an interactive session, ``exec``) the bytecode counts, which is of one version of Python.
+
+What code reads from outside are the dotted names that its bytecode loads as globals, and what it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import importlib.util
+import linecache
+import sys
+import textwrap
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING
+
+from mvc_data.spelling import digest_bytecode, digest_parts, spell
+from mvc_hooks.installed import OWN_PACKAGES, is_library_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_BETWEEN = ("PUSH_NULL", "PRECALL", "CACHE", "NOT_TAKEN")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_DOCS = "__doc__"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A function, a class or a file of the user's.
+
+    Attributes:
+        text: its source as it is written, or a line that says that there is none.
+        digest: of what it does.
+        reads: dotted names that it loads from outside, each as a tuple, in order.
+        imports: modules that it imports where it runs, in order.
+        first: its first line in its file; 0 without a source.
+        last: its last one.
+        file: where those are.
+    """
+
+    text: str
+    digest: bytes
+    reads: tuple[tuple[str, ...], ...] = ()
+    imports: tuple[str, ...] = ()
+    first: int = 0
+    last: int = 0
+    file: str = ""
+
+
+def read_function(function: FunctionType) -> Code:
+    """Return the code of a function, from its source if that is to be had."""
+    code = function.__code__
+    found = _find_tree(code, function.__globals__)
+    whole = code if found is None else _with_assertions(code, found[1])
+    reads = tuple(sorted(set(_list_reads(whole))))
+    if found is None:
+        return Code(_NO_SOURCE, digest_bytecode(code), reads)
+    package = function.__globals__.get("__package__") or ""
+    return _from_tree(found[0], found[1], reads, package)
+
+
+def read_class(kind: type) -> Code | None:
+    """Return the code of a class without that of its methods' globals; None without a source."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None) or _find_file(kind)
+    source = _read_source(file, vars(module or {}))
+    if source is None:
+        return None
+    named = [tree for name, tree in source.classes if name == kind.__qualname__]
+    codes = [one.__code__ for one in list_methods(kind)]
+    lines = {one.co_firstlineno for one in codes if one.co_filename == source.file}
+    found = [one for one in named if any(one.lineno <= line <= _last(one) for line in lines)]
+    return _from_tree((found or named)[-1], source, (), "") if named else None
+
+
+def read_file(path: str, package: str) -> Code | None:
+    """Return the code of a whole file."""
+    source = _read_source(path, {})
+    return None if source is None else _from_tree(source.tree, source, (), package)
+
+
+def list_methods(kind: type) -> list[FunctionType]:
+    """Return the functions that a class itself defines, those in properties and fields too."""
+    found: list[FunctionType] = []
+    for value in vars(kind).values():
+        inner = getattr(value, "__func__", value)
+        parts = (
+            [inner.fget, inner.fset, inner.fdel]
+            if isinstance(inner, property)
+            else [getattr(inner, "func", inner)]
+        )
+        found += [one for one in parts if isinstance(one, FunctionType)]
+    fields = vars(kind).get("__dataclass_fields__", {}).values()
+    made = [one.default_factory for one in fields]
+    return found + [one for one in made if isinstance(one, FunctionType)]
+
+
+def locate_module(name: str) -> tuple[str | None, bool]:
+    """Return the file of a module, which is not imported for that, and whether it is a library's."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top in OWN_PACKAGES:
+        return None, True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, ValueError):
+        return None, True  # it fails where it is imported
+    if spec is None or spec.origin is None:
+        return None, spec is None
+    return spec.origin, is_library_file(spec.origin) or not spec.has_location
+
+
+# Sources.
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    file: str
+    lines: list[str]
+    tree: ast.Module
+    functions: dict[tuple[str, int], list[ast.AST]]
+    classes: list[tuple[str, ast.ClassDef]]
+    compiled: dict[tuple[str, int], list[CodeType]]
+
+
+_NO_SOURCE = "(no source is to be had: the bytecode counts)\n"
+
+
+def _find_file(kind: type) -> str | None:
+    return next((one.__code__.co_filename for one in list_methods(kind)), None)
+
+
+def _read_source(file: str | None, scope: dict[str, object]) -> _Source | None:
+    if file is None:
+        return None
+    lines = linecache.getlines(file, scope)
+    return _parse(file, tuple(lines)) if lines else None
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(file: str, lines: tuple[str, ...]) -> _Source | None:
+    text = "".join(lines)
+    try:
+        tree = ast.parse(text)
+        whole = compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    functions: dict[tuple[str, int], list[ast.AST]] = {}
+    classes: list[tuple[str, ast.ClassDef]] = []
+    for name, one in _walk_definitions(tree, ""):
+        if isinstance(one, ast.ClassDef):
+            classes.append((name, one))
+        else:
+            functions.setdefault((_own_name(one), _first_line(one)), []).append(one)
+    compiled: dict[tuple[str, int], list[CodeType]] = {}
+    for code in _walk_code(whole):
+        compiled.setdefault((code.co_name, code.co_firstlineno), []).append(code)
+    return _Source(file, list(lines), tree, functions, classes, compiled)
+
+
+def _walk_definitions(tree: ast.AST, above: str) -> Iterator[tuple[str, ast.AST]]:
+    """Yield every function, lambda and class below a node with its qualified name."""
+    for one in ast.iter_child_nodes(tree):
+        inner = above
+        if isinstance(one, (*_FUNCTIONS, ast.ClassDef)):
+            name = f"{above}{_own_name(one)}"
+            yield name, one
+            inner = f"{name}." if isinstance(one, ast.ClassDef) else f"{name}.<locals>."
+        yield from _walk_definitions(one, inner)
+
+
+def _own_name(tree: ast.AST) -> str:
+    return getattr(tree, "name", "<lambda>")
+
+
+def _first_line(tree: ast.AST) -> int:
+    decorators = getattr(tree, "decorator_list", [])
+    return min(int(one.lineno) for one in [tree, *decorators])
+
+
+def _last(tree: ast.stmt) -> int:
+    return tree.end_lineno or tree.lineno
+
+
+def _walk_code(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _walk_code(one)
+
+
+def _find_tree(code: CodeType, scope: dict[str, object]) -> tuple[ast.AST, _Source] | None:
+    """Return the syntax tree of running code and its source, if the source is still that code's."""
+    source = _read_source(code.co_filename, scope)
+    if source is None:
+        return None
+    place = code.co_name, code.co_firstlineno
+    is_same = any(_facts_of(one) == _facts_of(code) for one in source.compiled.get(place, ()))
+    trees = source.functions.get(place, [])
+    if len(trees) > 1:  # several lambdas on a line
+        at = _first_place(code)
+        trees = [one for one in trees if _spans(one, at)][-1:]  # the innermost comes last
+    return (trees[0], source) if is_same and trees else None
+
+
+def _with_assertions(code: CodeType, source: _Source) -> CodeType:
+    """Return code as it is without ``python -O``, which leaves out what assertions read."""
+    if not sys.flags.optimize:
+        return code
+    place = code.co_name, code.co_firstlineno
+    text = "".join(source.lines)
+    whole = compile(text, source.file, "exec", dont_inherit=True, optimize=0)
+    found = [one for one in _walk_code(whole) if (one.co_name, one.co_firstlineno) == place]
+    here = [_facts_of(one) for one in source.compiled[place]]
+    return found[here.index(_facts_of(code))] if len(found) == len(here) else code
+
+
+def _facts_of(code: CodeType) -> tuple[object, ...]:
+    plain = [ascii(one) for one in code.co_consts if not isinstance(one, (CodeType, frozenset))]
+    inner = [_facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return code.co_code, code.co_names, code.co_varnames, plain, inner
+
+
+def _first_place(code: CodeType) -> tuple[int, int]:
+    """Return line and column of the first expression in code."""
+    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+    return min(places, default=(0, 0))
+
+
+def _spans(tree: ast.AST, place: tuple[int, int]) -> bool:
+    body = getattr(tree, "body", None)
+    if not isinstance(body, ast.expr):
+        return True
+    end = body.end_lineno or 0, body.end_col_offset or 0
+    return (body.lineno, body.col_offset) <= place <= end
+
+
+def _from_tree(
+    tree: ast.AST, source: _Source, reads: tuple[tuple[str, ...], ...], package: str
+) -> Code:
+    first, last = 1, len(source.lines)
+    if not isinstance(tree, ast.Module):
+        first, last = _first_line(tree), tree.end_lineno or 0  # type: ignore[attr-defined]  # as above
+    text = textwrap.dedent("".join(source.lines[first - 1 : last]))
+    keeps_docs = _DOCS in text
+    spelled = "".join(spell(tree, keeps_docs=keeps_docs))
+    imports = tuple(sorted(set(_list_imports(tree, package))))
+    return Code(text, digest_parts("source", spelled), reads, imports, first, last, source.file)
+
+
+def _list_imports(tree: ast.AST, package: str) -> Iterator[str]:
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Import):
+            yield from (alias.name for alias in one.names)
+        elif isinstance(one, ast.ImportFrom):
+            above = package.split(".")[: -(one.level - 1) or None] if one.level else []
+            name = ".".join([*above, *([one.module] if one.module else [])])
+            yield name
+            yield from (f"{name}.{alias.name}" for alias in one.names if alias.name != "*")
+
+
+def _list_reads(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield the dotted names that code loads from outside of it."""
+    for one in _walk_code(code):
+        chain: list[str] = []
+        for step in dis.get_instructions(one):
+            if step.opname in _LOADS:
+                if chain:
+                    yield tuple(chain)
+                chain = [step.argval]
+            elif chain and step.opname in _ATTRIBUTES:
+                chain.append(step.argval)
+            elif chain and step.opname not in _BETWEEN:
+                yield tuple(chain)
+                chain = []
+        if chain:
+            yield tuple(chain)

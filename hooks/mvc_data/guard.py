@@ -1,0 +1,236 @@
+"""The data of a run against its shard maps: before the first step, before a commit, after a rollback.
+
+Every rank opens its own maps and looks at its own folder; ranks of one machine that have one folder
+divide its shards. Then all tell all, so that they go on or stop together, with the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import mvc.shards
+from mvc import UsageError
+from mvc_data.findings import Finding, join_findings, refuse_findings, spell_ranks
+from mvc_data.lazy import LazyCheck, merge_findings
+from mvc_data.stored_maps import describe_changes
+from mvc_hooks.writer.place import name_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
+
+    from mvc import MvcError, Repo
+    from mvc.shards import MapReport, ShardMap
+    from mvc_data.shards import OpenCheck, ShardCheck
+    from mvc_hooks.ranks.group import Ranks
+
+_MOST = 4
+"""How many errors one message has."""
+
+
+class DataGuard:
+    """Checks the data of a run; every rank makes one.
+
+    Attributes:
+        maps: name → shard map, once they are read.
+        seconds: how long the check before the first step took.
+        is_watching: whether lazy checks see what is opened; otherwise they hash all in turn.
+    """
+
+    def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, repo: Repo) -> None:
+        """Take what is asked; ``repo`` may know files that were hashed before."""
+        self._checks, self._ranks, self._repo = checks, ranks, repo
+        self._opened: list[OpenCheck] = []
+        self._places: list[tuple[int, ...]] = []
+        self._lazy: list[LazyCheck] = []
+        self.is_lazy = False
+        self._findings: list[Finding] = []
+        self.maps: dict[str, ShardMap] = {}
+        self.seconds, self.is_watching = 0.0, True
+
+    # Before the first step.
+
+    def check(self) -> None:
+        """Read the maps and check the data; every rank must call it.
+
+        Raises:
+            DataError: what differs, on all ranks.
+            UsageError: ranks were given other maps.
+        """
+        started_s, ranks = time.perf_counter(), self._ranks
+        named = [(name, one.verify, one.lazy) for name, one in self._checks.items()]
+        _check_alike(ranks.exchange(named))
+        if not named:
+            return
+        self._open()
+        self._compare_trees()
+        reports = self._look()
+        self.is_lazy = any(one.lazy for one in self._checks.values())
+        _, errors = ranks.attempt(partial(self._watch, reports))
+        if errors:
+            raise _name_ranks(errors, ranks.size)
+        watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
+        self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
+
+    def _watch(self, reports: Sequence[MapReport | None]) -> None:
+        """Begin the lazy checks, each a process, which may well not start."""
+        for one, report in zip(self._opened, reports, strict=True):
+            if one.check.lazy and one.folder is not None and report is not None:
+                lazy = LazyCheck(one.name, one.map, one.folder, report.left, report.proven)
+                self._lazy.append(lazy)
+
+    def _open(self) -> None:
+        """Read the maps of all ranks, and find which of them share a folder."""
+        ranks = self._ranks
+
+        def read() -> list[OpenCheck]:
+            return [one.open(name) for name, one in self._checks.items()]
+
+        self._opened, errors = ranks.attempt(read)
+        if errors:
+            raise _name_ranks(errors, ranks.size)
+        self.maps = {one.name: one.map for one in self._opened}
+        keys = [_find_place(one, ranks.rank) for one in self._opened]
+        for each in zip(*ranks.exchange(keys), strict=True):
+            same = tuple(rank for rank, key in enumerate(each) if key == each[ranks.rank])
+            self._places.append(same)
+
+    def _compare_trees(self) -> None:
+        """Check that all ranks have the same maps; they tell what differs, if something does."""
+        ranks = self._ranks
+        trees = ranks.exchange([one.map.tree for one in self._opened])
+        found: list[Finding] = []
+        for at, one in enumerate(self._opened):
+            if len({each[at] for each in trees}) == 1:
+                continue
+            first = mvc.shards.ShardMap.parse(ranks.share(one.map.encode()))
+            if one.map.tree != first.tree:
+                changes = describe_changes(mvc.shards.compare_maps(first, one.map))
+                fact = f"rank 0 has one with a difference: {changes}"
+                found.append(Finding(one.name, "", "other", fact, (ranks.rank,)))
+        self._refuse(found)
+
+    def _look(self) -> list[MapReport | None]:
+        """Look at this rank's share of everything; DataError on all ranks if one found something.
+
+        Returns:
+            What was found in the folder of each map; None for one that only a store has.
+        """
+        threads = max(1, (os.cpu_count() or 1) // max(map(len, self._places)))
+        reports, errors = self._ranks.attempt(
+            lambda: [
+                self._look_at(*one, threads) for one in zip(self._opened, self._places, strict=True)
+            ]
+        )
+        if errors:
+            raise _name_ranks(errors, self._ranks.size)
+        self._refuse([finding for _, found in reports for finding in found])
+        return [report for report, _ in reports]
+
+    def _look_at(
+        self, one: OpenCheck, same: tuple[int, ...], threads: int
+    ) -> tuple[MapReport | None, list[Finding]]:
+        share = same.index(self._ranks.rank), len(same)
+        level: Literal["quick", "normal", "full"] = "normal"
+        if one.check.verify == "full":
+            level = "full"
+        report, reports = None, []
+        if one.folder is not None:
+            place = mvc.shards.open_place(str(one.folder), "/")
+            in_folder = "quick" if one.check.lazy else level
+            report = self._repo.check_shards(
+                one.map, place, level=in_folder, threads=threads, share=share
+            )
+            reports.append(report)
+        if one.url is not None and (share[0] == 0 or level == "full"):
+            # Of objects, size and tag are taken for their bytes; with a copy here they are all there is to ask.
+            is_full = level == "full" and one.folder is None
+            reports.append(
+                self._repo.check_shards(
+                    one.map, mvc.shards.open_place(one.url, "/"), level="full" if is_full else "quick",
+                    threads=threads, share=share if is_full else (0, 1),
+                )
+            )  # fmt: skip
+        faults = [fault for found in reports for fault in found.faults]
+        return report, [Finding(one.name, f.path, f.kind, f.detail, same) for f in faults]
+
+    def _refuse(self, found: Sequence[Finding]) -> None:
+        """Raise DataError on all ranks if one has found something; every rank must call it."""
+        self._findings += found
+        every = join_findings(one for each in self._ranks.exchange(self._findings) for one in each)
+        if every:
+            raise refuse_findings(every)
+
+    # Later.
+
+    def settle(self) -> None:
+        """Wait for the check of all shards that were opened before; every rank must call it.
+
+        Raises:
+            DataError: one of them is damaged, or an earlier call has found one.
+        """
+        if not self.is_lazy:
+            return
+        found, errors = self._ranks.attempt(partial(merge_findings, self._lazy))
+        if errors:
+            raise _name_ranks(errors, self._ranks.size)
+        places = {one.name: same for one, same in zip(self._opened, self._places, strict=True)}
+        self._refuse([_with_ranks(one, places[one.map]) for one in found])
+
+    def check_again(self) -> None:
+        """Check what has changed on disk since; every rank must call it, after a rollback.
+
+        Raises:
+            DataError: what differs, on all ranks.
+        """
+        if self._checks:
+            self._look()
+            self.settle()
+
+    def close(self) -> None:
+        """End the processes of lazy checks."""
+        while self._lazy:
+            self._lazy.pop().close()
+
+
+def _find_place(one: OpenCheck, rank: int) -> tuple[object, ...]:
+    """Return what ranks that have the same folder, on one machine, have in common."""
+    if one.folder is None:
+        return (name_node(), one.url)
+    try:
+        status = one.folder.stat()
+    except OSError:  # what is not there is missed by each rank for itself
+        return (rank,)
+    return (name_node(), status.st_dev, status.st_ino)
+
+
+def _with_ranks(finding: Finding, ranks: tuple[int, ...]) -> Finding:
+    return Finding(finding.map, finding.path, finding.kind, finding.fact, ranks)
+
+
+def _check_alike(said: Sequence[list[tuple[str, str, bool]]]) -> None:
+    for rank, one in enumerate(said):
+        if one != said[0]:
+            texts = [", ".join(name for name, *_ in each) or "nothing" for each in (said[0], one)]
+            if texts[0] == texts[1]:
+                texts = [str(each) for each in (said[0], one)]
+            raise UsageError(
+                f"shards= differs: rank 0 checks {texts[0]}, rank {rank} {texts[1]}",
+                hint="pass the same on all ranks; only the folders may differ",
+            )
+
+
+def _name_ranks(errors: Mapping[int, MvcError], size: int) -> MvcError:
+    """Return an error that says which ranks had which; its kind and hint are the first one's."""
+    first = next(iter(errors.values()))
+    if size == 1:
+        return first
+    ranks: dict[str, list[int]] = {}
+    for rank, error in errors.items():
+        ranks.setdefault(str(error), []).append(rank)
+    texts = [f"{spell_ranks(same)}: {text}" for text, same in ranks.items()]
+    more = [f"and {len(texts) - _MOST:,} more"] if len(texts) > _MOST else []
+    return type(first)("; ".join([*texts[:_MOST], *more]), hint=first.hint)

@@ -1,0 +1,212 @@
+"""The process that hashes shards when they are opened; its messages are lines of JSON.
+
+It is a process, so that it takes nothing of the training's interpreter lock. A thread of it hashes at the
+lowest priority, so that on busy cores it takes 1.5 % of one; once the training waits for an answer, the
+other thread goes on where that one is, at the priority of the training. What it reads the reader reads
+too, so the page cache serves one of them. A shard is hashed again only if its file has changed since.
+
+    first line to it   {"shards": [path, ...], "proven": [path, ...], "process": number}
+    to it              a line for every question
+    from it            {"checked": [[path, sha256], ...], "failed": [[path, reason], ...]}
+                       once all that was opened before the question is hashed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from typing import IO, TYPE_CHECKING, TypeAlias
+
+from mvc_data.opens import OpenWatch, find_open
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Stamp: TypeAlias = "tuple[int, int, int, int]"
+_NICEST = 19
+_PIECE_BYTES = 2**18
+"""What the slow thread may be in the middle of when the other one wants to go on."""
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def read_stamp(status: os.stat_result) -> Stamp:
+    """Return what changes with every change of a file's content."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _find_stamp(path: str) -> Stamp | None:
+    try:
+        return read_stamp(os.lstat(path))
+    except OSError:
+        return None
+
+
+def _identify(folder: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class Worker:
+    """Hashes what is opened or written of some files, by whatever process; ``process`` is the training.
+
+    Those of ``proven`` need not be hashed until they change.
+    """
+
+    def __init__(self, shards: list[str], proven: Iterable[str], process: int) -> None:
+        self._shards = shards
+        stamps = {path: _find_stamp(path) for path in proven}
+        self._known = {path: stamp for path, stamp in stamps.items() if stamp is not None}
+        self._pending: dict[str, None] = {}
+        self._job: Iterator[None] = iter(())
+        self._turn, self._may_go = threading.Lock(), threading.Event()
+        self._checked: list[tuple[str, str]] = []
+        self._failed: list[tuple[str, str]] = []
+        self._paths = self._find_paths()
+        self._folders = {one: _identify(one) for one in set(map(os.path.dirname, shards))}
+        self.watch: OpenWatch | None = None
+        with contextlib.suppress(OSError):  # no watches are left
+            self.watch = OpenWatch({os.path.dirname(path) for path in self._paths})
+        self._sees_all = self.watch is not None  # otherwise everything counts as opened
+        if not self._sees_all:
+            self._note(self._paths)
+        self._note(find_open(process))
+
+    def _find_paths(self) -> dict[str, list[str]]:
+        """Return the real path of each shard, as the kernel names it, with the path that it has here."""
+        found: dict[str, list[str]] = {}
+        for path in self._shards:
+            found.setdefault(os.path.realpath(path), []).append(path)
+        return found
+
+    def look(self) -> None:
+        """Take in what was opened, and have it hashed."""
+        with self._turn:
+            self._take_opened()
+        self._may_go.set()
+
+    def _take_opened(self) -> None:
+        if self.watch is not None:
+            opened = self.watch.take()
+            self._note(self._paths if opened is None else opened)
+
+    def _follow_folders(self) -> None:
+        """Watch the folders that others have taken the place of; what is in them counts as opened."""
+        now = {folder: _identify(folder) for folder in self._folders}
+        replaced = {one for one, known in self._folders.items() if now[one] not in (known, None)}
+        if not replaced or self.watch is None:
+            return
+        self._paths = self._find_paths()
+        try:
+            for folder in replaced:
+                self._folders[folder] = now[folder]
+                self.watch.add(os.path.realpath(folder))
+        except OSError:  # no watches are left
+            self._sees_all = False
+        paths = self._paths.items()
+        self._note(real for real, (path, *_) in paths if os.path.dirname(path) in replaced)
+
+    def _note(self, opened: Iterable[str]) -> None:
+        for real in opened:
+            for path in self._paths.get(real, ()):
+                stamp = _find_stamp(path)  # of one that is gone, hashing will say why
+                if stamp is None or stamp != self._known.get(path):
+                    self._pending[path] = None
+
+    def hash_slowly(self) -> None:
+        """Hash what was opened at the lowest priority, for ever."""
+        os.nice(_NICEST)  # on Linux that is the calling thread's
+        while self._may_go.wait():
+            with self._turn:
+                if not self._hash_piece():
+                    self._may_go.clear()
+
+    def answer(self) -> dict[str, object]:
+        """Hash all that is waiting; return what was found since the last answer."""
+        self._may_go.clear()
+        with self._turn:
+            self._follow_folders()
+            self._take_opened()
+            if not self._sees_all:
+                self._note(self._paths)
+            while self._hash_piece():
+                pass
+            found: dict[str, object] = {"checked": self._checked, "failed": self._failed}
+            self._checked, self._failed = [], []
+        return found
+
+    def _hash_piece(self) -> bool:
+        """Hash a piece of the shard that was opened first; return False if there is none."""
+        for _ in self._job:
+            return True
+        if not self._pending:
+            return False
+        path = next(iter(self._pending))
+        del self._pending[path]
+        self._job = self._hash(path)
+        return True
+
+    def _hash(self, path: str) -> Iterator[None]:
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+        try:
+            with open(path, "rb", buffering=0, opener=_open_plain) as file:
+                # Kept before it is hashed: this open, too, is seen.
+                self._known[path] = read_stamp(os.fstat(file.fileno()))
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+                    yield
+        except OSError as error:
+            self._known.pop(path, None)
+            self._failed.append((path, (error.strerror or str(error)).lower()))
+            return
+        self._checked.append((path, digest.hexdigest()))
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Open a file, and nothing that took its place: a pipe would be waited for, and a link may lead anywhere."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no longer a plain file")
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Work until the training closes its end."""
+    begin = json.loads(source.readline())
+    worker = Worker(begin["shards"], begin["proven"], begin["process"])
+    _write(target, {"is_watching": worker.watch is not None})
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    if worker.watch is not None:
+        poll.register(worker.watch.descriptor, select.POLLIN)
+    threading.Thread(target=worker.hash_slowly, daemon=True).start()
+    worker.look()
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if source.fileno() in ready:
+            if not source.readline():
+                return
+            _write(target, worker.answer())
+        else:
+            worker.look()
+
+
+def _write(target: IO[bytes], message: object) -> None:
+    target.write(json.dumps(message).encode() + b"\n")
+    target.flush()
+
+
+if __name__ == "__main__":
+    for number in _GROUP_SIGNALS:  # meant for the training, whose end ends this
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):
+        serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,266 @@
+"""The base of all compressing hooks: attached to a DDP, a part of the run, and what it sends is counted.
+
+Error feedback adds to each gradient what compression took from the last one, so that nothing is lost,
+only late (Seide et al. 2014; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"). The errors differ
+from rank to rank and are kept by the name of the parameter. Where a bucket comes back with NaN or
+infinity, a scaler skips the step: then the errors stay as they were, or NaN would stay in them.
+
+Bytes are counted as an all-reduce would send them. A ring sends 2(N-1)/N times the size of the buffer from
+each of N ranks, and an all-gather N-1 times what one rank has, so that counts N/2 times.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from mvc import UsageError
+from mvc_hooks.parts.module import name_parameters
+from mvc_hooks.parts.part import Part
+from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
+from mvc_hooks.ranks.syncing import TimedHook
+from mvc_lab.compression.memory import Memory, Piece
+from mvc_lab.compression.stretch import stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from mvc_hooks.parts.tree import Steps
+    from mvc_lab.compression.memory import Layout
+
+    Future = torch.futures.Future[torch.Tensor]
+
+MUCH = 32.0
+"""A run whose gradients are compressed by more takes 10 % more steps."""
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Compression(Part):
+    """A communication hook of DDP with its state; make one of ``Fp16``, ``Bf16``, ``PowerSgd``, ``SignSgd``.
+
+    Attributes:
+        error_feedback: whether what compression takes from a gradient is added to the next one.
+        extend: whether ``Checkpointer.steps`` and the schedules take 10 % more steps, if gradients are
+            compressed by more than 32.
+        is_extended: whether they do.
+        sent_bytes: what was sent so far, as an all-reduce of so many bytes would.
+        gradient_bytes: size of the gradients that were summed so far.
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("error_feedback",)
+
+    def __init__(self, *, error_feedback: bool, extend: bool = False) -> None:
+        for name, value in (("error_feedback", error_feedback), ("extend", extend)):
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} of {type(self).__name__} is {value!r}, not True or False")
+        self.error_feedback, self.extend, self.is_extended = error_feedback, extend, False
+        self.sent_bytes = self.gradient_bytes = 0
+        self._last = (0, 0)
+        self._step = (0, 0)
+        self._errors = Memory()
+        self._params: dict[str, torch.nn.Parameter] = {}
+        self._names: dict[int, str] = {}
+        self._group: Any = None
+        self._ddp: weakref.ref[DistributedDataParallel] | None = None
+
+    # Attaching.
+
+    def attach(self, ddp: DistributedDataParallel) -> None:
+        """Have a DDP send its gradients through this, from its first backward pass on.
+
+        Raises:
+            UsageError: it is not a DDP, has another hook, or has trained; or this has a DDP already, or
+                cannot compress one of its parameters.
+        """
+        kind = type(self).__name__
+        if not isinstance(ddp, DistributedDataParallel):
+            raise UsageError(
+                f"{kind} compresses the gradients of a DistributedDataParallel, not of a {type(ddp).__name__}",
+                hint="wrap the model first: ddp = DistributedDataParallel(model)",
+            )
+        if self._ddp is not None:
+            raise UsageError(f"this {kind} is already attached", hint="make one for each model")
+        told = _ask(ddp)
+        if told.get("comm_hook"):
+            raise UsageError(
+                f"the DistributedDataParallel already has a communication hook, {told['comm_hook']}",
+                hint="it can have one: wrap the model again, or leave the other hook out",
+            )
+        if told.get("iteration"):
+            raise UsageError(
+                f"{kind} is attached after training began: its steps so far were not compressed",
+                hint="call attach() right after DistributedDataParallel(...)",
+            )
+        reduced = {
+            name: one for name, one in name_parameters(ddp.module).items() if one.requires_grad
+        }
+        for name, param in reduced.items():
+            self._check(name, param)
+        ddp.register_comm_hook(self, TimedHook(_compress))  # a monitor may be there
+        self._ddp, self._group = weakref.ref(ddp), ddp.process_group
+        self._params, self._names = reduced, {id(one): name for name, one in reduced.items()}
+
+    def _check(self, name: str, param: torch.nn.Parameter) -> None:
+        if param.dtype not in _DTYPES:
+            raise UsageError(
+                f"{type(self).__name__} cannot compress the gradient of {name}, which is {param.dtype}",
+                hint="it takes float32, float64, float16 and bfloat16",
+            )
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether ``attach`` was called."""
+        return self._ddp is not None
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return 1 if self._group is None else int(self._group.size())
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What must be the same on all ranks, and in a commit."""
+        return {"kind": type(self).__name__} | {
+            name: getattr(self, name) for name in self._SETTINGS
+        }
+
+    # What is sent.
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes of gradients over bytes sent, in the last backward pass; None before the first."""
+        sent, plain = self._last
+        return plain / sent if sent else None
+
+    @property
+    def expected_ratio(self) -> float:
+        """The same as computed from the shapes of the parameters, once compression has begun."""
+        plain = sum(one.numel() * one.element_size() for one in self._params.values())
+        sent = self._expect(list(self._params.values()))
+        return plain / sent if sent else 1.0
+
+    @abstractmethod
+    def _expect(self, params: Sequence[torch.Tensor]) -> float:
+        """Return the bytes sent for the gradients of these parameters."""
+
+    def _count(self, bucket: Any, sent_bytes: float) -> None:
+        buffer = bucket.buffer()
+        plain = buffer.numel() * buffer.element_size()
+        self._step = (self._step[0] + round(sent_bytes), self._step[1] + plain)
+        if bucket.is_last():
+            self._last, self._step = self._step, (0, 0)
+            self.sent_bytes += self._last[0]
+            self.gradient_bytes += self._last[1]
+
+    def take_longer(self, schedulers: Sequence[object]) -> Iterator[str]:
+        """Stretch schedules if that is asked and not done yet; say in words what is, or is to be, done."""
+        kind, ratio = type(self).__name__, self.expected_ratio
+        if ratio <= MUCH or self.is_extended:
+            return
+        told = f"{kind} compresses gradients {ratio:.0f}:1, beyond {MUCH:.0f}:1"
+        if not self.extend:
+            yield f"{told}: train 10 % more steps, or pass extend=True, which has steps() and the schedule take them"
+            return
+        yield f"{told}: steps() takes 10 % more steps, and the schedule is stretched"
+        self.is_extended = True
+        for name in stretch(schedulers):
+            yield f"{name} cannot be stretched: for 10 % more steps, change its arguments"
+
+    # The hook.
+
+    @abstractmethod
+    def reduce(self, bucket: Any) -> Future:
+        """Return the mean over the ranks of the gradients in a bucket, as a future."""
+
+    def _lay_out(self, bucket: Any) -> Layout:
+        return tuple(
+            Piece(self._names[id(param)], tuple(param.shape)) for param in bucket.parameters()
+        )
+
+    def _add_errors(self, bucket: Any) -> torch.Tensor:
+        """Add the errors to a bucket, and return them."""
+        buffer = bucket.buffer()
+        self._errors.fit(
+            bucket.index(), self._lay_out(bucket), lambda one: buffer.new_zeros(one.size)
+        )
+        errors = self._errors.flats[bucket.index()]
+        buffer.add_(errors)
+        return errors
+
+    # The part.
+
+    def capture(self) -> dict[str, Any]:
+        """Return settings, counts, and errors by the name of the parameter."""
+        return {
+            "settings": self.settings,
+            "is_extended": self.is_extended,
+            "sent_bytes": self.sent_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "errors": self._errors.by_name(),
+        }
+
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
+        """Compare settings, and the names and shapes of what is stored with the model's."""
+        theirs = find_at(stored, ("settings",))
+        if not isinstance(theirs, dict):
+            yield Difference(path, type(self).__name__, "something else")
+            return
+        for name, value in self.settings.items():
+            if theirs.get(name) != value:
+                yield Difference((*path, name), str(value), str(theirs.get(name)))
+        if theirs == self.settings:
+            yield from compare_keys(live, stored, path)
+        yield from self._compare_memory(stored, path)
+
+    def _compare_memory(self, stored: Any, path: Steps) -> Iterator[Difference]:
+        wanted = {name: param.detach() for name, param in self._params.items()}
+        yield from compare_memory(wanted, find_at(stored, ("errors",)), (*path, "errors"))
+
+    def restore(self, stored: Any) -> None:
+        """Take all of it; tensors go where the parameters are."""
+        self.is_extended = stored["is_extended"]
+        self.sent_bytes, self.gradient_bytes = stored["sent_bytes"], stored["gradient_bytes"]
+        self._step = (0, 0)
+        self._errors.put(self._place(stored["errors"]))
+
+    def _place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: one.to(self._params[name].device) for name, one in tensors.items()}
+
+
+def compare_memory(wanted: Mapping[str, Any], stored: Any, path: Steps) -> Iterator[Difference]:
+    """Yield what is stored of parameters that are not there, or have another form."""
+    found = stored if isinstance(stored, dict) else {}
+    for name in found:
+        if name not in wanted:
+            yield Difference((*path, name), None, "an error")
+        else:
+            yield from compare_arrays(outline(wanted[name]), found[name], (*path, name))
+
+
+def _ask(ddp: Any) -> Any:
+    ddp.logger.set_runtime_stats_and_log()
+    return ddp._get_ddp_logging_data()  # noqa: SLF001  torch's documentation has users call it
+
+
+def _compress(compression: Compression, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  torch wants no texts as annotations
+    return compression.reduce(bucket)
+
+
+def keep_if_finite(errors: torch.Tensor, fresh: torch.Tensor, result: torch.Tensor) -> None:
+    """Set errors to fresh ones, unless the result has NaN or infinity; the host does not wait."""
+    errors.copy_(torch.where(torch.isfinite(result).all(), fresh, errors))
+
+
+def then(future: Future, finish: Callable[[torch.Tensor], None]) -> Future:
+    """Return a future that has the same value, after something was done with it."""
+
+    def run(done: Future) -> torch.Tensor:
+        value = done.value()
+        finish(value)
+        return value
+
+    return future.then(run)

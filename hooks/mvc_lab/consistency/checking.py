@@ -1,0 +1,230 @@
+"""Consistency: a rotating share of what the ranks hold alike is compared while a run goes on.
+
+    check = Consistency(every=100)
+    ckpt = Checkpointer("runs/gpt", model=model, optimizer=optimizer, consistency=check)
+
+Or alone, in a loop of one's own; every rank does the same:
+
+    check = Consistency(every=100).watch(model=model, optimizer=optimizer)
+    for batch in batches:
+        train_step(batch)
+        check.step()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from mvc import UsageError
+from mvc_hooks.divergence.history import check_count
+from mvc_hooks.parts.make import make_parts
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.run.log import RunLog
+from mvc_lab.consistency.answers import DEFAULT, Answers
+from mvc_lab.consistency.plan import SHARE_BYTES
+from mvc_lab.consistency.twice import compare_twice
+from mvc_lab.consistency.watching import Findings, Host, Settings, Watching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.reports import RollbackReport
+    from mvc_lab.consistency.reports import Answer, ConsistencyReport
+
+
+class Consistency:
+    """Compares parameters, buffers and optimizer state of ranks that hold the same."""
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        answers: Sequence[Answer] = DEFAULT,
+        stop_after: int | None = 3,
+        tolerance: float = 1e-5,
+        ignore: Sequence[str] = (),
+        share_bytes: int = SHARE_BYTES,
+    ) -> None:
+        """Say how often, and what to do.
+
+        Args:
+            every: everything is compared once in so many steps.
+            answers: what to do about a difference, the first that is possible: ``resync`` from
+                ranks that are known to be right, ``rollback`` to a commit from before it (with a
+                ``Checkpointer``), ``report`` and go on, or ``stop``.
+            stop_after: so many answers within 2,000 steps are given, then the run is stopped;
+                None: no limit.
+            tolerance: a difference up to here is called small in reports.
+            ignore: patterns of names (``model.head.*``) that are not compared.
+            share_bytes: the least that is compared at once; smaller states are compared whole.
+
+        Raises:
+            UsageError: a setting that makes no sense.
+        """
+        hint = "every=100 compares everything once in 100 steps"
+        check_count("every of Consistency", every, 1, hint=hint)
+        check_count("share_bytes of Consistency", share_bytes, 1)
+        if type(tolerance) not in (int, float) or not tolerance >= 0:
+            raise UsageError(f"tolerance of Consistency is {tolerance!r}, not a number from 0 on")
+        given: object = ignore
+        if isinstance(given, str) or not all(isinstance(one, str) for one in ignore):
+            raise UsageError(
+                f"ignore is {ignore!r}, not a list of patterns", hint='ignore=["model.head.*"]'
+            )
+        self._settings = Settings(
+            every, Answers(answers, stop_after), float(tolerance), tuple(ignore), share_bytes
+        )
+        self._spelled = f"every={every}, answers={tuple(answers)}, stop_after={stop_after}, "
+        self._spelled += f"ignore={tuple(ignore)}, share_bytes={share_bytes}"
+        self._findings = Findings()
+        self._watching: Watching | None = None
+
+    @property
+    def reports(self) -> list[ConsistencyReport]:
+        """A report for every check that found a difference, oldest first."""
+        return list(self._findings.reports)
+
+    @property
+    def checks(self) -> int:
+        """How often the ranks were compared."""
+        return self._findings.checks
+
+    @property
+    def mismatches(self) -> int:
+        """How often a difference was found."""
+        return len(self._findings.reports)
+
+    @property
+    def max_delta(self) -> float:
+        """The largest difference of two elements that was found."""
+        return max((one.max_delta for one in self._findings.reports), default=0.0)
+
+    @property
+    def digested_bytes(self) -> int:
+        """How much this rank has digested."""
+        return self._findings.digested_bytes
+
+    @property
+    def seconds(self) -> float:
+        """How long this rank has spent on it, waiting for other ranks included."""
+        return self._findings.seconds
+
+    # Alone.
+
+    def watch(self, **parts: object) -> Self:
+        """Begin to compare these parts: models, optimizers, dicts and lists of them.
+
+        Every rank must call it.
+
+        Raises:
+            UsageError: no model and no optimizer, ranks with other settings, or it already
+                watches a run.
+        """
+        self.attach(make_parts(parts), Host(Ranks(), RunLog(None)), 0)
+        return self
+
+    def step(self) -> ConsistencyReport | None:
+        """Say that a step is complete, after ``optimizer.step()``; every rank must call it.
+
+        Returns:
+            A report if a check found a difference; the ranks are the same again if its answer is
+            ``resync``.
+
+        Raises:
+            InconsistentError: the answer is to stop.
+            UnsupportedError: the ranks do not train one model; said in the first two steps.
+        """
+        watching, known = self._get_watching(), self.mismatches
+        watching.look(watching.next_step)
+        return self._findings.reports[-1] if self.mismatches > known else None
+
+    def redo(self, step: Callable[[], object]) -> ConsistencyReport | None:
+        """Do a whole step twice from the same state, and compare every bit; every rank must call it.
+
+        It finds what replicas cannot see: a gradient that is computed wrong before the collective
+        makes all ranks wrong alike. Parts and random numbers are put back in between, data is not:
+        ``step`` uses a batch that it has. Both together are one step. On a device it needs
+        deterministic algorithms.
+
+        Returns:
+            A report if a rank came to other bits; the parts are as after the second time.
+        """
+        watching = self._get_watching()
+        report = compare_twice(
+            step,
+            watching.parts,
+            watching.host.ranks,
+            watching.next_step,
+            self._settings.tolerance,
+        )
+        if report is not None:
+            watching.note(report)
+        return report
+
+    def _get_watching(self) -> Watching:
+        if self._watching is None:
+            raise UsageError(
+                "nothing is watched", hint="check.watch(model=model, optimizer=optimizer)"
+            )
+        return self._watching
+
+    def remove(self) -> None:
+        """Take all hooks off; it can watch other parts then."""
+        if self._watching is not None:
+            self._watching.remove()
+        self._watching = None
+
+    # In a run.
+
+    def attach(self, parts: Mapping[str, Part], host: Host, step: int) -> None:
+        """Begin to compare the parts of a run that is at a step; every rank must call it.
+
+        Raises:
+            UsageError: as for ``watch``.
+        """
+        if self._watching is not None:
+            raise UsageError(
+                "this Consistency already watches a run",
+                hint="make one for each run, or remove() it",
+            )
+        kinds = (ModulePart, OptimizerPart)
+        if not any(isinstance(entry.part, kinds) for entry in flatten_parts(parts)):
+            raise UsageError("no model and no optimizer to compare", hint="pass model=...")
+        check_consistencies(host.ranks.exchange(spell_settings(self)))
+        if host.ranks.is_alone:
+            host.log.doubt(["consistency: one process has nothing to be compared with"])
+        self._watching = Watching(self._settings, self._findings, parts, host, step)
+
+    def look(self, step: int) -> RollbackReport | None:
+        """Compare what is due at a complete step of a run; every rank must call it.
+
+        Returns:
+            A report if the run was rolled back.
+
+        Raises:
+            InconsistentError: the answer is to stop.
+        """
+        return self._get_watching().look(step)
+
+
+def spell_settings(check: Consistency | None) -> str | None:
+    """Return the settings of a check in words, or None if there is none."""
+    return None if check is None else check._spelled  # noqa: SLF001  the same module
+
+
+def check_consistencies(told: Sequence[str | None]) -> None:
+    """Check that all ranks compare alike, or none does.
+
+    Raises:
+        UsageError: they do not.
+    """
+    for rank, one in enumerate(told):
+        if one != told[0]:
+            raise UsageError(
+                f"consistency is {one} on rank {rank}, and {told[0]} on rank 0",
+                hint="pass the same settings on every rank",
+            )

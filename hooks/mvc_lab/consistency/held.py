@@ -1,0 +1,231 @@
+"""What a rank holds of a run, and which other ranks hold the same.
+
+Whole tensors are on all ranks. Of a DTensor those ranks hold the same part that differ only along dimensions of
+its mesh where it is replicated: replicas of HSDP, and tensors that tensor parallelism leaves whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mvc_hooks.parts.module import ModulePart, clean_name, name_parameters
+from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
+from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.tree import format_path, is_sharded, to_local
+from mvc_lab.consistency.plan import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.tree import Steps
+
+Kind = Literal["parameter", "buffer", "state"]
+WHOLE = "whole"
+"""The group of tensors that every rank has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A tensor of the run of which another rank holds the same.
+
+    Attributes:
+        path: where it is in the state of the run.
+        kind: of a model, or state of an optimizer.
+        find: returns the live tensor, or None if it is gone.
+        group: which way of lying on the ranks it has.
+        row: the ranks that hold the same part as this one.
+        size_bytes: what a rank holds, about; the same number on all ranks.
+        form: type and shape.
+        unit: number of the unit that it is looked at with.
+    """
+
+    path: Steps
+    kind: Kind
+    find: Callable[[], Any]
+    group: str
+    row: tuple[int, ...]
+    size_bytes: int
+    form: str
+    unit: int
+
+    @property
+    def name(self) -> str:
+        """Its name in reports: that in the state of the run."""
+        return format_path(self.path)
+
+    def local(self) -> torch.Tensor | None:
+        """Return what is here of it, or None."""
+        tensor = self.find()
+        return to_local(tensor.detach()) if isinstance(tensor, torch.Tensor) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """A parameter in an optimizer, and in which of its groups it is."""
+
+    optimizer: Optimizer
+    param: torch.Tensor
+    group: int
+    unit: int
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """What the optimizer keeps for it."""
+        state = self.optimizer.state.get(self.param)
+        return state if isinstance(state, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """All that can be compared; ``slots`` are by number of unit."""
+
+    tensors: tuple[Held, ...]
+    slots: Mapping[int, Slot]
+
+    def without(self, names: Iterable[str], patterns: Sequence[str] = ()) -> Holdings:
+        """Return the rest of them."""
+        out = set(names)
+        kept = (
+            one for one in self.tensors
+            if one.name not in out and not any(fnmatchcase(one.name, each) for each in patterns)
+        )  # fmt: skip
+        return Holdings(tuple(kept), self.slots)
+
+    def units(self) -> Iterator[Unit]:
+        """Yield what the plan needs to know; of a unit there is one for each group."""
+        members: dict[tuple[int, str], list[Held]] = {}
+        for one in self.tensors:
+            members.setdefault((one.unit, one.group), []).append(one)
+        for (number, group), held in members.items():
+            can_cut = len({one.form for one in held if one.size_bytes > _SCALAR_BYTES}) == 1
+            yield Unit(number, group, sum(one.size_bytes for one in held), can_cut)
+
+    def describe(self) -> list[tuple[str, str, str, int]]:
+        """Return what has to be the same on all ranks for them to have one plan."""
+        return [(one.name, one.form, one.group, one.size_bytes) for one in self.tensors]
+
+
+_SCALAR_BYTES = 16
+
+
+def list_optimizers(parts: Mapping[str, Part]) -> list[tuple[Steps, Optimizer]]:
+    """Return the optimizers of a run and their paths."""
+    return [
+        (entry.path, entry.part.optimizer)
+        for entry in flatten_parts(parts)
+        if isinstance(entry.part, OptimizerPart)
+    ]
+
+
+def list_held(parts: Mapping[str, Part], size: int) -> Holdings:
+    """Return what this rank of ``size`` holds that another one has, too."""
+    lister = _Lister(size)
+    optimizers = list_optimizers(parts)
+    for path, optimizer in optimizers:
+        lister.take_slots(path, optimizer)
+    modules = [
+        (entry.path, entry.part.module)
+        for entry in flatten_parts(parts)
+        if isinstance(entry.part, ModulePart)
+    ]
+    for path, module in modules:
+        for name, weight in name_parameters(module).items():
+            lister.add_parameter((*path, name), weight)
+    for path, optimizer in optimizers:
+        for index, param in index_parameters(optimizer).items():
+            lister.add_parameter((*path, "params", index), param)
+    for path, module in modules:
+        lister.add_buffers(path, module)
+    return Holdings(tuple(lister.held), lister.slots)
+
+
+class _Lister:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._unit = 0
+        self._seen: set[int] = set()
+        self._known: dict[int, list[tuple[Steps, int, Optimizer, int]]] = {}
+        self.held: list[Held] = []
+        self.slots: dict[int, Slot] = {}
+
+    def take_slots(self, path: Steps, optimizer: Optimizer) -> None:
+        indices = {id(param): index for index, param in index_parameters(optimizer).items()}
+        for number, group in enumerate(optimizer.param_groups):
+            for param in group["params"]:
+                place = path, indices[id(param)], optimizer, number
+                self._known.setdefault(id(param), []).append(place)
+
+    def add_parameter(self, path: Steps, param: torch.Tensor) -> None:
+        if id(param) in self._seen:
+            return
+        self._begin(param)
+        self._add(path, "parameter", param, lambda: param)
+        for place, index, optimizer, group in self._known.get(id(param), ()):
+            slot = Slot(optimizer, param, group, self._unit)
+            self.slots.setdefault(self._unit, slot)
+            for key, value in slot.state.items():
+                state_path = (*place, "state", index, key)
+                self._add(state_path, "state", value, partial(_find_state, slot, key))
+
+    def add_buffers(self, path: Steps, module: nn.Module) -> None:
+        for name, buffer in module.named_buffers():
+            if id(buffer) not in self._seen:
+                self._begin(buffer)
+                find = partial(_find_buffer, module, name)
+                self._add((*path, clean_name(name)), "buffer", buffer, find)
+
+    def _begin(self, tensor: torch.Tensor) -> None:
+        self._seen.add(id(tensor))
+        self._unit += 1
+
+    def _add(self, path: Steps, kind: Kind, tensor: Any, find: Callable[[], Any]) -> None:
+        if not _is_plain(tensor):
+            return
+        group, row, shards = find_replicas(tensor, self._size)
+        if len(row) > 1:
+            size = -(-tensor.numel() // shards) * tensor.element_size()
+            form = f"{tensor.dtype}{list(tensor.shape)}"
+            self.held.append(Held(path, kind, find, group, row, size, form, self._unit))
+
+
+def _find_state(slot: Slot, key: object) -> Any:
+    return slot.state.get(key)
+
+
+def _find_buffer(module: nn.Module, name: str) -> Any:
+    owner, _, last = name.rpartition(".")
+    return getattr(module.get_submodule(owner), last, None)
+
+
+def _is_plain(tensor: object) -> bool:
+    """Return whether a value is a tensor whose bytes are its content."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+        return False
+    here = to_local(tensor)
+    return type(here) in (torch.Tensor, torch.nn.Parameter) and here.layout is torch.strided
+
+
+def find_replicas(tensor: Any, size: int) -> tuple[str, tuple[int, ...], int]:
+    """Return the way a tensor lies on the ranks, the ranks that have the same part, and in how many parts it is."""
+    if not is_sharded(tensor):
+        return WHOLE, tuple(range(size)), 1
+    mesh, placements = tensor.device_mesh, tensor.placements
+    here = mesh.get_coordinate()
+    copied = [dim for dim, one in enumerate(placements) if one.is_replicate()]
+    group = f"{list(mesh.shape)}{list(mesh.mesh_dim_names or ())} copied along {copied}"
+    if here is None or any(one.is_partial() for one in placements):
+        return group, (), 1
+    cut = tuple(slice(None) if dim in copied else at for dim, at in enumerate(here))
+    row = tuple(sorted(mesh.mesh[cut].flatten().tolist()))
+    shards = math.prod(n for dim, n in enumerate(mesh.shape) if dim not in copied)
+    return group, row, shards

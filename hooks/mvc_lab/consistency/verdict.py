@@ -1,0 +1,198 @@
+"""Why ranks differ: storage, transport or compute, from what every rank testifies. Pure.
+
+In this order:
+
+* *storage*: the newest commit's chunks of the tensor do not hash to their ids.
+* *transport*: a sum of known numbers over the ranks came out wrong; or the ranks had the same parameters before the
+  step, and not the same gradients after the collective.
+* *compute*: parameters, state and gradients were the same, and the step made something else of them. Done again
+  in place, it gives the bits that a healthy rank has, and not those that the faulty one has. Or a value
+  changed between two steps, while storage and transport are sound: the memory of a rank.
+
+A step that no rank can do again to the same bits proves nothing about a rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mvc_hooks.ranks.spelling import spell_ranks
+from mvc_lab.consistency.bits import find_majority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mvc_lab.consistency.reports import Cause
+    from mvc_lab.consistency.sight import Key
+    from mvc_lab.consistency.stored import StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What one rank says of itself, as digests.
+
+    Attributes:
+        live: name → all of a tensor, now, and its size.
+        changed: names of those that changed since they were last the same.
+        shared: names of those that are known to be no rank's own.
+        before, grads, after: of the pieces of the share that was checked.
+        redone: whether the step done again comes to what is there.
+    """
+
+    live: Mapping[str, tuple[bytes, int]]
+    changed: frozenset[str]
+    shared: frozenset[str]
+    before: Mapping[Key, bytes]
+    grads: Mapping[Key, bytes]
+    after: Mapping[Key, bytes]
+    redone: Mapping[Key, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A tensor, and its digest on each rank of a row.
+
+    With ``key`` it is a piece of it as it was before the step, or of its gradient.
+    """
+
+    name: str
+    digests: Mapping[int, bytes]
+    key: Key | None = None
+    is_gradient: bool = False
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """The ranks that hold it."""
+        return tuple(sorted(self.digests))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The evidence on some suspects; ``stored`` and ``is_sound`` are by rank."""
+
+    state: Sequence[Suspect]
+    gradients: Sequence[Suspect]
+    testimonies: Sequence[Testimony]
+    stored: Sequence[Mapping[str, StoredTensor]] = ()
+    is_sound: Sequence[bool] = ()
+    rows: Mapping[str, Iterable[tuple[int, ...]]] = field(default_factory=dict)
+    """Name → the rows of ranks that hold the same part."""
+
+    def judge(self) -> tuple[Cause, str]:
+        """Return the cause, and what speaks for it."""
+        for found in self.stored:
+            for name, one in found.items():
+                if one.damage is not None:
+                    return "storage", f"{name} is damaged in the newest commit: {one.damage}"
+        unsound = [rank for rank, is_sound in enumerate(self.is_sound) if not is_sound]
+        if unsound:
+            return "transport", f"a sum of known numbers came out wrong on {spell_ranks(unsound)}"
+        moved = self._list_moved()
+        if self.gradients and not moved:
+            return "transport", (
+                "parameters and state were the same before the step, and gradients differ after the collective"
+            )
+        if moved:
+            return "compute", self._explain_memory(moved[0])
+        return "compute", self._explain_step()
+
+    def _list_moved(self) -> list[str]:
+        """Return the names of suspects that differed before the step, or were not part of it."""
+        seen = {name for one in self.testimonies for name, _ in one.before}
+        early = {name for name, _ in self._list_differing("before")}
+        return [one.name for one in self.state if one.name in early or one.name not in seen]
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether something may have differed before the step that was checked."""
+        return bool(self._list_moved())
+
+    def list_names(self) -> tuple[str, ...]:
+        """Return the names of all that differs."""
+        gradients = (f"gradient of {one.name}" for one in self.gradients)
+        return tuple(dict.fromkeys([*(one.name for one in self.state), *gradients]))
+
+    def list_origins(self) -> list[Suspect]:
+        """Return what differs, that first from which the rest may have come."""
+        if not self.has_moved:
+            return [*self.gradients, *self.state]
+        early = [
+            Suspect(
+                key[0], {rank: self.testimonies[rank].before.get(key, b"") for rank in row}, key
+            )
+            for key in sorted(self._list_differing("before"))
+            for row in self.rows[key[0]]
+        ]
+        early = [one for one in early if len(set(one.digests.values())) > 1]
+        names = {one.name for one in early}
+        moved = self._list_moved()
+        rest = [one for one in self.state if one.name not in names]
+        return [*early, *sorted(rest, key=lambda one: one.name not in moved), *self.gradients]
+
+    def _explain_memory(self, name: str) -> str:
+        faulty = sorted(self.find_faulty())
+        where = f"the memory of {spell_ranks(faulty)}" if faulty else "the memory of a rank"
+        sound = "storage and transport are sound" if any(self.stored) else "transport is sound"
+        return f"{name} changed between two steps, while {sound}: {where}"
+
+    def _explain_step(self) -> str:
+        same = "parameters, state and gradients were the same before the step"
+        faulty, healthy = self._split_redone()
+        if not faulty or not healthy:
+            return f"{same}; the step done again is inconclusive"
+        return f"{same}, and done again it gives other bits on {spell_ranks(sorted(faulty))}"
+
+    def _split_redone(self) -> tuple[set[int], set[int]]:
+        """Return the ranks that do not come to their own bits, and those that do."""
+        keys = self._list_differing("after") - self._list_differing("before")
+        faulty, healthy = set[int](), set[int]()
+        for rank, one in enumerate(self.testimonies):
+            answers = [one.redone[key] for key in keys if key in one.redone]
+            if answers:
+                (healthy if all(answers) else faulty).add(rank)
+        return faulty, healthy
+
+    def _list_differing(self, what: str) -> set[Key]:
+        """Return the pieces that differ in a row."""
+        tables: list[Mapping[Key, bytes]] = [getattr(one, what) for one in self.testimonies]
+        keys = {key for table in tables for key in table}
+        return {
+            key
+            for key in keys
+            for row in self.rows.get(key[0], ())
+            if len({tables[rank].get(key) for rank in row}) > 1
+        }
+
+    def find_faulty(self) -> set[int]:
+        """Return the ranks that are known to be wrong in some suspect."""
+        return {
+            rank
+            for one in (*self.state, *self.gradients)
+            for right in [self.find_right(one)]
+            if right
+            for rank in one.row
+            if one.digests[rank] != one.digests[right[0]]
+        }
+
+    def find_right(self, suspect: Suspect) -> tuple[int, ...]:
+        """Return the ranks that have the right bits; none if that cannot be told.
+
+        The step done again knows best, then what was stored of a tensor that has not changed since, then
+        the majority.
+        """
+        return next(filter(None, self._list_right(suspect)), ())
+
+    def _list_right(self, suspect: Suspect) -> Iterator[tuple[int, ...]]:
+        if suspect.key is None and suspect.name not in self._list_moved():
+            faulty, healthy = self._split_redone()
+            right = tuple(rank for rank in suspect.row if rank in healthy)
+            is_known = bool(faulty & set(suspect.row))
+            if is_known and len({suspect.digests[rank] for rank in right}) == 1:
+                yield right
+        if suspect.key is None:
+            for found in self.stored:
+                known = found.get(suspect.name)
+                digest = None if known is None else known.digest
+                yield tuple(rank for rank in suspect.row if suspect.digests[rank] == digest)
+        yield find_majority(suspect.digests)

@@ -1,0 +1,396 @@
+"""The ranks of one run, compared step by step: what is due is kept, digested, and compared.
+
+All that decides whether a message is sent is the same on every rank: the step, and a plan that all ranks have
+agreed on. Where the form of the state changes, as when an optimizer makes its state, the digest of the form that
+travels with each check says so at the same step everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mvc import UnsupportedError
+from mvc_hooks.divergence.history import Verdict
+from mvc_hooks.ranks.spelling import spell_ranks
+from mvc_hooks.run.ranges import ranged
+from mvc_lab.consistency.digest import Digests, fold
+from mvc_lab.consistency.held import Holdings, list_held, list_optimizers
+from mvc_lab.consistency.inquiry import Inquiry
+from mvc_lab.consistency.learning import LOOKS, Learned
+from mvc_lab.consistency.plan import Share, cut_shares, find_due
+from mvc_lab.consistency.reports import ConsistencyReport, InconsistentError
+from mvc_lab.consistency.sight import Before, Sight, keep_before, see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from mvc import Repo
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.reports import RollbackReport
+    from mvc_hooks.run.log import RunLog
+    from mvc_lab.consistency.answers import Answers
+    from mvc_lab.consistency.held import Held
+    from mvc_lab.consistency.plan import Slice
+    from mvc_lab.consistency.reports import Answer
+    from mvc_lab.consistency.verdict import Trial
+
+_FORM_BYTES, _DIGEST_BYTES = 8, 24
+"""What travels in a check: the form of the state, and a digest for each share that is due, nearly always one."""
+_MOST = 3
+_HINT = "check memory and interconnect of these ranks before the run goes on"
+_MODELS = (
+    "every rank trains one model: wrap it in DistributedDataParallel, or shard it with fully_shard or "
+    "parallelize_module"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a ``Consistency``, which documents them."""
+
+    every: int
+    answers: Answers
+    tolerance: float
+    ignore: tuple[str, ...]
+    share_bytes: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found so far; ``Consistency`` documents the fields."""
+
+    reports: list[ConsistencyReport] = field(default_factory=list)
+    checks: int = 0
+    digested_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Host:
+    """What a run lends to its check.
+
+    Attributes:
+        find_commit: returns the repository and its newest commit of the run; every rank calls it.
+        roll_back: takes the run back to a commit of that step or before, for a reason.
+        note_bad: notes that the state of a step was not sound.
+    """
+
+    ranks: Ranks
+    log: RunLog
+    find_commit: Callable[[], tuple[Repo, str] | None] = lambda: None
+    roll_back: Callable[[int, str], RollbackReport] | None = None
+    note_bad: Callable[[int], None] = lambda _: None
+
+
+class Watching:
+    """Compares the ranks of a run; every rank makes one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        findings: Findings,
+        parts: Mapping[str, Part],
+        host: Host,
+        step: int,
+    ) -> None:
+        """Take a run that is at a step, and put hooks on its optimizers."""
+        self._settings, self._findings, self.parts, self.host = settings, findings, parts, host
+        self.next_step = step + 1
+        self._learned, self._looks = Learned(), 0
+        self._holdings = Holdings((), {})
+        self._form = self._next_form = b""
+        self._left_out: set[str] = set()
+        self._rows: dict[str, list[tuple[int, ...]]] = {}
+        self._shares: tuple[Share, ...] = ()
+        self._before: dict[int, dict[int, Before]] = {}
+        self._late: tuple[int, list[Sight]] | None = None
+        self._good: dict[int, int] = {}
+        self._handles = [
+            one.register_step_pre_hook(self._before_step) for _, one in list_optimizers(parts)
+        ]
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+
+    # A step.
+
+    @ranged("mvc.digest")
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Keep what an optimizer is about to change of the shares that are due."""
+        started_s = time.perf_counter()
+        for number in self._find_due(self.next_step):
+            share = self._shares[number]
+            # Of a share of counters alone, as beside DTensors, there is no step to be done again.
+            units = {
+                one.unit
+                for one in self._holdings.tensors
+                if one.kind == "parameter" and one.group == share.group
+            }
+            pieces = [
+                (slot, piece)
+                for piece in share.slices
+                for slot in [self._holdings.slots.get(piece.unit)]
+                if slot is not None and slot.optimizer is optimizer and piece.unit in units
+            ]
+            if pieces:
+                given = (*args[1:], *kwargs.values())  # the optimizer itself comes first
+                has_closure = any(one is not None for one in given)
+                kept = keep_before(optimizer, pieces, has_closure=has_closure)
+                self._before.setdefault(number, {})[id(optimizer)] = kept
+        self._findings.seconds += time.perf_counter() - started_s
+
+    def _find_due(self, step: int) -> list[int]:
+        return find_due(step, len(self._shares), self._settings.every)
+
+    @ranged("mvc.digest")
+    def look(self, step: int) -> RollbackReport | None:
+        """Compare what is due at a complete step; as ``Consistency.look``."""
+        if self.host.ranks.is_alone:
+            return None
+        started_s = time.perf_counter()
+        is_next = step == self.next_step  # or the run was taken back
+        before, self._before = self._before if is_next else {}, {}
+        late, self._late = self._late if is_next else None, None
+        self.next_step = step + 1
+        if not is_next:
+            self._learned.forget()
+        try:
+            if self._looks < LOOKS:
+                self._learn()
+                return None
+            back = None if late is None else self._compare(*late)
+            if back is not None:
+                return back
+            sights = self._see(step, before)
+            if any(one.is_late for one in sights):
+                self._late = step, sights
+                return None
+            return self._compare(step, sights) if sights else None
+        finally:
+            self._findings.seconds += time.perf_counter() - started_s
+
+    def _see(self, step: int, before: Mapping[int, Mapping[int, Before]]) -> list[Sight]:
+        """Digest the shares that are due."""
+        sights = []
+        for number in self._find_due(step):
+            wholes, pieces = self._list_pieces(self._shares[number])
+            sight = see(number, pieces, wholes, before.get(number, {}).values())
+            kept = (one.grads for one in sight.before)
+            size = sum(one.digested_bytes for one in (sight.after, *kept))
+            self._findings.digested_bytes += size
+            sights.append(sight)
+        if sights and step % self._settings.every == 0:
+            self._next_form = _digest_form(self._list_held())
+        return sights
+
+    def _list_pieces(self, share: Share) -> tuple[dict[int, int], list[tuple[Held, Slice]]]:
+        """Return the elements of what is here of each unit's parameter, and the pieces of a share."""
+        members = {piece.unit: list[Any]() for piece in share.slices}
+        for held in self._holdings.tensors:
+            if held.unit in members:
+                members[held.unit].append(held)
+        pieces = [
+            (held, piece)
+            for piece in share.slices
+            for held in members[piece.unit]
+            if held.group == share.group
+        ]
+        wholes: dict[int, int] = {}
+        for unit, tensors in members.items():
+            local = [one.local() for one in tensors]
+            wholes[unit] = max(0 if one is None else one.numel() for one in local)
+        return wholes, pieces
+
+    # What is compared.
+
+    def _list_held(self) -> Holdings:
+        found = list_held(self.parts, self.host.ranks.size)
+        return found.without(self._left_out | self._learned.own, self._settings.ignore)
+
+    def _learn(self) -> None:
+        """Look at everything; what differs and is not a parameter is a rank's own."""
+        self._looks += 1
+        self._agree_on(self._list_held())
+        ranks, tensors = self.host.ranks, self._holdings.tensors
+        seen = Digests(one.local() for one in tensors)
+        self._findings.digested_bytes += seen.digested_bytes
+        mine = dict(zip((one.name for one in tensors), seen.read(), strict=True))
+        members: dict[tuple[str, str], list[Held]] = {}
+        for one in tensors:
+            members.setdefault((one.kind, one.group), []).append(one)
+        for (kind, group), some in members.items():
+            told = ranks.exchange_bytes(fold(mine[one.name] for one in some))
+            rows = self._rows[group]
+            if all(len({told[rank] for rank in row}) == 1 for row in rows):
+                for one in some if kind != "parameter" else ():
+                    self._learned.note_same(one.name, mine[one.name])
+                continue
+            tables = ranks.exchange([mine[one.name] for one in some])
+            for at, one in enumerate(some):
+                for row in rows:
+                    self._learn_row(one, {rank: tables[rank][at] for rank in row})
+        self._learned.own = set().union(*ranks.exchange(self._learned.own))
+        self._learned.shared -= self._learned.own
+        self._agree_on(self._list_held())
+        if self._looks == LOOKS:
+            self._tell_start()
+
+    def _learn_row(self, held: Held, digests: Mapping[int, bytes]) -> None:
+        is_same = len(set(digests.values())) == 1
+        if held.kind == "parameter" and not is_same:
+            raise UnsupportedError(
+                f"{held.name} differs between {spell_ranks(sorted(digests))} before anything was compared",
+                hint=_MODELS,
+            )
+        if not is_same:
+            self._learned.own.add(held.name)
+        elif self.host.ranks.rank in digests:
+            self._learned.note_same(held.name, digests[self.host.ranks.rank])
+
+    def _tell_start(self) -> None:
+        held = self._holdings.tensors
+        if not any(one.kind == "parameter" for one in held):
+            rest = sum(one.size_bytes for one in held)
+            text = f"only {rest:,} bytes of buffers and counters are" if rest else "nothing is"
+            self.host.log.doubt(
+                [f"consistency: no two ranks hold the same part of a parameter: {text} compared"]
+            )
+
+    def _agree_on(self, holdings: Holdings) -> None:
+        """Compare these from now on, as far as all ranks have them; every rank must call it."""
+        ranks = self.host.ranks
+        missing = self._find_missing(holdings)
+        if missing:
+            self._left_out |= missing
+            some = ", ".join(sorted(missing)[:_MOST])
+            more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
+            text = "consistency: not compared, as not all ranks have it in one form: "
+            self.host.log.doubt([text + some + more])
+            holdings = holdings.without(missing)
+        self._holdings = holdings
+        self._form = self._next_form = _digest_form(holdings)
+        settings = self._settings
+        self._shares = cut_shares(holdings.units(), settings.every, settings.share_bytes)
+        rows: dict[str, set[tuple[int, ...]]] = {}
+        for one in ranks.exchange({held.group: held.row for held in holdings.tensors}):
+            for group, row in one.items():
+                rows.setdefault(group, set()).add(row)
+        self._rows = {group: sorted(found) for group, found in rows.items()}
+        self._good.clear()
+
+    def _find_missing(self, holdings: Holdings) -> set[str]:
+        """Return the names of what not all ranks have in one form."""
+        ranks = self.host.ranks
+        if len(set(ranks.exchange_bytes(_digest_form(holdings)))) == 1:
+            return set()
+        told = ranks.exchange(holdings.describe())
+        common = set(told[0]).intersection(*told[1:])
+        return {name for one in told for name, *rest in one if (name, *rest) not in common}
+
+    def _inquire(self) -> Inquiry:
+        return Inquiry(self.host.ranks, self._holdings, self._rows, self._learned)
+
+    # What is found.
+
+    def _compare(self, step: int, sights: Sequence[Sight]) -> RollbackReport | None:
+        """Compare shares with those of the other ranks."""
+        told = self._next_form + b"".join(fold(one.read(), _DIGEST_BYTES) for one in sights)
+        heard = self.host.ranks.exchange_bytes(told)
+        self._findings.checks += 1
+        back = None
+        if any(self._is_unlike(at, one, heard) for at, one in enumerate(sights)):
+            back = self._answer(step, sights)
+        else:
+            for sight in sights:
+                self._note_same(step, sight)
+        if any(one[:_FORM_BYTES] != self._form for one in heard) and back is None:
+            self._agree_on(self._list_held())
+        return back
+
+    def _is_unlike(self, at: int, sight: Sight, heard: Sequence[bytes]) -> bool:
+        first = _FORM_BYTES + at * _DIGEST_BYTES
+        found = [one[first : first + _DIGEST_BYTES] for one in heard]
+        rows = self._rows[self._shares[sight.number].group]
+        return any(len({found[rank] for rank in row}) > 1 for row in rows)
+
+    def _note_same(self, step: int, sight: Sight) -> None:
+        self._good[sight.number] = step
+        for (held, piece), digest in zip(sight.pieces, sight.after.read(), strict=True):
+            if held.kind != "parameter" and piece.parts == 1:
+                self._learned.note_same(held.name, digest)
+
+    def _answer(self, step: int, sights: Sequence[Sight]) -> RollbackReport | None:
+        """Find out what differs and why, and do something about it; every rank does the same."""
+        inquiry = self._inquire()
+        trial = inquiry.find_suspects(inquiry.testify(sights))
+        if not trial.state and not trial.gradients:  # a rank's own, learned now
+            self._agree_on(self._list_held())
+            return None
+        trial = inquiry.gather(trial, self.host.find_commit())
+        report = ConsistencyReport(
+            step,
+            *trial.judge(),
+            self._choose(step, trial),
+            inquiry.locate(trial, sights),
+            trial.list_names(),
+            self._settings.tolerance,
+        )
+        return self._act(report, trial, inquiry)
+
+    def _choose(self, step: int, trial: Trial) -> Answer:
+        possible: list[Answer] = ["report", "stop"]
+        if all(map(trial.find_right, trial.state)):
+            possible.append("resync")
+        if self.host.roll_back is not None:
+            possible.append("rollback")
+        answer = self._settings.answers.choose(step, possible)
+        return answer if trial.state or answer == "stop" else "report"
+
+    def _act(
+        self, report: ConsistencyReport, trial: Trial, inquiry: Inquiry
+    ) -> RollbackReport | None:
+        host, good = self.host, self._find_good(report.step, trial)
+        self.note(report)
+        host.note_bad(report.step)
+        if report.answer == "resync":
+            inquiry.resync(trial)
+            if inquiry.find_suspects(inquiry.testify(())).state:
+                reason = f"{report.reason}; a resync did not help"
+                report = replace(report, answer="stop", reason=reason)
+                self._findings.reports[-1] = report
+        if report.answer == "stop":
+            text = f"the ranks are not the same at step {report.step}: {report}"
+            raise InconsistentError(text, hint=_HINT, report=report)
+        if report.answer == "rollback" and host.roll_back is not None:
+            return host.roll_back(good, f"{report.cause}: {report.tensor} differs between ranks")
+        return None
+
+    def _find_good(self, step: int, trial: Trial) -> int:
+        """Return the last step at which all that differs is known to have been the same."""
+        if not trial.has_moved:
+            return step - 1
+        names = {one.name for one in trial.state}
+        units = {one.unit for one in self._holdings.tensors if one.name in names}
+        numbers = [
+            number
+            for number, share in enumerate(self._shares)
+            if any(piece.unit in units for piece in share.slices)
+        ]
+        return min((self._good.get(number, 0) for number in numbers), default=0)
+
+    def note(self, report: ConsistencyReport) -> None:
+        """Keep a report, and tell it."""
+        self._findings.reports.append(report)
+        self.host.log.alarm(Verdict(report.cause, str(report), report.step, report.step))
+        self.host.log.action(report.step, f"{report.answer}: {report.tensor}")
+
+
+def _digest_form(holdings: Holdings) -> bytes:
+    return fold([repr(holdings.describe()).encode()], _FORM_BYTES)

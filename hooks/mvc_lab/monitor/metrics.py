@@ -1,0 +1,138 @@
+"""The metrics of a run by their Prometheus names, in base units, as its collector reads them at a scrape."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import mvc
+from mvc_lab.monitor.inspector import FOLDER, read_inspector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from mvc_lab.monitor.numbers import Numbers
+    from mvc_lab.monitor.thresholds import Alarm
+    from mvc_lab.monitor.windows import Histogram, Window
+
+Labels = tuple[str, ...]
+
+
+class Metric(NamedTuple):
+    """A metric; ``read`` yields values of its labels, and a number or a histogram."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: Labels
+    read: Callable[[Numbers], Iterable[tuple[Labels, Any]]]
+
+
+def _field(name: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
+    return lambda numbers: [((), getattr(numbers, name))]
+
+
+def _by_label(name: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
+    return lambda numbers: [((key,), value) for key, value in dict(getattr(numbers, name)).items()]
+
+
+def _read_quantiles(numbers: Numbers) -> Iterator[tuple[Labels, float | None]]:
+    windows: dict[str, Window] = {"all": numbers.updates, **numbers.buckets}
+    for name, window in windows.items():
+        for share in (0.5, 0.99):
+            yield (name, str(share)), window.quantile(share)
+
+
+def _read_nccl(what: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
+    def read(numbers: Numbers) -> Iterator[tuple[Labels, float | None]]:  # noqa: ARG001  not of the run
+        for name, values in read_inspector(os.environ.get(FOLDER)).items():
+            yield (name,), values.get(what)
+
+    return read
+
+
+METRICS = (
+    Metric("mvc_run_info", "gauge", "Branch, host and version of the run.", ("branch", "host", "version"),
+           lambda numbers: [((numbers.branch, platform.node(), mvc.__version__), 1)]),
+    Metric("mvc_ranks", "gauge", "Ranks of the run.", (), _field("ranks")),
+    Metric("mvc_training_step", "gauge", "Number of the last complete step.", (), _field("step")),
+    Metric("mvc_steps_total", "counter", "Steps that this process has done.", (), _field("steps_done")),
+    Metric("mvc_step_seconds", "histogram", "From the end of a step to the end of the next.", (), _field("step_bars")),
+    Metric("mvc_loss", "gauge", "Loss, the mean of the ranks.", (), _field("loss")),
+    Metric("mvc_gradient_norm", "gauge", "Norm of the gradients, the mean of the ranks.", (), _field("grad_norm")),
+    Metric("mvc_learning_rate", "gauge", "Learning rate of the first group.", (), _field("lr")),
+    Metric("mvc_scaler_scale", "gauge", "Scale of the GradScaler.", (), _field("scale")),
+    Metric("mvc_gradient_sync_seconds", "histogram", "Sum of a bucket of gradients over the ranks.", ("bucket",),
+           _by_label("bucket_bars")),
+    Metric("mvc_gradient_update_sync_seconds", "histogram",
+           "Time in which at least one bucket of a backward pass was on its way.", (), _field("update_bars")),
+    Metric("mvc_gradient_sync_window_seconds", "gauge",
+           "Exact quantiles of the last 1000 sums of a bucket; bucket all: of whole updates.",
+           ("bucket", "quantile"), _read_quantiles),
+    Metric("mvc_gradient_bytes_total", "counter", "Bytes of gradients that were summed.", (), _field("gradient_bytes")),
+    Metric("mvc_link_speed_bytes_per_second", "gauge", "Speed of the link, as stated or measured.", (), _field("link")),
+    Metric("mvc_link_utilization_ratio", "gauge",
+           "Share of the link's speed that large buckets reach.", (), _field("bandwidth_used")),
+    Metric("mvc_nccl_bus_bandwidth_bytes_per_second", "gauge", "Median that NCCL Inspector noted.", ("collective",),
+           _read_nccl("bus")),
+    Metric("mvc_nccl_collective_seconds", "gauge", "Median that NCCL Inspector noted.", ("collective",),
+           _read_nccl("seconds")),
+    Metric("mvc_commit_stall_seconds", "histogram", "How long the training paused for a commit.", (), _field("stall_bars")),
+    Metric("mvc_commit_write_seconds", "histogram", "How long the writer took for a commit.", (), _field("write_bars")),
+    Metric("mvc_commits_total", "counter", "Commits that were made, failed or skipped; rank 0 counts.", ("result",), _by_label("commits")),
+    Metric("mvc_bytes_written_total", "counter", "Bytes that commits added to the repository; rank 0 counts.", (),
+           _field("written_bytes")),
+    Metric("mvc_bytes_plain_total", "counter", "Bytes of the states that were committed; rank 0 counts.", (),
+           _field("plain_bytes")),
+    Metric("mvc_queue_depth", "gauge", "Snapshots that wait for the writer or are being written.", (), _field("queue_depth")),
+    Metric("mvc_recovery_seconds", "gauge", "Seconds of the last resume and the last rollback.", ("kind",),
+           _by_label("recovery_s")),
+    Metric("mvc_recovery_timestamp_seconds", "gauge", "When the last resume and the last rollback ended.", ("kind",),
+           _by_label("recovered_at")),
+    Metric("mvc_resume_info", "gauge", "Where the state was found at the resume.", ("tier",),
+           lambda numbers: [((numbers.tier,), 1)] if numbers.tier else []),
+    Metric("mvc_rollbacks_total", "counter", "Rollbacks of this process.", (), _field("rollbacks")),
+    Metric("mvc_consistency_checks_total", "counter", "Comparisons of the ranks.", (), _field("checks")),
+    Metric("mvc_consistency_mismatches_total", "counter", "Comparisons that found a difference.", (), _field("mismatches")),
+    Metric("mvc_consistency_deviation", "gauge", "Largest difference between ranks.", (), _field("deviation")),
+    Metric("mvc_alarms_total", "counter", "Alarms by cause, those of detectors too.", ("alarm",), _by_label("alarms")),
+)  # fmt: skip
+"""All metrics but ``mvc_alarm_active``; every one has the label ``rank``, too."""
+
+
+class Collector:
+    """Reads the numbers of a run whenever Prometheus asks."""
+
+    def __init__(self, numbers: Numbers, alarms: Mapping[str, Alarm]) -> None:
+        self._numbers, self._alarms = numbers, alarms
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families of metrics that have values."""
+        from prometheus_client import core  # noqa: PLC0415  it need not be installed
+
+        families: dict[str, Any] = {
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
+        active = [((name,), float(one.is_on)) for name, one in self._alarms.items()]
+        text = "Whether a threshold is crossed now."
+        alarms = Metric("mvc_alarm_active", "gauge", text, ("alarm",), lambda _: active)
+        for metric in (*METRICS, alarms):
+            family = families[metric.kind](
+                metric.name, metric.text, labels=["rank", *metric.labels]
+            )
+            for labels, value in metric.read(self._numbers):
+                if value is not None:
+                    _add(family, [str(self._numbers.rank), *labels], value, metric.kind)
+            if family.samples:
+                yield family
+
+
+def _add(family: Any, labels: list[str], value: float | Histogram, kind: str) -> None:
+    if kind != "histogram":
+        family.add_metric(labels, value)
+        return
+    bars: Any = value
+    family.add_metric(labels, bars.bars(), bars.sum)

@@ -1,0 +1,155 @@
+"""Everything that a monitor knows of its run, as plain numbers that its outputs read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mvc_lab.monitor.windows import Histogram, Window
+
+if TYPE_CHECKING:
+    from mvc_hooks.divergence.history import Reading
+    from mvc_hooks.ranks.syncing import Update
+
+RESUME, ROLLBACK = "resume", "rollback"
+LARGE_BYTES = 2**20
+"""Mean size of buckets from which on their speed says something of the link; below, it is latency."""
+_COMMITS = 100
+_BUS_UPDATES = 20
+_MOST_BUCKETS = 64  # of a histogram each
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What is known of a run; None: unknown.
+
+    Attributes:
+        recovery_s: seconds of the last resume and the last rollback, by kind, and when each ended.
+        updates: seconds of the last gradient updates; ``bus`` their bus bytes, where buckets are large.
+        link: speed in bytes per second, and ``is_link_known`` whether alarms may rely on it.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    branch: str = ""
+    step: int = 0
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    scale: float | None = None
+    tier: str | None = None
+    queue_depth: int = 0
+    written_bytes: int = 0
+    plain_bytes: int = 0
+    gradient_bytes: int = 0
+    link: float | None = None
+    is_link_known: bool = False
+    checks: int | None = None
+    mismatches: int | None = None
+    deviation: float | None = None
+    steps_done: int = 0
+    stall_s: float | None = None
+    commits: Counter[str] = field(default_factory=Counter)
+    alarms: Counter[str] = field(default_factory=Counter)
+    recovery_s: dict[str, float] = field(default_factory=dict)
+    recovered_at: dict[str, float] = field(default_factory=dict)
+    rollbacks: int = 0
+    steps: Window = field(default_factory=Window)
+    stalls: Window = field(default_factory=lambda: Window(_COMMITS))
+    updates: Window = field(default_factory=Window)
+    bus: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
+    bus_seconds: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
+    buckets: dict[str, Window] = field(default_factory=lambda: defaultdict(Window))
+    step_bars: Histogram = field(default_factory=Histogram)
+    stall_bars: Histogram = field(default_factory=Histogram)
+    write_bars: Histogram = field(default_factory=Histogram)
+    update_bars: Histogram = field(default_factory=Histogram)
+    bucket_bars: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+
+    def take_step(self, step: int, seconds: float | None) -> None:
+        """A step is complete; ``seconds`` since the one before it."""
+        self.step, self.steps_done = step, self.steps_done + 1
+        if seconds is not None:
+            self.steps.add(seconds)
+            self.step_bars.add(seconds)
+
+    def take_reading(self, reading: Reading) -> None:
+        """A step was read."""
+        self.loss, self.grad_norm = reading.loss, reading.grad_norm
+        if reading.lr is not None:
+            self.lr = reading.lr
+
+    def take_update(self, update: Update, model: str) -> None:
+        """Gradients were summed; ``model`` tells those of several apart."""
+        self.updates.add(update.seconds)
+        self.update_bars.add(update.seconds)
+        self.gradient_bytes += update.size_bytes
+        for number, seconds in update.buckets:
+            name = f"{model}{number if number < _MOST_BUCKETS else 'rest'}"
+            self.buckets[name].add(seconds)
+            self.bucket_bars[name].add(seconds)
+        if update.bus_bytes is not None and update.size_bytes >= LARGE_BYTES * len(update.buckets):
+            self.bus.add(update.bus_bytes)
+            self.bus_seconds.add(update.seconds)
+
+    def take_event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Something happened that the run's log has, with the fields that the feed gets."""
+        match kind:
+            case "resume":
+                self.tier = fields["tier"]
+                self._recover(RESUME, fields["seconds"])
+            case "rollback" if "seconds" in fields:
+                self.rollbacks += 1
+                self._recover(ROLLBACK, fields["seconds"])
+            case "snapshot":
+                self.stall_s = fields["stall_s"]
+                self.stalls.add(fields["stall_s"])
+                self.stall_bars.add(fields["stall_s"])
+            case "commit":
+                self.commits["made"] += 1
+                self.write_bars.add(fields["write_s"])
+                self.written_bytes += fields["written_bytes"]
+                self.plain_bytes += fields["plain_bytes"]
+            case "skip":
+                self.commits["skipped"] += 1
+            case "error":
+                self.commits["failed"] += 1
+            case "alarm":
+                self.alarms[fields["cause"]] += 1
+
+    def _recover(self, kind: str, seconds: float) -> None:
+        self.recovery_s[kind], self.recovered_at[kind] = seconds, time.time()
+
+    def take_consistency(self, found: object) -> None:
+        """Take over what another part knows of differences between ranks, as far as it has it."""
+        self.checks = getattr(found, "checks", None)
+        self.mismatches = getattr(found, "mismatches", None)
+        self.deviation = getattr(found, "max_delta", None)
+
+    @property
+    def bandwidth_used(self) -> float | None:
+        """Share of the link's speed that the last updates of large buckets reached."""
+        seconds = self.bus_seconds.sum
+        if self.link is None or not self.is_link_known or not seconds:
+            return None
+        return self.bus.sum / seconds / self.link
+
+    def measure(self) -> dict[str, float]:
+        """Return what is known by fixed names, as ``Monitor.measure`` documents them."""
+        known = {
+            "sync_p50_s": self.updates.quantile(0.5),
+            "sync_p99_s": self.updates.quantile(0.99),
+            "bandwidth_used": self.bandwidth_used,
+            "deviation_max": self.deviation,
+            "mismatches": self.mismatches,
+            "checks": self.checks,
+            "recovery_s": max(self.recovery_s.values(), default=None),
+            "stall_s": self.stalls.largest,
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "step_s": self.steps.quantile(0.5),
+            "ranks": self.ranks,
+        }
+        return {name: value for name, value in known.items() if value is not None}
