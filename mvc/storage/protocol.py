@@ -2,7 +2,7 @@
 
 A key is a relative path of ASCII letters, digits, ``-``, ``_`` and ``.`` joined by ``/``. Objects
 are immutable once published: a storage never appends to or rewrites an object that has a name.
-An implementation must pass ``mvc/storage/testing/contract.py``.
+An implementation must pass ``tests/support/storage_contract.py``.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from mvc.operations.follow import Follower
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.probe import probe_store
-from mvc.storage.testing.contract import SharedStorageContract
 from support.bounds import IS_NIGHTLY, bounded
 from support.remote_races import CLIENTS, race_pushes
 from support.remote_repos import CountedStorage, commit_model, make_repo
 from support.s3_server import make_bucket, new_prefix, open_s3
+from support.storage_contract import SharedStorageContract
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.storage.testing.proxy import UNCONDITIONAL, FaultyProxy
 from support.s3_server import KEYS, new_prefix
+from support.storage_proxy import UNCONDITIONAL, FaultyProxy
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from mvc.operations import commit_shares
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from mvc.storage.testing.faults import FaultyStorage
 from support.nodes import ME, commit_nodes, freeze_ranks, make_nodes, state_of, stored_by
 from support.remote_repos import commit_model
 from support.sharded import SeenPeers
+from support.storage_faults import FaultyStorage
 
 RANKS = 3
 

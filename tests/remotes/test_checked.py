@@ -3,9 +3,9 @@
 import pytest
 
 from mvc.errors import UnsupportedError
-from mvc.storage.testing.proxy import UNCONDITIONAL, FaultyProxy
 from support.remote_repos import commit_model, make_repo
 from support.s3_server import KEYS, new_prefix
+from support.storage_proxy import UNCONDITIONAL, FaultyProxy
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from mvc.remotes import root_store
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from mvc.storage.object_store import PART_BYTES
-from mvc.storage.testing.faults import FAULTS, FaultyStorage, seeded
-from mvc.storage.testing.proxy import FAULTS as WIRE_FAULTS
-from mvc.storage.testing.proxy import FaultyProxy
 from support.bounds import bounded
 from support.remote_repos import commit_model, make_repo
 from support.s3_server import KEYS, new_prefix, open_s3
+from support.storage_faults import FAULTS, FaultyStorage, seeded
+from support.storage_proxy import FAULTS as WIRE_FAULTS
+from support.storage_proxy import FaultyProxy
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from mvc.remotes.root import LIST_ENTRIES, Listing, list_key, with_packs
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from mvc.storage.object_store import ObjectStorage
-from mvc.storage.testing.faults import FaultyStorage
+from support.storage_faults import FaultyStorage
 
 
 @pytest.fixture(params=["memory", "folder"])

@@ -8,8 +8,8 @@ import pytest
 
 from mvc.errors import CorruptionError
 from mvc.storage.cached import CachedStorage
-from mvc.storage.testing.contract import StorageContract, put
 from support.memory_storage import MemoryStorage
+from support.storage_contract import StorageContract, put
 
 KEY = "packs/a.pack"
 BLOCK = 1000

@@ -9,7 +9,7 @@ from mvc import fs
 from mvc.errors import StorageError
 from mvc.storage import local
 from mvc.storage.local import LocalStorage
-from mvc.storage.testing.contract import SharedStorageContract, put
+from support.storage_contract import SharedStorageContract, put
 
 
 def open_descriptors():

@@ -1,7 +1,7 @@
 import pytest
 
-from mvc.storage.testing.contract import StorageContract
 from support.memory_storage import MemoryStorage
+from support.storage_contract import StorageContract
 
 
 class TestMemoryStorage(StorageContract):

@@ -114,5 +114,5 @@ def seeded(
         rate: the share of calls that fail, 0 to 1.
         kinds: what may go wrong.
     """
-    dice = random.Random(seed)  # noqa: S311  a test
+    dice = random.Random(seed)
     return lambda _name, _number: dice.choice(kinds) if dice.random() < rate else None
