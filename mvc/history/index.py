@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mvc.history.split_index import SplitLink, StoredEntry
     from mvc.history.values import TreeEntry
 
 NAME = "index"
 MAX_INDEX_BYTES = 1 << 30
 _HINT = 'run "mvc reset": it makes the index again from HEAD and touches no file'
+_SPLIT_HINT = 'run "git --git-dir=.mvc update-index --no-split-index"'
 _DIGEST_BYTES = 20
 _HEADER = struct.Struct(">4sLL")
 _ENTRY = struct.Struct(">10L20sH")  # ctime, mtime (s, ns), device to size, id, flags
@@ -50,31 +50,25 @@ def read_index_file(path: Path) -> Index:
     One that a stock Git wrote sparse is an UnsupportedError.
     """
     try:
-        data, timestamp_ns = _read_file(path)
+        with translate_damage("the index", hint=_HINT), open_file(path) as file:
+            stat = os.fstat(file.fileno())
+            # A limit alone as the length would be allocated whole.
+            data = file.read(min(MAX_INDEX_BYTES, stat.st_size) + 1)
     except FileNotFoundError:
         return Index()
-    return parse_index(data, timestamp_ns, path.parent)
+    return parse_index(data, stat.st_mtime_ns)
 
 
-def _read_file(path: Path) -> tuple[bytes, int]:
-    """Return the bytes of an index file, and when it was written."""
-    with translate_damage("the index", hint=_HINT), open_file(path) as file:
-        found = os.fstat(file.fileno())
-        # A limit alone as the length would be allocated whole.
-        return file.read(min(MAX_INDEX_BYTES, found.st_size) + 1), found.st_mtime_ns
-
-
-def parse_index(data: bytes, timestamp_ns: int, folder: Path | None = None) -> Index:
+def parse_index(data: bytes, timestamp_ns: int) -> Index:
     """Return what is in the bytes of an index file.
 
-    Entries not older than ``timestamp_ns``, when the file was written, are marked racy. If the
-    index is split, its shared part is read from ``folder``.
+    Entries not older than ``timestamp_ns``, when the file was written, are marked racy.
     """
     entries: dict[str, IndexEntry] = {}
     stages: dict[str, list[TreeEntry | None]] = {}
     asleep: set[str] = set()
     with translate_damage("the index", hint=_HINT):
-        for name, fields, extended in _parse_stored(data, folder):
+        for name, fields, extended in _parse_stored(data):
             entry = _make_entry(name, fields, extended, timestamp_ns)
             stage = (fields[-1] & _FLAG_STAGE) >> _STAGE_SHIFT
             known = stages.setdefault(entry.path, [None, None, None]) if stage else []
@@ -92,8 +86,8 @@ def parse_index(data: bytes, timestamp_ns: int, folder: Path | None = None) -> I
     return Index(entries, timestamp_ns, unmerged, frozenset(asleep))
 
 
-def _parse_stored(data: bytes, folder: Path | None) -> list[StoredEntry]:
-    """Return name, fields and extended flags of all entries, those of a shared part included."""
+def _parse_stored(data: bytes) -> list[tuple[bytes, tuple[Any, ...], int]]:
+    """Return name, fields and extended flags of all entries."""
     if not _HEADER.size + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
         raise _damaged(f"{len(data):,} bytes are not an index")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -104,7 +98,7 @@ def _parse_stored(data: bytes, folder: Path | None) -> list[StoredEntry]:
         raise _damaged(f"it begins with {magic!r}")
     if version not in _VERSIONS:
         raise UnsupportedError(f"the index has version {version}", hint="upgrade mvc")
-    stored: list[StoredEntry] = []
+    stored = []
     position, name = _HEADER.size, b""
     for _ in range(count):
         fields, extended, start = _parse_fields(body, position, version)
@@ -114,21 +108,8 @@ def _parse_stored(data: bytes, folder: Path | None) -> list[StoredEntry]:
         position = end if version == _COMPRESSED else end + 8 - (end - position) % 8
     if position > len(body):
         raise _damaged("its last entry is cut off")
-    link = _check_extensions(body[position:], may_link=folder is not None)
-    if link is None or folder is None:
-        return stored
-    return link.join(_parse_stored(_read_shared(folder, link.shared), None), stored)
-
-
-def _read_shared(folder: Path, digest: str) -> bytes:
-    name = f"sharedindex.{digest}"
-    try:
-        data, _ = _read_file(folder / name)
-    except FileNotFoundError:
-        raise _damaged(f"it is split, and its part {name} is missing") from None
-    if data[-_DIGEST_BYTES:].hex() != digest:
-        raise _damaged(f"it is split, and its part {name} is another one")
-    return data
+    _check_extensions(body[position:])
+    return stored
 
 
 def _find_clash(entries: Mapping[str, IndexEntry]) -> str | None:
@@ -192,13 +173,9 @@ def _make_entry(
     )
 
 
-def _check_extensions(rest: bytes, *, may_link: bool) -> SplitLink | None:
-    """Return the link of a split index, or None.
-
-    Other extensions that change what the entries mean are refused: Git gives those a small first
-    letter.
-    """
-    position, link = 0, None
+def _check_extensions(rest: bytes) -> None:
+    """Refuse extensions that change what the entries mean: Git gives those a small first letter."""
+    position = 0
     while position < len(rest):
         name = rest[position : position + 4]
         size_bytes = int.from_bytes(rest[position + 4 : position + 8], "big")
@@ -206,16 +183,13 @@ def _check_extensions(rest: bytes, *, may_link: bool) -> SplitLink | None:
             raise _damaged("its last extension is cut off")
         if not name.isalpha():
             raise _damaged(f"{name!r} is not a valid extension")
-        if name == b"link" and may_link:
-            from mvc.history.split_index import parse_link  # noqa: PLC0415  only Git splits
-
-            link = parse_link(rest[position + 8 : position + 8 + size_bytes])
-        elif not name[:1].isupper():
+        if name == b"link":
+            raise UnsupportedError("the index is split, which mvc does not read", hint=_SPLIT_HINT)
+        if not name[:1].isupper():
             raise UnsupportedError(
                 f"the index has extension {name!r}, which mvc does not know", hint=_HINT
             )
         position += 8 + size_bytes
-    return link
 
 
 def write_index_file(path: Path, index: Index) -> None:

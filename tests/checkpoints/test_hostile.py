@@ -40,7 +40,6 @@ def payloads(marker) -> dict[str, bytes]:
     return {
         "os.system": pickle.dumps(Call(os.system, command), 2),
         "os.system 4": pickle.dumps(Call(os.system, command), 4),
-        "os.system 0": pickle.dumps(Call(os.system, command), 0),
         "eval": pickle.dumps(Call(eval, code), 2),
         "exec": pickle.dumps(Call(exec, code), 4),
         "subprocess": pickle.dumps(Call(subprocess.call, ["touch", str(marker)]), 2),
@@ -48,8 +47,6 @@ def payloads(marker) -> dict[str, bytes]:
         "getattr chain": pickle.dumps(
             Call(getattr, Call(__import__, "os"), "system"), 2
         )[:-1] + b"(" + quoted + b"tR.",
-        "inst": b"(" + quoted + b"ios\nsystem\n.",
-        "obj": b"(cos\nsystem\n" + quoted + b"o.",
         "newobj": b"csubprocess\nPopen\n(](" + text("touch") + text(str(marker)) + b"et\x81.",
         "newobj_ex": b"csubprocess\nPopen\n(](" + text("touch") + text(str(marker)) + b"et}\x92.",
         "stack global": text("os") + text("system") + b"\x93" + quoted + b"\x85R.",
@@ -66,7 +63,7 @@ def payloads(marker) -> dict[str, bytes]:
 PAYLOADS = list(payloads(""))
 
 
-@pytest.mark.parametrize("name", ["os.system", "os.system 0", "exec", "getattr chain", "inst", "obj", "stack global", "map"])  # fmt: skip
+@pytest.mark.parametrize("name", ["os.system", "exec", "getattr chain", "stack global", "map"])  # fmt: skip
 def test_the_payloads_are_real(name, tmp_path):
     marker = tmp_path / "marker"
     with contextlib.suppress(Exception):  # some die after the harm is done
@@ -103,7 +100,6 @@ def test_no_module_is_imported(module):
     assert module not in sys.modules
     pickled = f"c{module}\nx\n)R.".encode()
     assert parse(torch_archive(pickled), "x.pt").format == "torch"
-    assert parse(torch_archive(f"(i{module}\nx\n.".encode()), "x.pt").format == "torch"
     assert module not in sys.modules
 
 
@@ -124,12 +120,10 @@ def test_no_module_is_imported(module):
         b"c\n\n)R.",
         b"c__main__\n__dict__\n.",
         b"c\xc3\xa9\nx.y.z\n)R.",
-        b"Pabc\n.",
         b"NQ.",
         b")Q.",
         b"]Q.",
         b"(" + text("module") + b"NNNNtQ.",
-        b"F1e999\n.",
         b"\x8f(K\x01]}\x90.",  # a set of lists and dictionaries
         b"}(]K\x01}K\x02u.",  # lists as keys
     ],
@@ -162,17 +156,14 @@ BOMBS = {
     "doubling": b"N" + b"2\x86" * 50_000 + b".",
     "shared arguments": b"(" + b"K\x01" * 20_000 + b"t\x94" + b"0ccollections\nOrderedDict\n\x940"
     + b"h\x01h\x00R" * 20_000 + b".",
-    "shared state": b"}(" + b"NN" * 20_000 + b"u\x940cx\ny\n\x940" + b"h\x01)Rh\x00b" * 20_000 + b"l.",
+    "shared state": b"}(" + b"NN" * 20_000 + b"u\x940cx\ny\n\x940" + b"h\x01)Rh\x00b" * 20_000 + b".",
     "shared keys": b"(" + b"K\x01" * 20_000 + b"t\x940}(" + b"h\x00]" * 20_000 + b"u.",
     "colliding keys": b"}(" + b"".join(
         b"\x8a\x0a" + (i * (2**61 - 1)).to_bytes(10, "little") + b"N" for i in range(20_000)
     ) + b"u.",
     "memo": b"N" + b"".join(b"r" + struct.pack("<I", 2**32 - 1 - i) for i in range(50_000)) + b".",
-    "long line": b"S'" + b"x" * 1_000_000 + b"'\n.",
     "long name": b"c" + b"x" * 1_000_000 + b"\ny\n.",
     "long number": b"\x8b" + struct.pack("<i", 1_000_000) + b"\xff" * 1_000_000 + b".",
-    "long digits": b"L" + b"9" * 1_000_000 + b"L\n.",
-    "long memo": b"Np" + b"9" * 1_000_000 + b"\n.",
 }  # fmt: skip
 
 

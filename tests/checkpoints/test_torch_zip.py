@@ -175,6 +175,12 @@ def test_shapes_that_reach_outside_their_storage_are_refused():
         assert layout.warning
 
 
+def test_old_pickles_are_opaque_and_say_so():
+    layout = parse(save({"w": torch.ones(2)}, pickle_protocol=0), "x.pt")
+    assert layout.format == "opaque"
+    assert "use torch.save with its default protocol" in layout.warning
+
+
 def test_legacy_files_are_opaque_and_say_so():
     data = save({"w": torch.ones(2)}, _use_new_zipfile_serialization=False)
     layout = parse(data, "x.pt")

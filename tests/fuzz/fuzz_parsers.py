@@ -44,7 +44,7 @@ def fuzz_layout(data: bytes) -> None:
 def fuzz_pickle(data: bytes) -> None:
     """A pickle gives inert values or a FormatError."""
     try:
-        unpickle(data, lambda _callee, _arguments: None, lambda _pid: None)
+        unpickle(b"\x80" + data, lambda _callee, _arguments: None, lambda _pid: None)
     except FormatError:
         return
 

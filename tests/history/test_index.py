@@ -85,6 +85,16 @@ def test_the_index_of_stock_git_is_read(history, version):
     assert git(history.git_dir, "write-tree") == tree
 
 
+def test_a_split_index_is_refused_with_the_command_that_joins_it(history):
+    write(history, entry_of(history, "a"), entry_of(history, "b"))
+    git(history.git_dir, "update-index", "--split-index")
+    with pytest.raises(UnsupportedError, match="the index is split") as caught:
+        history.read_index()
+    assert caught.value.hint == 'run "git --git-dir=.mvc update-index --no-split-index"'
+    git(history.git_dir, "update-index", "--no-split-index")
+    assert sorted(history.read_index().entries) == ["a", "b"]
+
+
 _PATHS = st.lists(
     st.text(alphabet="abc.-é \udce9", min_size=1, max_size=5).filter(
         lambda name: not name.startswith(".")

@@ -47,7 +47,9 @@ def named_views(data: bytes, layout) -> dict[str, tuple[str, tuple[int, ...], by
 def torch_archive(
     pickled: bytes, storages: dict[str, bytes] | None = None, **extra: bytes
 ) -> bytes:
-    """Return a valid torch zip around a pickle that torch never wrote."""
+    """Return a valid torch zip around a pickle that torch never wrote, with a header if it lacks it."""
+    if not pickled.startswith(b"\x80"):
+        pickled = b"\x80\x02" + pickled
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)

@@ -22,7 +22,6 @@ from mvc.checkpoints.torch_pickle.values import (
     Global,
     Opaque,
     Pairs,
-    read_line,
 )
 from mvc.errors import FormatError
 
@@ -37,6 +36,7 @@ opcodes and 175 bytes for each shard.
 """
 MAX_GLOBALS = 100_000
 """Different classes and functions named: a real checkpoint names some dozens."""
+_PROTOCOL = b"\x80"  # begins every pickle since protocol 2
 MAX_PROTOCOL = 5
 _STOP = ord(".")
 _unpack_word = struct.Struct("<I").unpack_from
@@ -47,13 +47,17 @@ def unpickle(
     reduce: Callable[[Global, object], object | None],
     persistent: Callable[[object], object | None],
 ) -> object:
-    """Run a pickle, protocol 0 to 5, and return its value, which is inert.
+    """Run a pickle, protocol 2 to 5, and return its value, which is inert.
 
     Bytes after STOP are ignored. ``reduce`` takes (callee, arguments) to the value of a call on the
     caller's closed list, or to None, which leaves it an ``Opaque``; ``persistent`` takes a
     persistent id to what it stands for, or to None. Both must take constant time and may raise
     FormatError.
     """
+    if not data.startswith(_PROTOCOL):
+        raise FormatError(
+            "pickle has protocol 0 or 1, or is damaged; use torch.save with its default protocol"
+        )
     machine = _Machine(data, reduce, persistent)
     try:
         return machine.run()
@@ -104,10 +108,13 @@ class _Machine:
         return int.from_bytes(self.data[start : self.position], "little")
 
     def take_line(self) -> bytes:
-        line, self.position = read_line(self.data, self.position)
-        if len(line) > MAX_KEPT_BYTES:
-            raise FormatError(f"pickle has a name of {len(line):,} bytes")
-        return line
+        start, end = self.position, self.data.find(b"\n", self.position)
+        if end < 0:
+            raise FormatError(f"pickle ends inside the line at {start:,}")
+        if end - start > MAX_KEPT_BYTES:
+            raise FormatError(f"pickle has a name of {end - start:,} bytes")
+        self.position = end + 1
+        return self.data[start:end]
 
     def pop_mark(self) -> list[object]:
         """Take everything above the last mark off the stack."""
@@ -170,10 +177,6 @@ def _put_word(machine: _Machine) -> None:
     machine.position += 4
 
 
-def _put_line(machine: _Machine) -> None:
-    machine.memo[int(machine.take_line())] = machine.stack[-1]
-
-
 def _memoize(machine: _Machine) -> None:
     machine.memo[len(machine.memo)] = machine.stack[-1]
 
@@ -185,12 +188,6 @@ def _short_tuple(size: int) -> Callable[[_Machine], None]:
         machine.stack[-size:] = [tuple(machine.stack[-size:])]
 
     return run
-
-
-def _dict(machine: _Machine) -> None:
-    values = machine.pop_mark()
-    machine.stack.append(Pairs())
-    _set_pairs(machine, values)
 
 
 def _extend(machine: _Machine, values: list[object]) -> None:
@@ -253,17 +250,6 @@ def _new_object_ex(machine: _Machine) -> None:
     machine.stack.append(Opaque(cls, args, [keywords]))
 
 
-def _instance(machine: _Machine) -> None:
-    _global(machine)
-    callee = machine.stack.pop()
-    machine.stack.append(machine.call(callee, tuple(machine.pop_mark())))
-
-
-def _object(machine: _Machine) -> None:
-    cls, *args = machine.pop_mark()
-    machine.stack.append(machine.call(cls, tuple(args)))
-
-
 def _build(machine: _Machine) -> None:
     state, target = machine.stack.pop(), machine.stack[-1]
     # Attributes of anything else (a state dict's _metadata) hold no tensors that have a name.
@@ -284,10 +270,8 @@ _OPERATIONS: dict[int, Callable[[_Machine], object]] = {
     ord("0"): _pop,
     ord("1"): _Machine.pop_mark,
     ord("2"): lambda m: m.stack.append(m.stack[-1]),  # DUP
-    ord("g"): lambda m: m.stack.append(m.memo[int(m.take_line())]),  # GET
     ord("h"): _get_byte,
     ord("j"): _get_word,
-    ord("p"): _put_line,
     ord("q"): _put_byte,
     ord("r"): _put_word,
     0x94: _memoize,
@@ -295,8 +279,6 @@ _OPERATIONS: dict[int, Callable[[_Machine], object]] = {
     0x85: _short_tuple(1),
     0x86: _short_tuple(2),
     0x87: _short_tuple(3),
-    ord("l"): lambda m: m.stack.append(m.pop_mark()),  # LIST
-    ord("d"): _dict,
     ord("a"): lambda m: _extend(m, [m.stack.pop()]),  # APPEND
     ord("e"): lambda m: _extend(m, m.pop_mark()),  # APPENDS
     ord("s"): _set_item,
@@ -311,9 +293,6 @@ _OPERATIONS: dict[int, Callable[[_Machine], object]] = {
     ord("R"): _reduce,
     0x81: _reduce,  # NEWOBJ: what a class would make of its arguments is a call as well
     0x92: _new_object_ex,
-    ord("i"): _instance,
-    ord("o"): _object,
     ord("b"): _build,
-    ord("P"): lambda m: _resolve(m, m.take_line().decode("latin-1")),  # PERSID
     ord("Q"): lambda m: _resolve(m, m.stack.pop()),  # BINPERSID
 }

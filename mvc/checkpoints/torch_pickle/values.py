@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES
-from mvc.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 MAX_KEPT_BYTES = MAX_NAME_BYTES
 """Longest string or bytes kept as a value."""
 _MAX_INT_BYTES = 16
-_MAX_INT_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +72,6 @@ class _Omitted:
 OMITTED = _Omitted()
 
 
-def read_line(data: bytes, position: int) -> tuple[bytes, int]:
-    """Return the text up to the next newline and the position after it."""
-    end = data.find(b"\n", position)
-    if end < 0:
-        raise FormatError(f"pickle ends inside the line at {position:,}")
-    return data[position:end], end + 1
-
-
 def _constant(make: Callable[[], object]) -> Literal:
     return lambda _, position: (make(), position)
 
@@ -89,10 +79,6 @@ def _constant(make: Callable[[], object]) -> Literal:
 def _number(layout: str) -> Literal:
     unpack, size_bytes = struct.Struct(layout).unpack_from, struct.calcsize(layout)
     return lambda data, position: (unpack(data, position)[0], position + size_bytes)
-
-
-def _byte(data: bytes, position: int) -> tuple[object, int]:
-    return data[position], position + 1
 
 
 def _sized(length_bytes: int, decode: Callable[[bytes], object]) -> Literal:
@@ -104,16 +90,6 @@ def _sized(length_bytes: int, decode: Callable[[bytes], object]) -> Literal:
         if end - start > MAX_KEPT_BYTES:
             return OMITTED, end
         return decode(data[start:end]), end
-
-    return parse
-
-
-def _line(decode: Callable[[bytes], object]) -> Literal:
-    """Parse a value written as text up to the end of the line (protocol 0)."""
-
-    def parse(data: bytes, position: int) -> tuple[object, int]:
-        line, end = read_line(data, position)
-        return (OMITTED if len(line) > MAX_KEPT_BYTES else decode(line)), end
 
     return parse
 
@@ -130,13 +106,6 @@ def _decode_long(raw: bytes) -> object:
     return OMITTED if len(raw) > _MAX_INT_BYTES else int.from_bytes(raw, "little", signed=True)
 
 
-def _decode_int_line(line: bytes) -> object:
-    if line in (b"00", b"01"):
-        return line == b"01"
-    line = line.removesuffix(b"L")
-    return OMITTED if len(line) > _MAX_INT_DIGITS else int(line)
-
-
 LITERALS: dict[int, Literal] = {
     ord("N"): _constant(lambda: None),
     0x88: _constant(lambda: True),
@@ -145,7 +114,7 @@ LITERALS: dict[int, Literal] = {
     ord("]"): _constant(list),
     ord("}"): _constant(Pairs),
     0x8F: _constant(list),  # EMPTY_SET
-    ord("K"): _byte,
+    ord("K"): lambda data, position: (data[position], position + 1),
     ord("M"): _number("<H"),
     ord("J"): _number("<i"),
     ord("G"): _number(">d"),
@@ -160,9 +129,4 @@ LITERALS: dict[int, Literal] = {
     ord("B"): _sized(4, bytes),
     0x8E: _sized(8, bytes),
     0x96: _sized(8, bytes),  # BYTEARRAY8
-    ord("I"): _line(_decode_int_line),
-    ord("L"): _line(_decode_int_line),
-    ord("F"): _line(float),
-    ord("S"): _line(lambda line: line.strip(b"'\"").decode("latin-1")),
-    ord("V"): _line(lambda line: line.decode("raw-unicode-escape")),
 }
