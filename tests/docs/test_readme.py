@@ -52,7 +52,10 @@ def test_quickstart(tmp_path):
     assert "sft, epoch 1" in outputs["$ mvc log --oneline --graph"]
 
     script, _ = _blocks("python")
-    check = script + "\nassert back['step'] == 3000 and (back['model']['weight'] == weight).all()\n"
+    check = (
+        script
+        + "\nassert back['step'] == 3000 and (back['model']['weight'] == norm).all()\nassert (weights['norm'] == norm).all()\n"
+    )
     subprocess.run(
         [sys.executable, "-W", "error", "-c", check], cwd=tmp_path, env=environment, check=True
     )
