@@ -2,16 +2,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One more than there are cores: tests wait for processes and disks, too.
-JOBS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+JOBS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+# What the nightly run draws at random: give the seed of a run that failed to have it again.
+SEED ?= $(shell date +%Y%m%d)
 DEMO_READY := $(VENV)/.ready-for-demo
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-slow test-all lint format docs bench clean
+.PHONY: help setup demo test test-slow test-nightly lint format docs bench clean
 
 help:
 	@echo "make demo   train a small model, version it, roll it back, prove the bytes are the same"
-	@echo "make test   run the test suite (make test-slow: the rest, as CI does)"
+	@echo "make test   run the test suite (make test-slow: the rest of what CI runs; make test-nightly: all, long)"
 	@echo "make lint   ruff, mypy strict, import-linter"
 	@echo "make docs   build the documentation site into site/"
 	@echo "make bench  measure speed, size and memory beside the peers that are installed"
@@ -40,15 +41,17 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
+# On every push.
 test: setup
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not nightly" $(ARGS)
 
-# Long fuzzing, large files, whole matrices; CI runs it too, bounded by the hypothesis profile.
+# Real trainings over several processes, large files, crashes at every step: CI runs it, too.
 test-slow: setup
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m "slow and not nightly" $(ARGS)
 
-test-all: setup
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) $(ARGS)
+# All of it, with the nightly bounds and examples, and what is marked nightly: tests/README.md.
+test-nightly: setup
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --hypothesis-seed=$(SEED) $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

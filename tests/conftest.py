@@ -1,4 +1,4 @@
-"""Hypothesis profiles: dev by default, ci and nightly by HYPOTHESIS_PROFILE."""
+"""Settings of the suite: how many examples, how many threads, where the temporary files are."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("dev", max_examples=40, deadline=None, suppress_health_check=_QUIET)
-settings.register_profile("ci", max_examples=80, deadline=None, suppress_health_check=_QUIET)
-settings.register_profile("nightly", max_examples=2000, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that: tests of Ctrl-C would hang.

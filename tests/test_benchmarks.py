@@ -16,12 +16,8 @@ from safetensors import safe_open
 from benchmarks import donor, passes, report, report_hooks, report_loader, workload
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.children import CommandError, Cost, Runner, middle
-from support.bounds import bounded
 
 pytestmark = pytest.mark.torch
-
-LONG = ("sharded", "scale", "consistency")
-"""Sections that start processes by the dozen."""
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +96,13 @@ def test_median_of_costs_leaves_disturbed_rounds_out():
     assert middle(costs).seconds == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_quick_run_fills_every_section(tmp_path, capsys):
     pytest.importorskip("torch")
     found, page = tmp_path / "results.json", tmp_path / "page.md"
     arguments = ["--quick", "--dir", str(tmp_path / "work"), "--peers", "none"]
-    sections = bounded([one for one in SECTIONS if one not in LONG], SECTIONS)
     arguments += [
-        *(f"--only={one}" for one in sections),
+        *(f"--only={one}" for one in SECTIONS),
         "--json",
         str(found),
         "--markdown",
@@ -115,7 +110,7 @@ def test_quick_run_fills_every_section(tmp_path, capsys):
     ]
     assert main(arguments) == 0
     results = json.loads(found.read_text())
-    assert set(sections) <= set(results)
+    assert set(SECTIONS) <= set(results)
     assert results["status"]["data_files_opened"] == []
     assert 0.5 < results["ratio"]["bf16"] < 0.8
     assert len(results["reads"]) == 3

@@ -20,7 +20,6 @@ from mvc.operations.follow import Follower
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.probe import probe_store
-from support.bounds import IS_NIGHTLY, bounded
 from support.remote_races import CLIENTS, race_pushes
 from support.remote_repos import CountedStorage, commit_model, make_repo
 from support.s3_server import make_bucket, new_prefix, open_s3
@@ -29,7 +28,7 @@ from support.storage_contract import SharedStorageContract
 pytestmark = pytest.mark.slow
 
 _NAME = "model.safetensors"
-ROUNDS = int(os.environ.get("MVC_ROUNDS", bounded(2, 200 // CLIENTS)))
+ROUNDS = int(os.environ.get("MVC_ROUNDS", 200 // CLIENTS))
 """How often each client pushes."""
 
 
@@ -163,6 +162,7 @@ class Pushing:
         self._thread.join()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["an OSD", "the leading monitor", "the gateway"])
 def test_a_daemon_is_killed_during_pushes(cluster, url, tmp_path, victim, capsys):
     repo = make_repo(tmp_path / "a", url)
@@ -190,6 +190,7 @@ def test_a_daemon_is_killed_during_pushes(cluster, url, tmp_path, victim, capsys
     check_copy(repo, url, tmp_path / "b")
 
 
+@pytest.mark.nightly
 def test_the_gateway_is_killed_in_the_middle_of_ref_updates(cluster, url, tmp_path):
     """Some puts were done though their answer got lost: each update is there, and once."""
     stop, acknowledged = threading.Event(), []
@@ -221,6 +222,7 @@ def test_the_gateway_is_killed_in_the_middle_of_ref_updates(cluster, url, tmp_pa
     assert set(acknowledged) <= set(open_roots(cluster, tmp_path, url).read().refs)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["osd.2", "rgw"])
 def test_a_daemon_is_killed_during_a_push_and_a_fetch(cluster, url, tmp_path, victim):
     repo = make_repo(tmp_path / "a", url)
@@ -254,6 +256,7 @@ def read_model(repo):
     return (repo.worktree / _NAME).read_bytes()
 
 
+@pytest.mark.nightly
 def test_two_osds_hang_and_one_comes_back(cluster, url, tmp_path, monkeypatch, capsys):
     """Writes below two replicas hang: our timeout speaks; then the push goes on where it was."""
     repo = make_repo(tmp_path / "a", url)
@@ -291,6 +294,7 @@ def test_two_osds_hang_and_one_comes_back(cluster, url, tmp_path, monkeypatch, c
     check_copy(repo, url, tmp_path / "b")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("branches", [1, CLIENTS])
 def test_no_push_of_many_clients_is_lost(cluster, url, tmp_path, branches, capsys):
     start_s = time.monotonic()
@@ -303,8 +307,9 @@ def test_no_push_of_many_clients_is_lost(cluster, url, tmp_path, branches, capsy
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("verb", ["push", "clone"])
-@pytest.mark.parametrize("round_", range(0, 30, 1 if IS_NIGHTLY else 16))
+@pytest.mark.parametrize("round_", range(30))
 def test_a_client_is_killed_at_any_point(cluster, url, tmp_path, verb, round_):
     repo = make_repo(tmp_path / "a", url)
     commit_model(repo)

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from mvc import Repo
-from support.bounds import nightly
 
 ROOT = Path(__file__).parents[2]
 
 
-@nightly  # `make demo` itself is run before make test
-@pytest.mark.slow
+@pytest.mark.nightly  # `make demo` itself is run before make test
 @pytest.mark.torch
 def test_demo(tmp_path):
     folder = tmp_path / "demo"

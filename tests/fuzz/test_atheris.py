@@ -22,10 +22,10 @@ TARGETS = [
     "references",
     "state",
 ]
-RUNS = 4000
+RUNS = 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", TARGETS)
 def test_target(target, tmp_path):
     pytest.importorskip("atheris", reason="atheris has no build for this Python")

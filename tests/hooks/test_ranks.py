@@ -349,7 +349,7 @@ def test_shards_and_replicas_take_over_from_each_other(lab):
     assert [lab.say("shards and replicas", which)[1].resumed for which in range(3)] == [0, 4, 8]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_processes(tmp_path):
     for text, code in run_group(PROGRAM, tmp_path, FOUR, 4):
         assert code == 0, text

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mvc import Repo
+from support.bounds import rest_nightly
 
 pytestmark = pytest.mark.torch
 
@@ -18,7 +19,7 @@ _LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", rest_nightly([2, 4]))
 def test_a_killed_rank_costs_one_restart_and_no_step_of_a_commit(tmp_path, size):
     words = [*_LAUNCH, "--nproc-per-node", str(size), str(PROGRAM), str(tmp_path)]
     # torch keeps one store for all attempts, in which gloo may find the address of the killed rank.

@@ -22,8 +22,10 @@ SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -6e-8, 1e-310, 65504
 
 
 def mark_rare(names):
-    """Leave the types that few models have to the slow tests: the whole matrix takes minutes."""
-    return [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    """Leave the types that few models have to the nightly run: the whole matrix takes minutes."""
+    return [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in names
+    ]
 
 
 def compare(old, new, old_name, new_name=None, **more):

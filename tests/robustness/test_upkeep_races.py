@@ -79,7 +79,7 @@ def test_killed_at_any_moment(verb, tmp_path, zygote):
     assert hits
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_over_and_over(tmp_path, zygote):
     """The same repository all the time: what one leaves the next one starts from."""
     root = tmp_path / "work"
@@ -175,7 +175,7 @@ def test_all_at_once(tmp_path, zygote):
 # Beside commits and readers.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_beside_a_run(tmp_path, zygote):
     """gc and repack loop while a run commits, branches and resets, and others read."""
     root, end = tmp_path / "work", tmp_path / "end"

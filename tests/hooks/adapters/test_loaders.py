@@ -6,6 +6,7 @@ import torch
 from mvc import UsageError
 from mvc_hooks import rollback, stop
 from mvc_hooks.parts.reach import find_loaders
+from support.bounds import rest_nightly
 from support.fits import FITS, same
 
 pytestmark = [
@@ -21,7 +22,7 @@ CASES = [
     *(("transformers", data) for data in ("persistent", "iterable")),
     *(("accelerate", data) for data in ("sampler", "persistent")),
 ]  # fmt: skip
-SLOW_CASES = [
+NIGHTLY_CASES = [
     ("lightning", "stateful"), ("lightning", "two-max"), ("transformers", "iterable-workers"), ("accelerate", "stateful"),
 ]  # fmt: skip
 RELOADED = (("reload_dataloaders_every_n_epochs", 2),)
@@ -35,7 +36,7 @@ STOPS = {
 
 @pytest.mark.parametrize(
     ("kind", "data"),
-    [*CASES, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW_CASES)],
+    [*CASES, *(pytest.param(*one, marks=pytest.mark.nightly) for one in NIGHTLY_CASES)],
 )
 def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
     fit, total = FITS[kind], 8 if data == "two-min" else 16
@@ -74,7 +75,7 @@ def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["workers", "persistent"])
+@pytest.mark.parametrize("data", rest_nightly(["persistent", "workers"]))
 def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, fits, tmp_path):
     options = {"kind": "accelerate", "data": data, "accumulate": 3, "every": 5}
     done = fits.run("fit", tmp_path, kill_at=40, **options)

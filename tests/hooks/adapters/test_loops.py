@@ -9,9 +9,10 @@ from support.scenarios import SCENARIOS
 
 PAGE = Path(__file__).parents[3] / "docs/loops.md"
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_as_the_page_says(fits, tmp_path, name):
     if LOOPS[name].needs:

@@ -7,6 +7,7 @@ from mvc import Repo, UsageError
 from mvc_data import ConsistentDataLoader
 from mvc_hooks import rollback, stop
 from support import fits
+from support.bounds import rest_nightly
 from support.seen_samples import check_commits
 
 pytestmark = [
@@ -36,7 +37,7 @@ def fit(request, monkeypatch):
     return fits.FITS[request.param], {"data": "consistent"}
 
 
-@pytest.mark.parametrize("fit", ["lightning", "transformers"], indirect=True)
+@pytest.mark.parametrize("fit", rest_nightly(["lightning", "transformers"]), indirect=True)
 def test_it_goes_on_where_it_was(fit, tmp_path):
     train, options = fit
     through = train(None, total=16, **options)
@@ -47,7 +48,7 @@ def test_it_goes_on_where_it_was(fit, tmp_path):
     assert again.losses[-3:] == through.losses[13:]
 
 
-@pytest.mark.parametrize("fit", ["lightning", "transformers"], indirect=True)
+@pytest.mark.parametrize("fit", rest_nightly(["transformers", "lightning"]), indirect=True)
 def test_commits_say_what_was_seen_across_a_resume_and_a_rollback(fit, tmp_path):
     train, options = fit
     options |= {"adapt": fits.count_rows, "every": 3}
@@ -60,7 +61,7 @@ def test_commits_say_what_was_seen_across_a_resume_and_a_rollback(fit, tmp_path)
     assert check_commits(Repo.open(tmp_path), "data", counts) > 7
 
 
-@pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle"])
+@pytest.mark.parametrize("mode", rest_nightly(["max_size_cycle", "min_size", "max_size"]))
 def test_several_in_lightning_are_stopped_and_rolled_back(mode, monkeypatch, tmp_path):
     from lightning.pytorch.utilities import CombinedLoader
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from mvc import Repo, UnsupportedError  # noqa: E402
 from support import elastic_ranks  # noqa: E402
+from support.bounds import rest_nightly  # noqa: E402
 from support.programs import run_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -30,16 +31,16 @@ def read_trace(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "library",
     [
-        pytest.param("accelerate", marks=pytest.mark.slow),
-        pytest.param("accelerate_fsdp2", marks=pytest.mark.slow),
-        pytest.param("fabric", marks=pytest.mark.slow),
-        pytest.param("lightning", marks=pytest.mark.slow),
+        pytest.param("accelerate", marks=pytest.mark.nightly),
+        pytest.param("accelerate_fsdp2", marks=pytest.mark.nightly),
+        pytest.param("fabric", marks=pytest.mark.nightly),
+        pytest.param("lightning", marks=pytest.mark.nightly),
         pytest.param("lightning_fsdp2", marks=pytest.mark.slow),
-        pytest.param("transformers", marks=pytest.mark.slow),
+        pytest.param("transformers", marks=pytest.mark.nightly),
         pytest.param("transformers_fsdp2", marks=pytest.mark.slow),
     ],
 )
@@ -105,7 +106,7 @@ def test_a_fit_that_forks_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["lightning", "transformers"])
+@pytest.mark.parametrize("library", rest_nightly(["lightning", "transformers"]))
 def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library):
     """From 1 rank to 3 and 2, in the middle of an epoch: each sample of the order once."""
     pytest.importorskip(library)

@@ -4,6 +4,7 @@ import pytest
 
 from mvc import Repo
 from mvc_hooks import rollback, stop
+from support.bounds import rest_nightly
 from support.fits import FITS, ROWS, count_rows
 from support.seen_samples import check_commits
 
@@ -27,8 +28,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize(("kind", "data"), CASES)
+@pytest.mark.parametrize("accumulate", rest_nightly([1, 3]))
+@pytest.mark.parametrize(("kind", "data"), rest_nightly(CASES))
 def test_across_a_resume_and_a_rollback(kind, data, accumulate, tmp_path):
     options = {"data": data, "accumulate": accumulate, "adapt": count_rows, "every": 3}
     ladder = [rollback(to="last", min_steps_back=1, skip_batches=2), stop(after=2)]

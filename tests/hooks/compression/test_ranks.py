@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from support.bounds import rest_nightly
 from support.programs import run_group
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ RESUMED = [
 ]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=rest_nightly([2, 4]))
 def lab(request, tmp_path_factory):
     folder, size = tmp_path_factory.mktemp("compressed"), request.param
     for text, code in run_group(PROGRAM, folder, KILLED, size):

@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_in_the_same_order(tmp_path):
         assert read_seen(killed, step) == read_seen(plain, step)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_eight_ranks_and_three_see_what_one_does(tmp_path):
     plain, many = prepare(tmp_path / "plain"), prepare(tmp_path / "many")
     RUNS.train(plain, 1, *words(6))

@@ -177,7 +177,7 @@ def test_a_window_longer_than_sixteen_bits_is_packed():
     assert sorted(join(read_tokens(packed))) == list(range(140_000))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_million_lengths_are_planned_and_found():
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(5.5, 1, 10**7), 1, 2048).astype(np.uint16)

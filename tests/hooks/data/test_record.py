@@ -16,6 +16,7 @@ from mvc.sampling.stretch import find_stretch
 from mvc_data import ConsistentDataLoader
 from mvc_data.planned import PlanTally
 from mvc_hooks import Checkpointer, Ring
+from support.bounds import rest_nightly
 from support.seeing_runs import SeeingRuns
 from support.seen_samples import (
     SAMPLES,
@@ -76,7 +77,7 @@ class Both:
 
 
 @pytest.mark.parametrize(
-    "stops", [(3, 7), *(pytest.param(one, marks=pytest.mark.slow) for one in [(8, 9), (4, 17)])]
+    "stops", [(3, 7), *(pytest.param(one, marks=pytest.mark.nightly) for one in [(8, 9), (4, 17)])]
 )
 def test_computed_orders_in_a_loader_of_the_users_own(stops, tmp_path):
     def fit(folder, total):
@@ -150,7 +151,7 @@ def test_failures_rollbacks_and_resumes(seed, tmp_path):
     assert check_commits(Repo.open(tmp_path)) > 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2, 40))
 def test_more_failures_rollbacks_and_resumes(seed, tmp_path):
     torch.manual_seed(seed)
@@ -173,9 +174,7 @@ def plan_loader(draw):
     return PlanLoader(PLAN, skips)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(one, marks=pytest.mark.slow) for one in (2, 3))]
-)
+@pytest.mark.parametrize("seed", rest_nightly(range(4)))
 def test_a_loader_with_a_plan(seed, tmp_path):
     run_program(tmp_path, seed, plan_loader)
     assert check_commits(Repo.open(tmp_path)) > 4
@@ -392,7 +391,7 @@ RUNS = SeeingRuns(Path(__file__).with_name("seen_by_ranks.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plan", "drawn"])
+@pytest.mark.parametrize("kind", rest_nightly(["plan", "drawn"]))
 def test_two_and_three_ranks_with_rollbacks(kind, tmp_path):
     for ranks, total in [(2, 7), (3, 13), (1, 16)]:
         RUNS.train(tmp_path, ranks, total, kind)

@@ -12,6 +12,7 @@ from mvc_hooks.divergence.history import History, Reading
 from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.divergence.watch import Watch, default_detectors
+from support.bounds import rest_nightly
 
 _LARGEST = 65504.0
 
@@ -78,7 +79,7 @@ def test_healthy_scalers_never_alarm():
     assert _count_false(range(100), 1500) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_thousands_of_healthy_scalers_never_alarm():
     assert _count_false(range(1000, 4000), 3000) == 0
 
@@ -249,8 +250,7 @@ def test_a_killed_run_goes_on_with_scale_counts_and_history(tmp_path):
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", rest_nightly(range(8)))
 def test_real_scalers_never_alarm(seed):
     """PyTorch's own scaler, with gradients that are fp16: searches, growth, and outliers that overflow."""
     generator = torch.Generator().manual_seed(seed)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from support.bounds import IS_NIGHTLY
 from support.scenarios import SCENARIOS
 from support.training_runs import find_deviation, read_trace
 
@@ -25,13 +24,11 @@ pytestmark = pytest.mark.torch
 
 _GARBAGE = 4711
 
-
-_HAS_TIME = IS_NIGHTLY and shutil.which("gcc")
 _MARKS = {
-    **dict.fromkeys(("averages", "models", "special-optimizers"), pytest.mark.slow),
+    **dict.fromkeys(("averages", "models", "special-optimizers"), pytest.mark.nightly),
     "compiled-inductor": [
-        pytest.mark.slow,
-        pytest.mark.skipif(not _HAS_TIME, reason="half a minute of a C compiler: make test-all"),
+        pytest.mark.nightly,
+        pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler"),
     ],
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bounds import bounded
+from support.bounds import bounded, rest_nightly
 from support.programs import run_group, start_group
 
 pytestmark = pytest.mark.torch
@@ -52,7 +52,7 @@ def test_a_killed_training_goes_on_bit_by_bit(tmp_path):
     check_killed(tmp_path, 2, "fsdp-tp", [1], 9, [("tp-adamw", 2)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "ranks", "step", "others"),
     [
@@ -73,18 +73,22 @@ def test_every_killed_training_goes_on_bit_by_bit(tmp_path, name, ranks, step, o
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks", "others"),
-    [
-        ("hsdp", [2], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
-        ("hsdp", [0, 1, 2, 3], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
-        ("ddp-adamw", [1], []),
-    ],
+    rest_nightly(
+        [
+            ("hsdp", [2], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
+            ("hsdp", [0, 1, 2, 3], [("fsdp-tp", 2), ("fsdp-tp", 4)]),
+            ("ddp-adamw", [1], []),
+        ]
+    ),
 )
 def test_a_killed_training_of_four_goes_on_bit_by_bit(tmp_path, name, ranks, others):
     check_killed(tmp_path, 4, name, ranks, 9, others)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ddp-buckets", "ddp-power-sgd", "ddp-sgd-frozen-tied"])
+@pytest.mark.parametrize(
+    "name", rest_nightly(["ddp-power-sgd", "ddp-buckets", "ddp-sgd-frozen-tied"])
+)
 def test_replicas_that_go_back_to_the_start_sum_as_at_first(tmp_path, name):
     for said in launch(tmp_path, [{"back": name}], 4):
         assert said == {"back": {}}
@@ -96,7 +100,7 @@ def test_sharded_trainings_are_the_same_bit_by_bit(tmp_path):
         assert said == {name: {} for name in FAST}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("size", "part", "parts"), [*((2, part, 6) for part in range(6)), (4, 0, 2), (4, 1, 2)]
 )

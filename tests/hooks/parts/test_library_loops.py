@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bounds import rest_nightly
 from support.data_libraries import (
     COLUMNS,
     LOADERS,
@@ -30,7 +31,7 @@ def libraries(quick_writers):
         yield zygote
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", rest_nightly(LOADERS))
 def test_a_loader_is_as_the_page_says(libraries, tmp_path, name):
     assert format_row(name, examine(libraries, tmp_path, name)) in PAGE.read_text().splitlines()
 
@@ -50,7 +51,7 @@ ITERATED = {
 }
 
 
-@pytest.mark.parametrize("name", ITERATED)
+@pytest.mark.parametrize("name", rest_nightly(ITERATED))
 def test_a_loader_that_the_loop_iterates_has_whole_passes_after_a_resume(libraries, tmp_path, name):
     how = {"name": name, "iterates": True, **ITERATED[name]}
     plain = libraries.run("train", tmp_path, run="plain", **how)

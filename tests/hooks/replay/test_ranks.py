@@ -15,6 +15,7 @@ from mvc import Repo, UnsupportedError, UsageError
 from mvc_lab import replay_steps
 from mvc_lab.replay.launching import _choose
 from mvc_lab.replay.rank import Failure
+from support.bounds import rest_nightly
 
 support = pytest.importorskip("support.replay_ranks")
 
@@ -109,7 +110,7 @@ class TestTheReport:
         report = run("replay", **told, act="spoil")
         assert report["first_difference"]["name"] == "model.0.weight"
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_four_replicas_across_a_resume_and_from_the_start(self, run):
         run("train", size=4, kind="ddp of four", totals=[6, 9])
         for revision in ("main@0", f"main@{EVERY}"):
@@ -153,11 +154,11 @@ class TestTheRanksThatItStarts:
     @pytest.mark.parametrize(
         ("build", "code", "text"),
         [
-            pytest.param("build_failing", 2, "rank 1: the training failed: ValueError: no more", marks=pytest.mark.slow),
+            pytest.param("build_failing", 2, "rank 1: the training failed: ValueError: no more", marks=pytest.mark.nightly),
             pytest.param("build_killed", 6, "rank 0 was killed by SIGKILL", marks=pytest.mark.slow),
-            pytest.param("build_leaving", 2, "rank 1: the training failed: SystemExit: 0", marks=pytest.mark.slow),
-            pytest.param("build_alone", 2, "starts no process group", marks=pytest.mark.slow),
-            pytest.param("build_nothing", 3, "has no function 'build_nothing'", marks=pytest.mark.slow),
+            pytest.param("build_leaving", 2, "rank 1: the training failed: SystemExit: 0", marks=pytest.mark.nightly),
+            pytest.param("build_alone", 2, "starts no process group", marks=pytest.mark.nightly),
+            pytest.param("build_nothing", 3, "has no function 'build_nothing'", marks=pytest.mark.nightly),
         ],
     )  # fmt: skip
     def test_one_line_names_the_rank_that_failed(self, root, build, code, text):
@@ -169,7 +170,7 @@ class TestTheRanksThatItStarts:
         assert "Traceback" not in err
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    @pytest.mark.parametrize("number", rest_nightly([signal.SIGKILL, signal.SIGINT]))
     def test_no_rank_is_left(self, root, tmp_path, number):
         process = start(root, "build_endless", BEGUN=str(tmp_path))
         while len(list(tmp_path.iterdir())) < 2:

@@ -14,6 +14,7 @@ from mvc_hooks import Checkpointer
 from mvc_hooks.entry import load_entry
 from mvc_lab import replay_steps
 from mvc_lab.replay.__main__ import main
+from support.bounds import rest_nightly
 
 ENTRY = Path(__file__).with_name("seeing_training.py")
 EVERY = 5
@@ -101,13 +102,13 @@ def test_a_flipped_digit_is_a_difference(drawn, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edit_record", [*EDITS, count_one_more, claim_a_skip])
+@pytest.mark.parametrize("edit_record", rest_nightly([*EDITS, count_one_more, claim_a_skip]))
 def test_an_edited_record_is_a_difference(edit_record, drawn, tmp_path):
     check_edit(drawn, tmp_path, edit_record, "build")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edit_record", [*EDITS, flip, move])
+@pytest.mark.parametrize("edit_record", rest_nightly([*EDITS, flip, move]))
 def test_an_edited_record_of_a_plan_is_a_difference(edit_record, planned, tmp_path):
     check_edit(planned, tmp_path, edit_record, "build_planned")
 
