@@ -134,11 +134,11 @@ def _make(runner: Runner, folder: Path, kind: str, number: int) -> Path:
 
 
 def measure_startup(runner: Runner, folder: Path, mvc: Path, rounds: int) -> dict[str, object]:
-    """Return medians of start-up times, interleaved, and as ratios to ``import typer``."""
+    """Return medians of start-up times, interleaved, and as ratios to ``import rich.console``."""
     place = fresh_folder(folder / "startup")
     runner.run(place, [mvc, "init"])
     commands: dict[str, Sequence[str | Path]] = {
-        "import typer": [sys.executable, "-c", "import typer"],
+        "import rich.console": [sys.executable, "-c", "import rich.console"],
         "mvc --help": [mvc, "--help"],
         "mvc status": [mvc, "status"],
         "mvc log": [mvc, "log", "-n", "10"],
@@ -155,5 +155,5 @@ def measure_startup(runner: Runner, folder: Path, mvc: Path, rounds: int) -> dic
             if number:
                 seconds[name].append(cost.seconds)
     medians = {name: median(values) for name, values in seconds.items()}
-    ratios = {name: value / medians["import typer"] for name, value in medians.items()}
+    ratios = {name: value / medians["import rich.console"] for name, value in medians.items()}
     return {"seconds": medians, "ratios": ratios}

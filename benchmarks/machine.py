@@ -16,7 +16,7 @@ _PACKAGES = (
     "zstandard",
     "blake3",
     "dulwich",
-    "typer",
+    "rich",
     "lightning",
     "transformers",
     "torchdata",

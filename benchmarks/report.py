@@ -114,7 +114,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
         yield Target(name, 1.03, cost, "times")
     startup = results.get("startup", {}).get("ratios", {})
     for name, limit in _STARTUP_LIMITS.items():
-        yield Target(f"{name} against import typer", limit, startup.get(name), "times")
+        yield Target(f"{name} against import rich.console", limit, startup.get(name), "times")
     for section in (
         report_history,
         remotes,

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable, stdout
+from mvc.cli.parameters import CommandUsageError
 from mvc.cli.render.bisect import write_step
 from mvc.cli.render.text import short_id
 from mvc.errors import ConflictError, NotFoundError

@@ -7,14 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from mvc.cli import COMMANDS, NAMES
-from mvc.cli.parameters import Argument, Line, load_command
+from mvc.cli.parameters import HELP, Argument, Line, Option, load_command
 from mvc.cli.session import open_repo
 from mvc.workspace.settings import OWN, read_user_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from mvc.cli.parameters import Parameter
 
     Candidates = Iterable[tuple[str, str]]
 
@@ -37,7 +35,7 @@ def candidates(words: Sequence[str]) -> list[tuple[str, str]]:
         elif words[-2] == "-C":
             return [FILES]
     if before and before[0] not in (*NAMES, "help"):
-        from mvc.cli.missing import expand_alias
+        from mvc.cli.top import expand_alias
 
         before = expand_alias(before)
     found = _of_command(before, word) if before and before[0] != "help" else _commands(word)
@@ -69,66 +67,70 @@ def _of_command(words: Sequence[str], word: str) -> Candidates:
             places += waiting is None
             waiting = None
     if waiting is not None:
-        return _values(line.declared[waiting], word)
+        return _values(waiting, word)
     if word.startswith("-"):
         return _options(line, word)
-    arguments = list(line.places)[: places + 1][-1:]  # the last one takes all that are left
+    arguments = list(line.arguments.values())[: places + 1][-1:]  # the last one takes all the rest
     if name in _WITH_VERBS:
-        verbs = [(one, "") for one in load_command(name).__globals__["VERBS"].split()]
-        return verbs if not places else _values(Argument(metavar=_WITH_VERBS[name]), word)
+        verbs = [(verb, "") for verb in load_command(name).__globals__["VERBS"].split()]
+        kinds = Argument(_WITH_VERBS[name], list, [], required=False)
+        return verbs if not places else _values(kinds, word)
     if not places and name == "bisect":
         from mvc.workspace.bisection import SUBCOMMANDS
 
-        return [(one, "") for one in SUBCOMMANDS]
-    return [one for argument in arguments for one in _values(line.declared[argument], word)]
+        return [(verb, "") for verb in SUBCOMMANDS]
+    return [value for argument in arguments for value in _values(argument, word)]
 
 
 def _options(line: Line, word: str) -> Candidates:
-    option, equals, _ = word.partition("=")
-    if equals and option in line.options:
-        found = _values(line.declared[line.options[option][0]], word)
-        return [one if one == FILES else (option + equals + one[0], one[1]) for one in found]
+    spelling, equals, _ = word.partition("=")
+    if equals and spelling in line.options:
+        values = _values(line.options[spelling][1], word)
+        return [
+            value if value == FILES else (f"{spelling}={value[0]}", value[1]) for value in values
+        ]
     return [
-        (spelling, line.declared[parameter].settings.get("help", ""))
-        for spelling, (parameter, _) in line.options.items()
+        (spelling, option.help)
+        for spelling, (_, option) in line.options.items()
+        if option is not HELP
     ]
 
 
-def _find_waiting(line: Line, word: str) -> str | None:
-    """Return the parameter that the next word is the value of."""
+def _find_waiting(line: Line, word: str) -> Option | None:
+    """Return the option that the next word is the value of."""
     spellings = [word] if word.startswith("--") else [f"-{letter}" for letter in word[1:]]
     for spelling in spellings:
-        parameter, kind = line.options.get(spelling, ("", True))
-        if not isinstance(kind, bool):
-            return parameter if spelling == spellings[-1] else None
+        _, option = line.options.get(spelling, ("", HELP))
+        if option.kind is not bool:
+            return option if spelling == spellings[-1] else None
     return None
 
 
-def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
+def _values(declared: Option | Argument, word: str) -> Iterator[tuple[str, str]]:
     """Yield the values of an option or argument, as its place in the usage line names them."""
-    shown = declared.settings.get("metavar", "")
-    kinds = set(_KIND.findall(shown))
+    kinds = set(_KIND.findall(declared.metavar))
+    names, help_text = (declared.names, declared.help) if isinstance(declared, Option) else ((), "")
     if kinds & _FILES:
         yield FILES
     if "REMOTE" in kinds:
-        yield from ((name, str(one.url)) for name, one in open_repo().remotes().items())
+        yield from ((name, str(remote.url)) for name, remote in open_repo().remotes().items())
     if "MAP" in kinds:
         yield from ((path, "") for path in open_repo().name_data())
     if "REFSPEC" in kinds:
         yield from _references(tags=True)
-    if "BRANCH" in kinds or "--branch" in declared.names:
+    if "BRANCH" in kinds or "--branch" in names:
         yield from _references(tags=False)
     elif kinds & _REVISIONS:
         begun, dots, _ = word.rpartition("..")
         yield from ((begun + dots + text, about) for text, about in _references(tags=True))
-    elif {"--sort", "--metric", "--by"} & set(declared.names) and kinds == {"NAME"}:
+    elif {"--sort", "--metric", "--by"} & set(names) and kinds == {"NAME"}:
         metrics = (entry.metrics for entry in open_repo().log(limit=1))
         yield from ((name, "metric") for names in metrics for name in names)
     elif "KEY" in kinds:
         yield from ((key, "") for key in _SETTINGS)
     elif "KIND" in kinds or "WORD" in kinds:
-        listed = shown if "WORD" in kinds else declared.settings["help"].rpartition(":")[2]
-        yield from ((one, "") for one in re.findall(r"[a-z]+", listed))
+        listed = declared.metavar if "WORD" in kinds else help_text.rpartition(":")[2]
+        yield from ((word, "") for word in re.findall(r"[a-z]+", listed))
 
 
 def _references(*, tags: bool) -> Iterator[tuple[str, str]]:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import json_text, pick, printable, stderr
-from mvc.errors import GateError, MvcError, ReleasedError, StorageError, UsageError
+from mvc.errors import GateError, MvcError, ReleasedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from typer import TyperException
 
 EXIT_CODES = {
     0: "done",
@@ -63,10 +61,6 @@ def describe(error: Exception) -> ErrorText:
         return ErrorText(StorageError.kind, reason + name, None, StorageError.exit_code)
     if isinstance(error, MemoryError):
         return ErrorText(StorageError.kind, "out of memory", None, StorageError.exit_code)
-    from typer import TyperException
-
-    if isinstance(error, TyperException):
-        return _describe_usage(error)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug in mvc; run the command with MVC_DEBUG=1 and report its output"
     return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
@@ -86,17 +80,6 @@ def _details(error: MvcError) -> dict[str, object]:
 
     time = {"time": utc_date(error.time_s)}
     return {"released": {**pick(error, "commit policy"), **time, "nearest": error.nearest}}
-
-
-def _describe_usage(error: TyperException) -> ErrorText:
-    """Return typer's message about a wrong command line, in the style of all others."""
-    message = error.format_message().strip().rstrip(".").replace("\n", " ")
-    message = message[:1].lower() + message[1:]
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "mvc"
-    return ErrorText(
-        UsageError.kind, message, f'"{command} --help" shows its usage', UsageError.exit_code
-    )
 
 
 def report(error: Exception, *, as_json: bool) -> int:

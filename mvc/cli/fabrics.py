@@ -6,7 +6,7 @@ import re
 from dataclasses import astuple
 from typing import TYPE_CHECKING, TypeVar
 
-from mvc.cli.options import CommandUsageError
+from mvc.cli.parameters import CommandUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,9 +9,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from mvc.cli import NAMES, errors
-from mvc.cli.options import name_in_hint
 from mvc.cli.output import end_command, end_pager, prepare_streams
-from mvc.cli.parameters import Exit, load_command, read_line
+from mvc.cli.parameters import Exit, Line, load_command, name_in_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +51,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _invoke(arguments: list[str]) -> int:
+def _invoke(words: list[str]) -> int:
     try:
-        if not _run_plain(arguments):
-            from mvc.cli.group import invoke  # with typer, which most lines do without
-
-            invoke(arguments)
+        _run_command(words)
     except Exit as stop:
         return stop.code
     except BrokenPipeError:
@@ -68,18 +64,21 @@ def _invoke(arguments: list[str]) -> int:
     return errors.DONE
 
 
-def _run_plain(arguments: list[str]) -> bool:
-    """Run a line that is right beyond doubt; return whether this is one."""
-    if not arguments or arguments[0] not in NAMES:
-        return False
-    name = arguments[0]
+def _run_command(words: list[str]) -> None:
+    if not words or words[0] not in NAMES:
+        from mvc.cli.top import find_command
+
+        words = find_command(words)
+    name = words[0]
     command = load_command(name)
-    values = read_line(command, arguments[1:])
-    if values is None:
-        return False
     with name_in_hint(f"mvc {name}"):
-        command(**values)
-    return True
+        values = Line(command).read(words[1:])
+        if values is not None:
+            command(**values)
+            return
+    from mvc.cli.help import command_help
+
+    sys.stdout.write(command_help(name, command))
 
 
 def _wants_json(arguments: list[str]) -> bool:

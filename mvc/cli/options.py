@@ -2,101 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.parameters import Option
-from mvc.errors import UsageError
+from mvc.cli.parameters import CommandUsageError, flag, integer, string
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-Json = Annotated[bool, Option("--json", help="Print the result as JSON (docs/json.md).")]
-Quiet = Annotated[bool, Option("-q", "--quiet", help="Print errors and warnings only.")]
-ShowProgress = Annotated[
-    bool,
-    Option(
-        "--progress/--no-progress", show_default=False, help="Show a progress bar on a terminal."
-    ),
-]
-DryRun = Annotated[
-    bool, Option("-n", "--dry-run", help="Print what would be done without doing it.")
-]
-Content = Annotated[
-    str | None,
-    Option("--content", metavar="URL", help="The store of what is in checkpoints, of a Git host."),
-]
-LimitRate = Annotated[
-    str | None,
-    Option(
-        "--limit-rate", metavar="RATE", help="Send or read at most RATE a second: 500K, 20M, 1G."
-    ),
-]
-Force = Annotated[bool, Option("-f", "--force", help="Discard local changes that are in the way.")]
-Limit = Annotated[
-    int | None, Option("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
-]
-Tensors = Annotated[
-    str | None,
-    Option("--tensors", metavar="GLOB", help="Only these tensors: a name, a module or a wildcard."),
-]
-Delta = Annotated[
-    bool | None,
-    Option(
-        "--delta/--no-delta",
-        show_default=False,
-        help="Store tensors as differences from the last commit if that is smaller, or never do.",
-    ),
-]
-Grace = Annotated[
-    str | None,
-    Option(
-        "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
-    ),
-]
-NoGate = Annotated[
-    bool, Option("--no-gate", help="Commit even if a gate fails (mvc config gate.nan 0).")
-]
-Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
-NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
-NameStatus = Annotated[
-    bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
-]
-Stats = Annotated[
-    bool, Option("--stats", help="Compare values: how far did each tensor move? See docs/guide.md.")
-]
-By = Annotated[
-    str | None,
-    Option("--by", metavar="KIND", help="With --stats, list all rows by: tensor, module, kind."),
-]
-SortBy = Annotated[
-    str | None,
-    Option(
-        "--sort",
-        metavar="KIND",
-        help="With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
-    ),
-]
-Spectral = Annotated[
-    bool,
-    Option("--spectral", help="With --stats, also the rank of each difference: would a LoRA do?"),
-]
-Above = Annotated[
-    str | None,
-    Option("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3."),
-]
-Html = Annotated[
-    str | None,
-    Option("--html", metavar="FILE", help="Write the report as a web page."),
-]
-Png = Annotated[
-    str | None,
-    Option("--png", metavar="FILE", help="Write the overview of the report as a picture."),
-]
-All = Annotated[
-    bool,
-    Option("--all", help="List every tensor, also in new and removed files and in long lists."),
-]
+JSON = flag("--json", help="Print the result as JSON (docs/json.md).")
+QUIET = flag("-q", "--quiet", help="Print errors and warnings only.")
+PROGRESS = flag("--progress/--no-progress", help="Show a progress bar on a terminal.", default=True)
+DRY_RUN = flag("-n", "--dry-run", help="Print what would be done without doing it.")
+CONTENT = string(
+    "--content", metavar="URL", help="The store of what is in checkpoints, of a Git host."
+)
+LIMIT_RATE = string(
+    "--limit-rate", metavar="RATE", help="Send or read at most RATE a second: 500K, 20M, 1G."
+)
+FORCE = flag("-f", "--force", help="Discard local changes that are in the way.")
+LIMIT = integer("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
+TENSORS = string(
+    "--tensors", metavar="GLOB", help="Only these tensors: a name, a module or a wildcard."
+)
+DELTA = flag(
+    "--delta/--no-delta",
+    help="Store tensors as differences from the last commit if that is smaller, or never do.",
+    default=None,
+)
+GRACE = string(
+    "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
+)
+NO_GATE = flag("--no-gate", help="Commit even if a gate fails (mvc config gate.nan 0).")
+STAT = flag("--stat", help="Print one line per file.")
+NAME_ONLY = flag("--name-only", help="Print paths only.")
+NAME_STATUS = flag("--name-status", help="Print paths and a letter: A, D, M or R.")
+STATS = flag("--stats", help="Compare values: how far did each tensor move? See docs/guide.md.")
+BY = string("--by", metavar="KIND", help="With --stats, list all rows by: tensor, module, kind.")
+SORT_BY = string(
+    "--sort",
+    metavar="KIND",
+    help="With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
+)
+SPECTRAL = flag(
+    "--spectral", help="With --stats, also the rank of each difference: would a LoRA do?"
+)
+ABOVE = string("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3.")
+HTML = string("--html", metavar="FILE", help="Write the report as a web page.")
+PNG = string("--png", metavar="FILE", help="Write the overview of the report as a picture.")
+ALL = flag("--all", help="List every tensor, also in new and removed files and in long lists.")
 
 
 def age_seconds(age: str | None) -> int | None:
@@ -111,20 +64,6 @@ def read_rate(rate: str | None) -> int | None:
     from mvc.storage.limited import parse_rate
 
     return None if rate is None else parse_rate(rate)
-
-
-class CommandUsageError(UsageError):
-    """Arguments make no sense together; what runs the command adds a hint that names it."""
-
-
-@contextlib.contextmanager
-def name_in_hint(command: str) -> Iterator[None]:
-    """Let usage errors of a command name it in their hint."""
-    try:
-        yield
-    except CommandUsageError as error:
-        error.hint = f'"{command} --help" shows its usage'
-        raise
 
 
 def check_alone(chosen: Sequence[tuple[str, object]]) -> None:

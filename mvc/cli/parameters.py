@@ -1,16 +1,22 @@
-"""What a command takes, as plain values, and command lines that need no parser.
+"""What commands take, and reading it from a command line: the only parser there is.
 
-typer explains, completes and refuses command lines, but importing it takes longer than most commands
-run. So parameters are declared here, and ``mvc.cli.group`` makes typer's of them. A line that is
-right beyond doubt is read here; any other (``--help``, a mistake, a rare spelling) is left to typer.
+Start-up decides this. Importing typer costs 60 ms of processor time, and making one command known to
+it, even only the one that runs, 10 ms more: ``mvc log -1`` would take 230 ms in place of 165,
+``mvc status`` 215 in place of 155 (medians of 25 runs, 2026-11-28). So commands declare their
+parameters as default values, which cost nothing until a line is read, and ``mvc.cli.help`` explains
+them. Lines are read as click and Git read them: options may stand anywhere, an option that takes a
+value takes the next word whatever it is, and ``--`` ends the options.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from dataclasses import dataclass
 from importlib import import_module
-from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,22 +27,6 @@ _NUMBER = re.compile(
 )
 
 
-class Parameter:
-    """One parameter of a command: its names and what else typer needs to know about it."""
-
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self.names = names
-        self.settings = settings
-
-
-class Option(Parameter):
-    """An option, with or without a value."""
-
-
-class Argument(Parameter):
-    """What stands on a command line by its place."""
-
-
 class Exit(Exception):  # noqa: N818  it ends a command and is not an error
     """A command ends early with this exit code."""
 
@@ -45,17 +35,97 @@ class Exit(Exception):  # noqa: N818  it ends a command and is not an error
         self.code = code
 
 
-def parse_whole(text: str) -> int | None:
+class CommandUsageError(UsageError):
+    """A command line makes no sense; what runs the command adds a hint that names it."""
+
+
+@contextlib.contextmanager
+def name_in_hint(command: str) -> Iterator[None]:
+    """Let usage errors of a command name it in their hint."""
+    try:
+        yield
+    except CommandUsageError as error:
+        error.hint = f'"{command} --help" shows its usage'
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option; ``negatives`` are the spellings that switch a flag off."""
+
+    names: tuple[str, ...]
+    kind: type
+    default: object
+    metavar: str = ""
+    help: str = ""
+    negatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What stands on a command line by its place; a list takes all words that are left."""
+
+    metavar: str
+    kind: type
+    default: object
+    required: bool
+    raw_after: tuple[str, ...] | None = ()
+    """The words after one of these, if it is the first, are not read as options; None: after any."""
+
+
+# The makers return Any: what they make stands as the default of a parameter of another type.
+
+
+def flag(*names: str, help: str, default: bool | None = False) -> Any:  # noqa: A002  as it is shown
+    """Declare an option without a value; ``--on/--off`` names both of its states."""
+    positive, negative = zip(*(name.partition("/")[::2] for name in names), strict=True)
+    return Option(positive, bool, default, "", help, tuple(filter(None, negative)))
+
+
+def string(*names: str, metavar: str, help: str, default: str | None = None) -> Any:  # noqa: A002
+    """Declare an option that takes a text."""
+    return Option(names, str, default, metavar, help)
+
+
+def strings(*names: str, metavar: str, help: str) -> Any:  # noqa: A002
+    """Declare an option that takes a text and may be repeated."""
+    return Option(names, list, [], metavar, help)
+
+
+def integer(*names: str, metavar: str, help: str, default: int | None = None) -> Any:  # noqa: A002
+    """Declare an option that takes a whole number."""
+    return Option(names, int, default, metavar, help)
+
+
+def decimal(*names: str, metavar: str, help: str) -> Any:  # noqa: A002
+    """Declare an option that takes a number."""
+    return Option(names, float, None, metavar, help)
+
+
+def argument(metavar: str, *, default: str | None = None) -> Any:
+    """Declare one word; it is required unless its place in the usage line is in brackets."""
+    return Argument(metavar, str, default, not set(metavar) & set("[]"))
+
+
+def arguments(metavar: str, *, required: bool = False, raw_after: Sequence[str] | None = ()) -> Any:
+    """Declare all words that are left; ``[--]`` in ``metavar`` keeps a ``--`` among them."""
+    return Argument(metavar, list, [], required, None if raw_after is None else tuple(raw_after))
+
+
+HELP = Option(("-h", "--help"), bool, False, help="Show this message and exit.")
+
+
+def parse_whole(word: str) -> int | None:
     """Return a whole number, or None if the text is not one."""
-    return int(text) if _WHOLE.fullmatch(text) else None
+    return int(word) if _WHOLE.fullmatch(word) else None
 
 
-def parse_number(text: str) -> float | None:
+def parse_number(word: str) -> float | None:
     """Return a text as int or float, or None if it is not a number."""
-    whole = parse_whole(text)
-    if whole is not None:
-        return whole
-    return float(text) if _NUMBER.fullmatch(text) else None
+    value = parse_whole(word)
+    if value is not None:
+        return value
+    return float(word) if _NUMBER.fullmatch(word) else None
 
 
 def load_command(name: str) -> Callable[..., None]:
@@ -65,135 +135,114 @@ def load_command(name: str) -> Callable[..., None]:
     return command
 
 
-def read_line(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:
-    """Return the parameters that a line gives a command, or None if typer has to look at it."""
-    line = Line(function)
-    try:
-        return line.read(list(words))
-    except _NotPlainError:
-        return None
-
-
-class _NotPlainError(Exception):
-    """A line is wrong, or spelled in a way that only typer reads."""
-
-
-def guard_command(words: list[str], metavar: str) -> list[str]:
-    """Put ``--`` before the line of another program, whose options are its own: ``run CMD``."""
-    first = next((at for at, word in enumerate(words) if not word.startswith("-")), None)
-    if "CMD" not in metavar or first is None or words[first] != "run":
-        return words
-    return [*words[: first + 1], "--", *words[first + 1 :]]
-
-
 class Line:
-    """The values that a command line has given so far, and what it may give.
+    """What a command takes, and the values that a line gives it.
 
-    ``options`` maps each spelling to its parameter, and that one's type or the value of the flag;
-    ``places`` maps arguments to their types, and ``declared`` all parameters to what declares them.
+    Attributes:
+        options: spelling → (name of the parameter, option).
+        arguments: name of the parameter → argument.
+        values: name of the parameter → value.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         code = function.__code__
-        self._names = code.co_varnames[: code.co_argcount]
-        defaults = function.__defaults__ or ()
-        optional = self._names[len(self._names) - len(defaults) :]
-        self.values: dict[str, Any] = dict(zip(optional, defaults, strict=True))
-        self.options: dict[str, tuple[str, Any]] = {}
-        self.places: dict[str, Any] = {}
-        self.declared: dict[str, Parameter] = {}
-        self._takes_dashes = False
-        for name, hint in get_type_hints(function, include_extras=True).items():
-            if name != "return":
-                self._declare(name, hint)
+        names = code.co_varnames[: code.co_argcount]
+        declared = {**dict(zip(names, function.__defaults__ or (), strict=True)), "help": HELP}
+        self.options: dict[str, tuple[str, Option]] = {}
+        self.arguments: dict[str, Argument] = {}
+        self.values: dict[str, Any] = {}
+        for name, parameter in declared.items():
+            default = parameter.default
+            self.values[name] = [] if parameter.kind is list else default
+            if isinstance(parameter, Argument):
+                self.arguments[name] = parameter
+            else:
+                for spelling in (*parameter.names, *parameter.negatives):
+                    self.options[spelling] = (name, parameter)
 
-    def _declare(self, name: str, hint: Any) -> None:
-        annotated, declared = get_args(hint) if hasattr(hint, "__metadata__") else (hint, None)
-        kinds = [kind for kind in get_args(annotated) or [annotated] if kind is not NoneType]
-        kind = list if get_origin(annotated) is list else get_origin(kinds[0]) or kinds[0]
-        if kind is list and name in self.values:
-            self.values[name] = []
-        if isinstance(declared, Parameter):
-            self.declared[name] = declared
-        if isinstance(declared, Argument):
-            self.places[name] = kind
-            self._takes_dashes |= "[--]" in declared.settings.get("metavar", "")
-        elif isinstance(declared, Option) and declared.names:
-            for spelling in declared.names:
-                on, slash, off = spelling.partition("/")
-                self.options[on] = (name, True if kind is bool else kind)
-                if slash:
-                    self.options[off] = (name, False)
+    def read(self, words: Sequence[str]) -> dict[str, Any] | None:
+        """Return the value of each parameter; None if the line asks for help.
 
-    def read(self, words: list[str]) -> dict[str, Any]:
-        """Take the words of a line; return all values."""
-        after: list[str] = []
-        for name in self.places:
-            words = guard_command(words, self.declared[name].settings.get("metavar", ""))
-        if "--" in words:
-            after = words[words.index("--") :]
-            words = words[: -len(after)]
-            if not self._takes_dashes:
-                raise _NotPlainError
-        self._place([*self._take_options(iter(words)), *after])
-        if not self.values.keys() >= set(self._names):
-            raise _NotPlainError
+        Raises:
+            CommandUsageError: the line is not one of the command's.
+        """
+        places = list(self._take_options(iter(words)))
+        if self.values.pop("help"):
+            return None
+        for name, place in self.arguments.items():
+            if place.required and not places:
+                raise CommandUsageError(f"missing argument {place.metavar!r}")
+            if place.kind is list:
+                self.values[name], places = places, []
+            elif places:
+                self.values[name] = places.pop(0)
+        if places:
+            raise CommandUsageError(f"unexpected argument {places[0]!r}")
         return self.values
 
     def _take_options(self, words: Iterator[str]) -> Iterator[str]:
         """Take the options; yield all other words."""
+        places = list(self.arguments.values())
+        keeps_dashes = any("[--]" in place.metavar for place in places)
+        ends = [place.raw_after for place in places]
         for word in words:
-            if not word:
-                raise _NotPlainError
-            if word == "-" or not word.startswith("-"):
-                yield word
+            if word == "--":
+                yield from [word] if keeps_dashes else []
+                yield from words
             elif word.startswith("--"):
                 spelling, equals, value = word.partition("=")
-                self._take(spelling, [value] if equals else [], words)
-            else:
+                self._take(spelling, value if equals else None, words)
+            elif word.startswith("-") and word != "-":
                 self._take_letters(word[1:], words)
+            else:
+                yield word
+                if any(end is None or word in end for end in ends):
+                    yield from words
+                ends = []
 
     def _take_letters(self, letters: str, words: Iterator[str]) -> None:
-        if letters.isdecimal() and "-n" in self.options:
-            return self._take("-n", [letters], words)  # -3 is short for -n 3
+        limit = self.options.get("-n")
+        if letters.isdecimal() and limit is not None and limit[1].kind is int:
+            self._take("-n", letters, words)  # -3 is short for -n 3
+            return
         while letters:
             spelling, letters = "-" + letters[0], letters[1:]
-            if self.options.get(spelling, ("", None))[1] is True:
-                self._take(spelling, [], words)
-            else:
-                return self._take(spelling, [letters] if letters else [], words)
-        return None
+            if spelling in self.options and self.options[spelling][1].kind is not bool:
+                self._take(spelling, letters or None, words)
+                return
+            self._take(spelling, None, words)
 
-    def _take(self, spelling: str, attached: list[str], words: Iterator[str]) -> None:
-        """Take one option; its value is attached to it or the next word."""
-        name, kind = self.options.get(spelling, ("", None))
-        if isinstance(kind, bool):
-            if attached:
-                raise _NotPlainError
-            self.values[name] = kind
+    def _take(self, spelling: str, value: str | None, words: Iterator[str]) -> None:
+        """Take one option; its value is attached to it, or else the next word."""
+        if spelling not in self.options:
+            raise CommandUsageError(f"no such option: {spelling}{self._alike(spelling)}")
+        name, option = self.options[spelling]
+        if option.kind is bool:
+            if value is not None:
+                raise CommandUsageError(f"option {spelling!r} does not take a value")
+            self.values[name] = spelling not in option.negatives
             return
-        value = attached[0] if attached else next(words, "")
-        if not value or (not attached and value.startswith("-")):
-            raise _NotPlainError
-        if kind is list:
+        value = next(words, None) if value is None else value
+        if value is None:
+            raise CommandUsageError(f"option {spelling!r} requires an argument")
+        if option.kind is list:
             self.values[name].append(value)
         else:
-            self.values[name] = _convert(value, kind)
+            self.values[name] = _convert(value, option)
 
-    def _place(self, words: list[str]) -> None:
-        if list(self.places.values()) == [list]:
-            (name,) = self.places
-            self.values |= {name: words} if words else {}
-            return
-        if len(words) > len(self.places):
-            raise _NotPlainError
-        for (name, kind), word in zip(self.places.items(), words, strict=False):
-            self.values[name] = _convert(word, kind)
+    def _alike(self, spelling: str) -> str:
+        from difflib import get_close_matches
+
+        alike = ", ".join(sorted(get_close_matches(spelling, self.options)))
+        return f" (Possible options: {alike})" if alike else ""
 
 
-def _convert(text: str, kind: Any) -> Any:
-    readers: dict[Any, Callable[[str], Any]] = {str: str, int: parse_whole, float: parse_number}
-    value = readers[kind](text) if kind in readers else None
+def _convert(word: str, option: Option) -> Any:
+    if option.kind is str:
+        return word
+    value = parse_whole(word) if option.kind is int else parse_number(word)
     if value is None:
-        raise _NotPlainError
+        names = " / ".join(map(repr, option.names))
+        what = "whole number" if option.kind is int else "number"
+        raise CommandUsageError(f"invalid value for {names}: {word!r} is not a {what}")
     return value

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Exit
+from mvc.cli.parameters import CommandUsageError, Exit
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import seconds_text
 from mvc.cli.sequence import Shown, show_merge

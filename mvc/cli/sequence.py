@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, check_alone
+from mvc.cli.options import check_alone
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, flag, integer, string, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, write_merge, write_returned
 from mvc.cli.render.moves import result_fields
@@ -23,39 +23,25 @@ if TYPE_CHECKING:
 
     Verb = Literal["merge", "cherry-pick", "revert"]
 
-Strategy = Annotated[
-    str | None,
-    Option(
-        "--strategy",
-        metavar="NAME",
-        help="Resolve conflicts by: ours, theirs, base, or a merge method.",
-    ),
-]
-Rules = Annotated[
-    list[str] | None,
-    Option(
-        "--rule",
-        metavar="GLOB=STRATEGY",
-        help="The strategy for tensors or files that match GLOB; the first match wins.",
-    ),
-]
-Parameters = Annotated[
-    list[str] | None,
-    Option("--param", metavar="NAME=VALUE", help="A parameter of the merge method."),
-]
-Seed = Annotated[
-    int, Option("--seed", metavar="N", help="Seed of methods that draw random numbers.")
-]
-Mainline = Annotated[
-    int | None,
-    Option("-m", "--mainline", metavar="N", help="Compare a merge with its N-th parent, from 1."),
-]
-NoCommit = Annotated[bool, Option("-n", "--no-commit", help="Stage the changes only.")]
-Continue = Annotated[
-    bool, Option("--continue", help="Continue, with --rule or --strategy if anything is undecided.")
-]
-Skip = Annotated[bool, Option("--skip", help="Leave this commit out and continue with the rest.")]
-Abort = Annotated[bool, Option("--abort", help="Give up and go back to where it began.")]
+STRATEGY = string(
+    "--strategy",
+    metavar="NAME",
+    help="Resolve conflicts by: ours, theirs, base, or a merge method.",
+)
+RULES = strings(
+    "--rule",
+    metavar="GLOB=STRATEGY",
+    help="The strategy for tensors or files that match GLOB; the first match wins.",
+)
+PARAMETERS = strings("--param", metavar="NAME=VALUE", help="A parameter of the merge method.")
+SEED = integer("--seed", metavar="N", help="Seed of methods that draw random numbers.", default=0)
+MAINLINE = integer(
+    "-m", "--mainline", metavar="N", help="Compare a merge with its N-th parent, from 1."
+)
+NO_COMMIT = flag("-n", "--no-commit", help="Stage the changes only.")
+CONTINUE = flag("--continue", help="Continue, with --rule or --strategy if anything is undecided.")
+SKIP = flag("--skip", help="Leave this commit out and continue with the rest.")
+ABORT = flag("--abort", help="Give up and go back to where it began.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError
 from mvc.cli.output import say_last, warn
+from mvc.cli.parameters import CommandUsageError
 from mvc.errors import NotFoundError, UsageError
 from mvc.history.revisions import split_range
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc.cli.options import CommandUsageError
+from mvc.cli.parameters import CommandUsageError
 from mvc.cli.session import open_repo, split_revision
 from mvc.errors import MvcError, NotFoundError, StorageError, UnsupportedError, UsageError
 from mvc.interpreter import module_command

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mvc.cli.comparing import open_repo_or_say
-from mvc.cli.options import CommandUsageError
+from mvc.cli.parameters import CommandUsageError
 from mvc.cli.session import is_revision, to_paths
 from mvc.errors import MvcError, RepositoryNotFoundError
 from mvc.history.revisions import split_range

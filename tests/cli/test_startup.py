@@ -138,6 +138,6 @@ def test_a_command_loads_few_modules(shell, change, lines, ours, in_all):
     if change == "staged":
         shell.ok("add", ".")
     loaded = _modules(shell, *lines, probe=_COUNT)
-    assert not loaded & {"numpy", "zstandard", "dulwich", "typer", "rich", "subprocess"}
+    assert not loaded & {"numpy", "zstandard", "dulwich", "rich", "subprocess"}
     assert len([name for name in loaded if name.split(".")[0] == "mvc"]) <= ours
     assert len(loaded) <= in_all

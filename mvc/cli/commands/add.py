@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import DELTA, DRY_RUN, JSON, PROGRESS, QUIET, check_alone
 from mvc.cli.output import pick, printable, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths
@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 
 
 def add(
-    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
-    force: Annotated[bool, Option("-f", "--force", help="Add even what .mvcignore names.")] = False,
-    everything: Annotated[
-        bool, Option("-A", "--all", help="Add the whole worktree if no path is given.")
-    ] = False,
-    update: Annotated[
-        bool, Option("-u", "--update", help="Add only files that are tracked already.")
-    ] = False,
-    delta: Delta = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    paths: list[str] = arguments("[PATH]..."),
+    force: bool = flag("-f", "--force", help="Add even what .mvcignore names."),
+    everything: bool = flag("-A", "--all", help="Add the whole worktree if no path is given."),
+    update: bool = flag("-u", "--update", help="Add only files that are tracked already."),
+    delta: bool | None = DELTA,
+    dry_run: bool = DRY_RUN,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Store files and stage them for the next commit.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.bisect_run import run_command
-from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, check_alone
+from mvc.cli.options import JSON, PROGRESS, TENSORS, check_alone
 from mvc.cli.output import paged, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.bisect import break_fields, step_fields, write_break, write_step
 from mvc.cli.session import open_repo, split_revisions
@@ -25,38 +25,33 @@ _SHOWN = ("terms", "log", "view", "visualize")
 
 
 def bisect(
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]"),
-    ] = None,
-    no_checkout: Annotated[
-        bool,
-        Option("--no-checkout", help="start: check nothing out; BISECT_HEAD names the commit."),
-    ] = False,
-    first_parent: Annotated[
-        bool, Option("--first-parent", help="start: follow only the first parent of merges.")
-    ] = False,
-    tensors: Tensors = None,
-    term_bad: Annotated[
-        str | None,
-        Option("--term-bad", "--term-new", metavar="WORD", help="start: use this word for bad."),
-    ] = None,
-    term_good: Annotated[
-        str | None,
-        Option("--term-good", "--term-old", metavar="WORD", help="start: use this word for good."),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        Option("--metric", metavar="NAME", help="Search by a stored metric, without tests."),
-    ] = None,
-    above: Annotated[
-        float | None, Option("--above", metavar="X", help="With --metric: larger values are bad.")
-    ] = None,
-    below: Annotated[
-        float | None, Option("--below", metavar="X", help="With --metric: smaller values are bad.")
-    ] = None,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments(
+        "[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]", raw_after=["run"]
+    ),
+    no_checkout: bool = flag(
+        "--no-checkout", help="start: check nothing out; BISECT_HEAD names the commit."
+    ),
+    first_parent: bool = flag(
+        "--first-parent", help="start: follow only the first parent of merges."
+    ),
+    tensors: str | None = TENSORS,
+    term_bad: str | None = string(
+        "--term-bad", "--term-new", metavar="WORD", help="start: use this word for bad."
+    ),
+    term_good: str | None = string(
+        "--term-good", "--term-old", metavar="WORD", help="start: use this word for good."
+    ),
+    metric: str | None = string(
+        "--metric", metavar="NAME", help="Search by a stored metric, without tests."
+    ),
+    above: float | None = decimal(
+        "--above", metavar="X", help="With --metric: larger values are bad."
+    ),
+    below: float | None = decimal(
+        "--below", metavar="X", help="With --metric: smaller values are bad."
+    ),
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Find the commit that broke something by binary search.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors
+from mvc.cli.options import JSON, PROGRESS, TENSORS
 from mvc.cli.output import paged, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import is_revision, open_repo, to_paths
 
@@ -15,19 +15,17 @@ if TYPE_CHECKING:
 
 
 def blame(
-    names: Annotated[list[str] | None, Argument(metavar="[REV] [GLOB] [[--] PATH...]")] = None,
-    tensors: Tensors = None,
-    by: Annotated[
-        str, Option("--by", metavar="KIND", help="One line for each: tensor or module.")
-    ] = "tensor",
-    stats: Annotated[
-        bool, Option("--stats", help="Compute and cache the drift that is not known yet.")
-    ] = False,
-    everything: Annotated[
-        bool, Option("--all", help="List every tensor, even if they do not fit on the screen.")
-    ] = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV] [GLOB] [[--] PATH...]"),
+    tensors: str | None = TENSORS,
+    by: str = string(
+        "--by", metavar="KIND", help="One line for each: tensor or module.", default="tensor"
+    ),
+    stats: bool = flag("--stats", help="Compute and cache the drift that is not known yet."),
+    everything: bool = flag(
+        "--all", help="List every tensor, even if they do not fit on the screen."
+    ),
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Show for each tensor the commit that last changed it, and its drift along history.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, choose_one, name_and_start
+from mvc.cli.options import JSON, QUIET, check_alone, choose_one, name_and_start
 from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.render.remotes import upstream_fields, upstream_text
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo
@@ -21,45 +21,24 @@ if TYPE_CHECKING:
 
 
 def branch(
-    names: Annotated[list[str] | None, Argument(metavar="[NAME [START]]")] = None,
-    delete: Annotated[
-        bool, Option("-d", "--delete", help="Delete branches that are merged into HEAD.")
-    ] = False,
-    delete_any: Annotated[
-        bool, Option("-D", help="Delete branches even if that loses commits.")
-    ] = False,
-    move: Annotated[
-        bool, Option("-m", "--move", help="Rename: [OLD] NEW, with the reflog.")
-    ] = False,
-    force: Annotated[
-        bool, Option("-f", "--force", help="Move or overwrite an existing branch.")
-    ] = False,
-    everything: Annotated[bool, Option("-a", "--all", help="List remote branches too.")] = False,
-    remotes: Annotated[bool, Option("-r", "--remotes", help="List remote branches only.")] = False,
-    upstream: Annotated[
-        str | None,
-        Option(
-            "-u", "--set-upstream-to", metavar="REF", help="Follow this one, such as origin/main."
-        ),
-    ] = None,
-    unset: Annotated[bool, Option("--unset-upstream", help="Follow none any more.")] = False,
-    show_current: Annotated[
-        bool, Option("--show-current", help="Print only the current branch.")
-    ] = False,
-    contains: Annotated[
-        bool, Option("--contains", help="List branches that have commit [REV], or HEAD.")
-    ] = False,
-    merged: Annotated[
-        bool, Option("--merged", help="List branches that are in [REV], or HEAD, as a whole.")
-    ] = False,
-    no_merged: Annotated[
-        bool, Option("--no-merged", help="List branches that are not in [REV], or HEAD.")
-    ] = False,
-    verbose: Annotated[
-        bool, Option("-v", "--verbose", help="List with commit, subject and what it follows.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[NAME [START]]"),
+    delete: bool = flag("-d", "--delete", help="Delete branches that are merged into HEAD."),
+    delete_any: bool = flag("-D", help="Delete branches even if that loses commits."),
+    move: bool = flag("-m", "--move", help="Rename: [OLD] NEW, with the reflog."),
+    force: bool = flag("-f", "--force", help="Move or overwrite an existing branch."),
+    everything: bool = flag("-a", "--all", help="List remote branches too."),
+    remotes: bool = flag("-r", "--remotes", help="List remote branches only."),
+    upstream: str | None = string(
+        "-u", "--set-upstream-to", metavar="REF", help="Follow this one, such as origin/main."
+    ),
+    unset: bool = flag("--unset-upstream", help="Follow none any more."),
+    show_current: bool = flag("--show-current", help="Print only the current branch."),
+    contains: bool = flag("--contains", help="List branches that have commit [REV], or HEAD."),
+    merged: bool = flag("--merged", help="List branches that are in [REV], or HEAD, as a whole."),
+    no_merged: bool = flag("--no-merged", help="List branches that are not in [REV], or HEAD."),
+    verbose: bool = flag("-v", "--verbose", help="List with commit, subject and what it follows."),
+    quiet: bool = QUIET,
+    as_json: bool = JSON,
 ) -> None:
     """List, create, rename or delete branches; one made from origin/NAME follows it."""
     check_alone([("-a", everything), ("-r", remotes)])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import paged, pick, printable, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.render.listing import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
 from mvc.cli.session import is_revision, open_repo, parse_place, to_paths
@@ -21,11 +21,9 @@ _HEAD_VALUES = 20
 
 
 def cat(
-    names: Annotated[
-        list[str], Argument(metavar="[REV:]PATH TENSOR | REV PATH TENSOR", show_default=False)
-    ],
-    everything: Annotated[bool, Option("--all", help="Print every value.")] = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV:]PATH TENSOR | REV PATH TENSOR", required=True),
+    everything: bool = flag("--all", help="Print every value."),
+    as_json: bool = JSON,
 ) -> None:
     """Print the values of one tensor: dtype and shape, range, and the first and last values.
 

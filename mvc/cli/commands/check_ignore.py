@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.session import open_repo, to_paths
 
 if TYPE_CHECKING:
@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_ignore(
-    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
-    verbose: Annotated[
-        bool, Option("-v", "--verbose", help="Also print the rule: FILE:LINE:PATTERN.")
-    ] = False,
-    stdin: Annotated[
-        bool, Option("--stdin", help="Read the paths from stdin, one a line.")
-    ] = False,
-    as_json: Json = False,
+    paths: list[str] = arguments("[PATH]..."),
+    verbose: bool = flag("-v", "--verbose", help="Also print the rule: FILE:LINE:PATTERN."),
+    stdin: bool = flag("--stdin", help="Read the paths from stdin, one a line."),
+    as_json: bool = JSON,
 ) -> None:
     """Print those PATHs that .mvcignore keeps from being added.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress
+from mvc.cli.options import FORCE, JSON, PROGRESS, QUIET
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored
 from mvc.cli.session import find_previous, is_revision, open_repo, split_revision
@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 def checkout(
-    names: Annotated[list[str] | None, Argument(metavar="[REV | -] [[--] PATH...]")] = None,
-    new_branch: Annotated[
-        str | None,
-        Option("-b", metavar="NAME", help="Create this branch at REV (HEAD) and go there."),
-    ] = None,
-    force: Force = False,
-    detach: Annotated[
-        bool, Option("--detach", help="Go to the commit of a branch, not to the branch.")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV | -] [[--] PATH...]"),
+    new_branch: str | None = string(
+        "-b", metavar="NAME", help="Create this branch at REV (HEAD) and go there."
+    ),
+    force: bool = FORCE,
+    detach: bool = flag("--detach", help="Go to the commit of a branch, not to the branch."),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Go to a branch or revision, or bring files back from it.
 

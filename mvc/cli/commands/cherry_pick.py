@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, NoGate, Quiet, ShowProgress
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET
+from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import (
-    Abort,
-    Continue,
-    Mainline,
-    NoCommit,
-    Parameters,
-    Rules,
-    Seed,
+    ABORT,
+    CONTINUE,
+    MAINLINE,
+    NO_COMMIT,
+    PARAMETERS,
+    RULES,
+    SEED,
+    SKIP,
+    STRATEGY,
     Shown,
-    Skip,
-    Strategy,
     run_sequence,
 )
 
 
 def cherry_pick(
-    commits: Annotated[list[str] | None, Argument(metavar="[REV]...")] = None,
-    record_origin: Annotated[
-        bool, Option("-x", help="Name the original commit in the message.")
-    ] = False,
-    strategy: Strategy = None,
-    rules: Rules = None,
-    parameters: Parameters = None,
-    seed: Seed = 0,
-    mainline: Mainline = None,
-    no_commit: NoCommit = False,
-    no_gate: NoGate = False,
-    go_on: Continue = False,
-    skip: Skip = False,
-    abort: Abort = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    commits: list[str] = arguments("[REV]..."),
+    record_origin: bool = flag("-x", help="Name the original commit in the message."),
+    strategy: str | None = STRATEGY,
+    rules: list[str] = RULES,
+    parameters: list[str] = PARAMETERS,
+    seed: int = SEED,
+    mainline: int | None = MAINLINE,
+    no_commit: bool = NO_COMMIT,
+    no_gate: bool = NO_GATE,
+    go_on: bool = CONTINUE,
+    skip: bool = SKIP,
+    abort: bool = ABORT,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Apply the changes of some commits to the current branch.
 

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Content, Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import CONTENT, JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 
 
 def clone(
-    url: Annotated[str, Argument(metavar="URL")],
-    folder: Annotated[str | None, Argument(metavar="[DIR]")] = None,
-    content: Content = None,
-    origin: Annotated[
-        str, Option("-o", "--origin", metavar="NAME", help="What the remote is called here.")
-    ] = "origin",
-    branch: Annotated[
-        str | None,
-        Option(
-            "-b", "--branch", metavar="NAME", help="Check out this branch, not the default one."
-        ),
-    ] = None,
-    no_checkout: Annotated[
-        bool, Option("--no-checkout", help="Fetch everything, write no file.")
-    ] = False,
-    no_content: Annotated[
-        bool,
-        Option(
-            "--no-content", help="Fetch the history only; content comes when something reads it."
-        ),
-    ] = False,
-    depth: Annotated[
-        int | None,
-        Option("--depth", metavar="N", help="Bring only the newest N commits, of one branch."),
-    ] = None,
-    store: Annotated[
-        bool,
-        Option("--store", help="Leave the content there for good: each commit is pushed."),
-    ] = False,
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    url: str = argument("URL"),
+    folder: str | None = argument("[DIR]"),
+    content: str | None = CONTENT,
+    origin: str = string(
+        "-o", "--origin", metavar="NAME", help="What the remote is called here.", default="origin"
+    ),
+    branch: str | None = string(
+        "-b", "--branch", metavar="NAME", help="Check out this branch, not the default one."
+    ),
+    no_checkout: bool = flag("--no-checkout", help="Fetch everything, write no file."),
+    no_content: bool = flag(
+        "--no-content", help="Fetch the history only; content comes when something reads it."
+    ),
+    depth: int | None = integer(
+        "--depth", metavar="N", help="Bring only the newest N commits, of one branch."
+    ),
+    store: bool = flag("--store", help="Leave the content there for good: each commit is pushed."),
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Make a repository from a remote, with its default branch checked out.
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Delta, Json, NoGate, Quiet, ShowProgress, check_alone
+from mvc.cli.options import DELTA, JSON, NO_GATE, PROGRESS, QUIET, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Option, parse_number
+from mvc.cli.parameters import (
+    CommandUsageError,
+    arguments,
+    flag,
+    integer,
+    parse_number,
+    string,
+    strings,
+)
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths
@@ -22,50 +30,35 @@ if TYPE_CHECKING:
 
 
 def commit(
-    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
-    messages: Annotated[
-        list[str] | None,
-        Option("-m", "--message", metavar="TEXT", help="The message; each -m is a paragraph."),
-    ] = None,
-    everything: Annotated[
-        bool, Option("-a", "--all", help="First add every tracked file that changed.")
-    ] = False,
-    file: Annotated[
-        str | None, Option("-F", "--file", metavar="FILE", help="Read the message; - is stdin.")
-    ] = None,
-    edit: Annotated[
-        bool | None,
-        Option(
-            "-e/--no-edit",
-            "--edit",
-            show_default=False,
-            help="Write the message in an editor; without -m or -F this is the default, "
-            "except with --amend.",
-        ),
-    ] = None,
-    amend: Annotated[bool, Option("--amend", help="Replace the last commit.")] = False,
-    allow_empty: Annotated[
-        bool, Option("--allow-empty", help="Commit even if nothing changed.")
-    ] = False,
-    step: Annotated[
-        int | None,
-        Option("--step", metavar="N", help="Training step; main@N finds the commit by it."),
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        Option("--metric", metavar="NAME=NUMBER", help="A metric; the log shows it."),
-    ] = None,
-    meta: Annotated[
-        list[str] | None,
-        Option(
-            "--meta", metavar="NAME=VALUE", help="A fact: a metric if VALUE is a number, else text."
-        ),
-    ] = None,
-    delta: Delta = None,
-    no_gate: NoGate = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    paths: list[str] = arguments("[PATH]..."),
+    messages: list[str] = strings(
+        "-m", "--message", metavar="TEXT", help="The message; each -m is a paragraph."
+    ),
+    everything: bool = flag("-a", "--all", help="First add every tracked file that changed."),
+    file: str | None = string("-F", "--file", metavar="FILE", help="Read the message; - is stdin."),
+    edit: bool | None = flag(
+        "-e/--no-edit",
+        "--edit",
+        help="Write the message in an editor; without -m or -F this is the default, "
+        "except with --amend.",
+        default=None,
+    ),
+    amend: bool = flag("--amend", help="Replace the last commit."),
+    allow_empty: bool = flag("--allow-empty", help="Commit even if nothing changed."),
+    step: int | None = integer(
+        "--step", metavar="N", help="Training step; main@N finds the commit by it."
+    ),
+    metrics: list[str] = strings(
+        "--metric", metavar="NAME=NUMBER", help="A metric; the log shows it."
+    ),
+    meta: list[str] = strings(
+        "--meta", metavar="NAME=VALUE", help="A fact: a metric if VALUE is a number, else text."
+    ),
+    delta: bool | None = DELTA,
+    no_gate: bool = NO_GATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Record what is staged in the history and move the branch to it.
 

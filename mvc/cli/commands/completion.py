@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument
+from mvc.cli.parameters import CommandUsageError, arguments
 
 _SCRIPTS = {
     "bash": r"""# eval "$(mvc completion bash)"
@@ -69,10 +67,8 @@ complete -c mvc -f -a "(__mvc_complete)"
 
 
 def completion(
-    names: Annotated[
-        list[str] | None, Argument(metavar="[bash | zsh | fish] [[--] WORD...]")
-    ] = None,
-    as_json: Json = False,
+    names: list[str] = arguments("[bash | zsh | fish] [[--] WORD...]"),
+    as_json: bool = JSON,
 ) -> None:
     """Print a completion script for your shell: commands, options, branches, tags and files.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import paged, printable, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError
 
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def config(
-    key: Annotated[str | None, Argument(metavar="[KEY")] = None,
-    value: Annotated[str | None, Argument(metavar="[VALUE]]")] = None,
-    unset: Annotated[str | None, Option("--unset", metavar="KEY", help="Remove a setting.")] = None,
-    user: Annotated[
-        bool, Option("--global", help="Your own settings, for all repositories.")
-    ] = False,
-    listed: Annotated[bool, Option("-l", "--list", help="Print all settings.")] = False,
-    as_json: Json = False,
+    key: str | None = argument("[KEY"),
+    value: str | None = argument("[VALUE]]"),
+    unset: str | None = string("--unset", metavar="KEY", help="Remove a setting."),
+    user: bool = flag("--global", help="Your own settings, for all repositories."),
+    listed: bool = flag("-l", "--list", help="Print all settings."),
+    as_json: bool = JSON,
 ) -> None:
     """Read and change the repository's settings, written as section.key.
 

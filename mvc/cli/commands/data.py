@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json, ShowProgress, check_alone
+from mvc.cli.options import JSON, PROGRESS, check_alone
 from mvc.cli.output import paged, printable, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.data import (
     changes_fields,
@@ -49,31 +49,22 @@ class _Line:
 
 
 def data(
-    words: Annotated[list[str] | None, Argument(metavar="VERB [WORD...]")] = None,
-    name: Annotated[
-        str | None, Option("--name", metavar="NAME", help="add: path of the map, without .shards.")
-    ] = None,
-    store: Annotated[
-        bool, Option("--store", help="add: also store the shards themselves, as mvc add does.")
-    ] = False,
-    dtype: Annotated[
-        str | None,
-        Option(
-            "--dtype", metavar="TYPE", help="add: type of the numbers in .bin files, to count them."
-        ),
-    ] = None,
-    quick: Annotated[bool, Option("--quick", help="verify: read no content.")] = False,
-    full: Annotated[bool, Option("--full", help="verify: read every byte.")] = False,
-    prove: Annotated[
-        bool, Option("--prove", help="seen: compute the digest again, and compare it.")
-    ] = False,
-    listing: Annotated[bool, Option("--list", help="seen: list all samples.")] = False,
-    shard: Annotated[
-        str | None, Option("--shard", metavar="PATH", help="who: any sample of this shard.")
-    ] = None,
-    everything: Annotated[bool, Option("--all", help="who: on all branches.")] = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    words: list[str] = arguments("VERB [WORD...]"),
+    name: str | None = string(
+        "--name", metavar="NAME", help="add: path of the map, without .shards."
+    ),
+    store: bool = flag("--store", help="add: also store the shards themselves, as mvc add does."),
+    dtype: str | None = string(
+        "--dtype", metavar="TYPE", help="add: type of the numbers in .bin files, to count them."
+    ),
+    quick: bool = flag("--quick", help="verify: read no content."),
+    full: bool = flag("--full", help="verify: read every byte."),
+    prove: bool = flag("--prove", help="seen: compute the digest again, and compare it."),
+    listing: bool = flag("--list", help="seen: list all samples."),
+    shard: str | None = string("--shard", metavar="PATH", help="who: any sample of this shard."),
+    everything: bool = flag("--all", help="who: on all branches."),
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Keep track of the data that models learn from.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.comparing import (
     choose_report,
@@ -15,26 +15,25 @@ from mvc.cli.comparing import (
 )
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
-    Above,
-    All,
-    By,
-    CommandUsageError,
-    Html,
-    Json,
-    NameOnly,
-    NameStatus,
-    Png,
-    ShowProgress,
-    SortBy,
-    Spectral,
-    Stat,
-    Stats,
-    Tensors,
+    ABOVE,
+    ALL,
+    BY,
+    HTML,
+    JSON,
+    NAME_ONLY,
+    NAME_STATUS,
+    PNG,
+    PROGRESS,
+    SORT_BY,
+    SPECTRAL,
+    STAT,
+    STATS,
+    TENSORS,
     check_alone,
     choose_one,
 )
 from mvc.cli.output import paged, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
 from mvc.cli.session import split_revisions
@@ -51,34 +50,26 @@ if TYPE_CHECKING:
 
 
 def diff(
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...] | FILE FILE"),
-    ] = None,
-    staged: Annotated[
-        bool, Option("--staged", "--cached", help="Compare the index with HEAD or REV.")
-    ] = False,
-    tensors: Tensors = None,
-    stat: Stat = False,
-    name_only: NameOnly = False,
-    name_status: NameStatus = False,
-    stats: Stats = False,
-    by: By = None,
-    sort: SortBy = None,
-    above: Above = None,
-    spectral: Spectral = False,
-    html: Html = None,
-    png: Png = None,
-    everything: All = False,
-    exit_code: Annotated[
-        bool, Option("--exit-code", help="Exit with 1 if there are differences.")
-    ] = False,
-    gate: Annotated[
-        bool,
-        Option("--gate", help="Check the newer side against the gates; exit with 1 if it fails."),
-    ] = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV [REV] | A..B | A...B] [[--] PATH...] | FILE FILE"),
+    staged: bool = flag("--staged", "--cached", help="Compare the index with HEAD or REV."),
+    tensors: str | None = TENSORS,
+    stat: bool = STAT,
+    name_only: bool = NAME_ONLY,
+    name_status: bool = NAME_STATUS,
+    stats: bool = STATS,
+    by: str | None = BY,
+    sort: str | None = SORT_BY,
+    above: str | None = ABOVE,
+    spectral: bool = SPECTRAL,
+    html: str | None = HTML,
+    png: str | None = PNG,
+    everything: bool = ALL,
+    exit_code: bool = flag("--exit-code", help="Exit with 1 if there are differences."),
+    gate: bool = flag(
+        "--gate", help="Check the newer side against the gates; exit with 1 if it fails."
+    ),
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Show which files and tensors changed.
 

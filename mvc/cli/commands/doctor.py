@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json, check_alone
+from mvc.cli.options import JSON, check_alone
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, flag, integer
 from mvc.cli.render.text import columns, size_text
 from mvc.cli.session import open_repo
 
@@ -18,37 +18,25 @@ if TYPE_CHECKING:
     from mvc.operations.sharing import SharingReport
 
 
-Shared = Annotated[
-    bool,
-    Option(
-        "--shared",
-        help="Test whether several machines can share the folder; run it on all of them at once.",
-    ),
-]
-Distributed = Annotated[
-    bool,
-    Option(
-        "--distributed",
-        help="Look at how ranks are connected: alone, or in each process of torchrun or srun.",
-    ),
-]
-Ranks = Annotated[
-    int | None,
-    Option("--ranks", metavar="N", help="Start N ranks here for --distributed."),
-]
+SHARED = flag(
+    "--shared",
+    help="Test whether several machines can share the folder; run it on all of them at once.",
+)
+DISTRIBUTED = flag(
+    "--distributed",
+    help="Look at how ranks are connected: alone, or in each process of torchrun or srun.",
+)
+RANKS = integer("--ranks", metavar="N", help="Start N ranks here for --distributed.")
 _MOST_RANKS = 64
-Wait = Annotated[
-    int,
-    Option("--wait", metavar="SECONDS", help="How long --shared waits for others."),
-]
+WAIT = integer("--wait", metavar="SECONDS", help="How long --shared waits for others.", default=3)
 
 
 def doctor(
-    as_json: Json = False,
-    shared: Shared = False,
-    wait: Wait = 3,
-    distributed: Distributed = False,
-    ranks: Ranks = None,
+    as_json: bool = JSON,
+    shared: bool = SHARED,
+    wait: int = WAIT,
+    distributed: bool = DISTRIBUTED,
+    ranks: int | None = RANKS,
 ) -> None:
     """Show versions, the repository's file system, and what is slow here or still under way.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, check_limit
+from mvc.cli.options import JSON, check_limit
 from mvc.cli.output import Output, paged, pick, printable, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, integer, string
 from mvc.cli.render.text import (
     cell_width,
     columns,
@@ -41,20 +41,14 @@ _BETWEEN = "(bytes between tensors)"
 
 
 def du(
-    revisions: Annotated[
-        list[str] | None, Argument(metavar="[REV | A..B]...", show_default=False)
-    ] = None,
-    by: Annotated[
-        str | None,
-        Option(
-            "--by", metavar="KIND", help="Print one full list: branch, tag, commit, file, tensor."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        Option("-n", "--limit", metavar="N", help="Show at most N per list; -N is short for it."),
-    ] = None,
-    as_json: Json = False,
+    revisions: list[str] = arguments("[REV | A..B]..."),
+    by: str | None = string(
+        "--by", metavar="KIND", help="Print one full list: branch, tag, commit, file, tensor."
+    ),
+    limit: int | None = integer(
+        "-n", "--limit", metavar="N", help="Show at most N per list; -N is short for it."
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Show what branches, commits, tags, files and tensors cost in the store.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated
 
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, Tensors
+from mvc.cli.options import JSON, PROGRESS, QUIET, TENSORS
 from mvc.cli.output import pick, printable, stderr, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, parse_place, to_paths
@@ -18,25 +17,21 @@ _SHOWN = 5
 
 
 def export(
-    revision: Annotated[str, Argument(metavar="REV", show_default=False)],
-    path: Annotated[str | None, Argument(metavar="[PATH | DIR/]")] = None,
-    output: Annotated[
-        str | None,
-        Option("-o", "--output", metavar="FILE", help="The file, or DIR/, to write."),
-    ] = None,
-    tensors: Tensors = None,
-    kind: Annotated[
-        str | None,
-        Option(
-            "--format",
-            metavar="FORMAT",
-            help="safetensors, torch, dcp, or files as they are; else by FILE's name.",
-        ),
-    ] = None,
-    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing file.")] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    revision: str = argument("REV"),
+    path: str | None = argument("[PATH | DIR/]"),
+    output: str | None = string(
+        "-o", "--output", metavar="FILE", help="The file, or DIR/, to write."
+    ),
+    tensors: str | None = TENSORS,
+    kind: str | None = string(
+        "--format",
+        metavar="FORMAT",
+        help="safetensors, torch, dcp, or files as they are; else by FILE's name.",
+    ),
+    force: bool = flag("-f", "--force", help="Overwrite an existing file."),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Write all files of a revision into a folder, or its model in another format.
 

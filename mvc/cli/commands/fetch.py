@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import CommandUsageError, Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, arguments, flag, integer, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import fetch_fields, write_fetch
 from mvc.cli.session import open_repo
 
 
 def fetch(
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    refspecs: Annotated[list[str] | None, Argument(metavar="[REFSPEC...]")] = None,
-    every: Annotated[bool, Option("--all", help="Fetch from all remotes.")] = False,
-    tags: Annotated[
-        bool | None,
-        Option("--tags/--no-tags", show_default=False, help="Bring all new tags too, or none."),
-    ] = None,
-    prune: Annotated[
-        bool, Option("-p", "--prune", help="Forget branches that are gone on the remote.")
-    ] = False,
-    no_content: Annotated[
-        bool, Option("--no-content", help="Bring the history only, not the content of files.")
-    ] = False,
-    content: Annotated[
-        list[str] | None,
-        Option("--content", metavar="REV", help="Bring all content of this revision."),
-    ] = None,
-    depth: Annotated[
-        int | None, Option("--depth", metavar="N", help="Deepen a shallow clone to N commits.")
-    ] = None,
-    unshallow: Annotated[
-        bool, Option("--unshallow", help="Bring the whole history of a shallow clone.")
-    ] = False,
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    remote: str | None = argument("[REMOTE]"),
+    refspecs: list[str] = arguments("[REFSPEC...]"),
+    every: bool = flag("--all", help="Fetch from all remotes."),
+    tags: bool | None = flag(
+        "--tags/--no-tags", help="Bring all new tags too, or none.", default=None
+    ),
+    prune: bool = flag("-p", "--prune", help="Forget branches that are gone on the remote."),
+    no_content: bool = flag(
+        "--no-content", help="Bring the history only, not the content of files."
+    ),
+    content: list[str] = strings(
+        "--content", metavar="REV", help="Bring all content of this revision."
+    ),
+    depth: int | None = integer(
+        "--depth", metavar="N", help="Deepen a shallow clone to N commits."
+    ),
+    unshallow: bool = flag("--unshallow", help="Bring the whole history of a shallow clone."),
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Bring what is new on a remote; nothing here moves but the refs that follow it.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
 from mvc.cli.output import pick, printable, stderr, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import short_id, size_text
 
@@ -21,29 +21,26 @@ _LONGEST_S = 86_400
 
 
 def follow(
-    url: Annotated[str, Argument(metavar="URL")],
-    channel: Annotated[str, Argument(metavar="CHANNEL")],
-    folder: Annotated[str, Argument(metavar="DIR")],
-    command: Annotated[
-        str | None,
-        Option("--exec", metavar="CMD", help="Run this after each switch to a new version."),
-    ] = None,
-    once: Annotated[bool, Option("--once", help="End after the newest version.")] = False,
-    keep: Annotated[
-        int, Option("--keep", metavar="N", help="Keep N versions before the newest.")
-    ] = 1,
-    interval: Annotated[
-        str,
-        Option(
-            "--interval",
-            metavar="TIME",
-            help="Ask so often whether there is a new one: 5s, 10m, 1h.",
-        ),
-    ] = "5s",
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    url: str = argument("URL"),
+    channel: str = argument("CHANNEL"),
+    folder: str = argument("DIR"),
+    command: str | None = string(
+        "--exec", metavar="CMD", help="Run this after each switch to a new version."
+    ),
+    once: bool = flag("--once", help="End after the newest version."),
+    keep: int = integer(
+        "--keep", metavar="N", help="Keep N versions before the newest.", default=1
+    ),
+    interval: str = string(
+        "--interval",
+        metavar="TIME",
+        help="Ask so often whether there is a new one: 5s, 10m, 1h.",
+        default="5s",
+    ),
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Keep a folder at the newest version of a channel that "mvc publish" moves.
 

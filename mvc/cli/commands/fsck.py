@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import JSON, PROGRESS, QUIET
 from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.parameters import Exit, Option
+from mvc.cli.parameters import Exit, flag, string, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, short_id, size_text
 from mvc.cli.session import open_repo
@@ -21,31 +21,21 @@ _SHOWN_COMMITS = 3
 
 
 def fsck(
-    data: Annotated[
-        bool, Option("--data", help="Also read, decode and hash every stored byte.")
-    ] = False,
-    repair: Annotated[
-        bool,
-        Option(
-            "--repair",
-            help="First rebuild lost pack indexes and save what is sound in damaged packs.",
-        ),
-    ] = False,
-    sources: Annotated[
-        list[str] | None,
-        Option(
-            "--from",
-            metavar="REMOTE",
-            help="With --repair: bring lost chunks and Git objects back from here (repeatable).",
-        ),
-    ] = None,
-    remote: Annotated[
-        str | None,
-        Option("--remote", metavar="REMOTE", help="Check a remote, not this repository."),
-    ] = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    data: bool = flag("--data", help="Also read, decode and hash every stored byte."),
+    repair: bool = flag(
+        "--repair", help="First rebuild lost pack indexes and save what is sound in damaged packs."
+    ),
+    sources: list[str] = strings(
+        "--from",
+        metavar="REMOTE",
+        help="With --repair: bring lost chunks and Git objects back from here (repeatable).",
+    ),
+    remote: str | None = string(
+        "--remote", metavar="REMOTE", help="Check a remote, not this repository."
+    ),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Check that the repository is sound: history, packs, indexes, and all that commits need.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
+from mvc.cli.options import DRY_RUN, GRACE, JSON, PROGRESS, QUIET, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, size_text
 from mvc.cli.session import open_repo
@@ -19,26 +19,18 @@ if TYPE_CHECKING:
 
 
 def gc(
-    name: Annotated[
-        str | None,
-        Argument(metavar="[REMOTE]", help="With --remote: which one.", show_default=False),
-    ] = None,
-    remote: Annotated[
-        bool, Option("--remote", help="Remove from a remote what its refs do not reach.")
-    ] = False,
-    grace: Grace = None,
-    expire: Annotated[
-        str | None,
-        Option(
-            "--expire-reflog",
-            metavar="AGE",
-            help="Expire reflog entries older than AGE; now expires all that refs have left.",
-        ),
-    ] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    name: str | None = argument("[REMOTE]"),
+    remote: bool = flag("--remote", help="Remove from a remote what its refs do not reach."),
+    grace: str | None = GRACE,
+    expire: str | None = string(
+        "--expire-reflog",
+        metavar="AGE",
+        help="Expire reflog entries older than AGE; now expires all that refs have left.",
+    ),
+    dry_run: bool = DRY_RUN,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Remove what nothing reaches: chunks, Git objects, leftovers of processes that died.
 

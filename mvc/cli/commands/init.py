@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from mvc.cli.options import Json, Quiet
+from mvc.cli.options import JSON, QUIET
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, string
 from mvc.errors import UsageError
 
 
 def init(
-    path: Annotated[str, Argument(metavar="[PATH]")] = ".",
-    branch: Annotated[
-        str | None,
-        Option("-b", "--initial-branch", metavar="NAME", help="Name of the first branch (main)."),
-    ] = None,
-    store: Annotated[
-        str | None,
-        Option("--store", metavar="URL", help="Keep content on a store; commits are pushed there."),
-    ] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    path: str = argument("[PATH]", default="."),
+    branch: str | None = string(
+        "-b", "--initial-branch", metavar="NAME", help="Name of the first branch (main)."
+    ),
+    store: str | None = string(
+        "--store", metavar="URL", help="Keep content on a store; commits are pushed there."
+    ),
+    quiet: bool = QUIET,
+    as_json: bool = JSON,
 ) -> None:
     """Create an empty repository in a folder, and the folder too if it is missing.
 

@@ -6,19 +6,11 @@ import io
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from mvc.cli.options import (
-    CommandUsageError,
-    Json,
-    Limit,
-    Stat,
-    check_clashes,
-    check_limit,
-    choose_one,
-)
+from mvc.cli.options import JSON, LIMIT, STAT, check_clashes, check_limit, choose_one
 from mvc.cli.output import Output, paged, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string, strings
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
@@ -33,88 +25,54 @@ if TYPE_CHECKING:
 
 
 def log(
-    names: Annotated[list[str] | None, Argument(metavar="[REV | A..B]... [[--] PATH...]")] = None,
-    oneline: Annotated[
-        bool,
-        Option("--oneline", help="Print one line per commit, with step and metrics in columns."),
-    ] = False,
-    graph: Annotated[bool, Option("--graph", help="Draw branches and merges on the left.")] = False,
-    everything: Annotated[
-        bool, Option("--all", help="Start at every branch and tag, not only at HEAD.")
-    ] = False,
-    limit: Limit = None,
-    first_parent: Annotated[
-        bool, Option("--first-parent", help="Follow only the first parent of merges.")
-    ] = False,
-    decorate: Annotated[
-        bool,
-        Option(
-            "--decorate/--no-decorate",
-            show_default=False,
-            help="Show the names of branches and tags.",
-        ),
-    ] = True,
-    since: Annotated[
-        str | None,
-        Option(
-            "--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 2 weeks ago."
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, Option("--until", "--before", metavar="DATE", help="Up to DATE, or an age.")
-    ] = None,
-    grep: Annotated[
-        list[str] | None,
-        Option("--grep", metavar="PATTERN", help="The message matches (a regular expression)."),
-    ] = None,
-    ignore_case: Annotated[
-        bool, Option("-i", "--ignore-case", help="--grep and --author ignore case.")
-    ] = False,
-    all_match: Annotated[
-        bool, Option("--all-match", help="Every --grep must match, not only one.")
-    ] = False,
-    invert: Annotated[
-        bool, Option("--invert-grep", help="The message must not match --grep.")
-    ] = False,
-    merges: Annotated[
-        bool | None,
-        Option("--merges/--no-merges", show_default=False, help="Only merges, or no merges."),
-    ] = None,
-    author: Annotated[
-        list[str] | None, Option("--author", metavar="PATTERN", help="NAME <EMAIL> matches.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        Option("--metric", metavar="NAME", help='Commits with this metric, or "NAME<2.5".'),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        Option(
-            "--sort",
-            "--sort-by",
-            metavar="NAME",
-            help="Sort by step, date or a metric; -NAME: largest first.",
-        ),
-    ] = None,
-    plot: Annotated[
-        bool, Option("--plot", help="Draw each --metric (default: loss) as a curve.")
-    ] = False,
-    log_scale: Annotated[
-        bool, Option("--log-scale", help="With --plot: a logarithmic vertical axis.")
-    ] = False,
-    reverse: Annotated[bool, Option("--reverse", help="Print the oldest first.")] = False,
-    patch: Annotated[
-        bool, Option("-p", "--patch", help="Also show what each commit changed.")
-    ] = False,
-    stat: Stat = False,
-    form: Annotated[
-        str | None,
-        Option("--format", "--pretty", metavar="TEXT", help="TEXT for each: %h %s %(metric:loss)."),
-    ] = None,
-    health: Annotated[
-        bool, Option("--health", help="NaN, infinities, largest magnitude and norm of the weights.")
-    ] = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV | A..B]... [[--] PATH...]"),
+    oneline: bool = flag(
+        "--oneline", help="Print one line per commit, with step and metrics in columns."
+    ),
+    graph: bool = flag("--graph", help="Draw branches and merges on the left."),
+    everything: bool = flag("--all", help="Start at every branch and tag, not only at HEAD."),
+    limit: int | None = LIMIT,
+    first_parent: bool = flag("--first-parent", help="Follow only the first parent of merges."),
+    decorate: bool = flag(
+        "--decorate/--no-decorate", help="Show the names of branches and tags.", default=True
+    ),
+    since: str | None = string(
+        "--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 2 weeks ago."
+    ),
+    until: str | None = string(
+        "--until", "--before", metavar="DATE", help="Up to DATE, or an age."
+    ),
+    grep: list[str] = strings(
+        "--grep", metavar="PATTERN", help="The message matches (a regular expression)."
+    ),
+    ignore_case: bool = flag("-i", "--ignore-case", help="--grep and --author ignore case."),
+    all_match: bool = flag("--all-match", help="Every --grep must match, not only one."),
+    invert: bool = flag("--invert-grep", help="The message must not match --grep."),
+    merges: bool | None = flag(
+        "--merges/--no-merges", help="Only merges, or no merges.", default=None
+    ),
+    author: list[str] = strings("--author", metavar="PATTERN", help="NAME <EMAIL> matches."),
+    metric: list[str] = strings(
+        "--metric", metavar="NAME", help='Commits with this metric, or "NAME<2.5".'
+    ),
+    sort: str | None = string(
+        "--sort",
+        "--sort-by",
+        metavar="NAME",
+        help="Sort by step, date or a metric; -NAME: largest first.",
+    ),
+    plot: bool = flag("--plot", help="Draw each --metric (default: loss) as a curve."),
+    log_scale: bool = flag("--log-scale", help="With --plot: a logarithmic vertical axis."),
+    reverse: bool = flag("--reverse", help="Print the oldest first."),
+    patch: bool = flag("-p", "--patch", help="Also show what each commit changed."),
+    stat: bool = STAT,
+    form: str | None = string(
+        "--format", "--pretty", metavar="TEXT", help="TEXT for each: %h %s %(metric:loss)."
+    ),
+    health: bool = flag(
+        "--health", help="NaN, infinities, largest magnitude and norm of the weights."
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
 

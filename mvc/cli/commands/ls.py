@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, Tensors
+from mvc.cli.options import JSON, TENSORS
 from mvc.cli.output import paged, printable, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, split_revision
 
 
 def ls(
-    names: Annotated[list[str] | None, Argument(metavar="[REV] [[--] PATH...]")] = None,
-    tensors: Tensors = None,
-    long: Annotated[
-        bool, Option("-l", "--long", help="Also print chunks and id of each tensor.")
-    ] = False,
-    name_only: Annotated[bool, Option("--name-only", help="Print paths of files only.")] = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV] [[--] PATH...]"),
+    tensors: str | None = TENSORS,
+    long: bool = flag("-l", "--long", help="Also print chunks and id of each tensor."),
+    name_only: bool = flag("--name-only", help="Print paths of files only."),
+    as_json: bool = JSON,
 ) -> None:
     """List files and tensors of a revision (HEAD): dtype, shape, size.
 

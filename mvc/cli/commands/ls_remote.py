@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import Annotated
 
-from mvc.cli.options import Json
+from mvc.cli.options import JSON
 from mvc.cli.output import paged, printable, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, arguments, flag
 from mvc.cli.session import open_repo
 
 
 def ls_remote(
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    patterns: Annotated[list[str] | None, Argument(metavar="[PATTERN...]")] = None,
-    heads: Annotated[bool, Option("--heads", "--branches", help="List branches only.")] = False,
-    tags: Annotated[bool, Option("--tags", help="List tags only.")] = False,
-    as_json: Json = False,
+    remote: str | None = argument("[REMOTE]"),
+    patterns: list[str] = arguments("[PATTERN...]"),
+    heads: bool = flag("--heads", "--branches", help="List branches only."),
+    tags: bool = flag("--tags", help="List tags only."),
+    as_json: bool = JSON,
 ) -> None:
     """List the refs and channels of a remote (origin by default): one request, nothing changes here.
 

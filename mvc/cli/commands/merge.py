@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, NoGate, Quiet, ShowProgress, check_clashes
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_clashes
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.recipes import (
     RecipeCall,
@@ -15,7 +15,7 @@ from mvc.cli.recipes import (
     replay_merge,
 )
 from mvc.cli.render.merges import parse_told
-from mvc.cli.sequence import Parameters, Rules, Seed, Shown, Strategy, give_up, show_merge
+from mvc.cli.sequence import PARAMETERS, RULES, SEED, STRATEGY, Shown, give_up, show_merge
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -38,70 +38,45 @@ _CLASHES = {
 
 
 def merge(
-    branches: Annotated[list[str] | None, Argument(metavar="[BRANCH]...")] = None,
-    strategy: Strategy = None,
-    rules: Rules = None,
-    parameters: Parameters = None,
-    seed: Seed = 0,
-    recipe: Annotated[
-        str | None,
-        Option("--recipe", metavar="FILE", help="Merge models by a mergekit recipe."),
-    ] = None,
-    output: Annotated[
-        str | None,
-        Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="With --recipe: write a safetensors file, or DIR/, and commit nothing.",
-        ),
-    ] = None,
-    force: Annotated[bool, Option("-f", "--force", help="Let --output overwrite files.")] = False,
-    tokenizer: Annotated[
-        str | None,
-        Option(
-            "--tokenizer",
-            metavar="NAME",
-            help="Align embeddings by token: union, base, or the one of a branch or model.",
-        ),
-    ] = None,
-    preview: Annotated[
-        bool,
-        Option(
-            "--preview",
-            help="Show what a merge would do and where models interfere; change nothing.",
-        ),
-    ] = False,
-    replay: Annotated[
-        str | None,
-        Option(
-            "--replay", metavar="REV", help="Repeat a merge; exit with 1 if the result differs."
-        ),
-    ] = None,
-    message: Annotated[
-        str | None, Option("-m", "--message", metavar="TEXT", help="Message of the commit.")
-    ] = None,
-    no_commit: Annotated[
-        bool, Option("--no-commit", help="Stop before the commit, to inspect the result.")
-    ] = False,
-    no_gate: NoGate = False,
-    ff_only: Annotated[bool, Option("--ff-only", help="Fast-forward or refuse.")] = False,
-    no_ff: Annotated[
-        bool, Option("--no-ff", help="Make a commit even if a fast-forward is possible.")
-    ] = False,
-    unrelated: Annotated[
-        bool,
-        Option("--allow-unrelated-histories", help="Allow a merge without a common ancestor."),
-    ] = False,
-    go_on: Annotated[
-        bool, Option("--continue", help="Finish the merge, with --rule or --strategy if needed.")
-    ] = False,
-    abort: Annotated[
-        bool, Option("--abort", help="Give up the merge and go back to where it began.")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    branches: list[str] = arguments("[BRANCH]..."),
+    strategy: str | None = STRATEGY,
+    rules: list[str] = RULES,
+    parameters: list[str] = PARAMETERS,
+    seed: int = SEED,
+    recipe: str | None = string(
+        "--recipe", metavar="FILE", help="Merge models by a mergekit recipe."
+    ),
+    output: str | None = string(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="With --recipe: write a safetensors file, or DIR/, and commit nothing.",
+    ),
+    force: bool = flag("-f", "--force", help="Let --output overwrite files."),
+    tokenizer: str | None = string(
+        "--tokenizer",
+        metavar="NAME",
+        help="Align embeddings by token: union, base, or the one of a branch or model.",
+    ),
+    preview: bool = flag(
+        "--preview", help="Show what a merge would do and where models interfere; change nothing."
+    ),
+    replay: str | None = string(
+        "--replay", metavar="REV", help="Repeat a merge; exit with 1 if the result differs."
+    ),
+    message: str | None = string("-m", "--message", metavar="TEXT", help="Message of the commit."),
+    no_commit: bool = flag("--no-commit", help="Stop before the commit, to inspect the result."),
+    no_gate: bool = NO_GATE,
+    ff_only: bool = flag("--ff-only", help="Fast-forward or refuse."),
+    no_ff: bool = flag("--no-ff", help="Make a commit even if a fast-forward is possible."),
+    unrelated: bool = flag(
+        "--allow-unrelated-histories", help="Allow a merge without a common ancestor."
+    ),
+    go_on: bool = flag("--continue", help="Finish the merge, with --rule or --strategy if needed."),
+    abort: bool = flag("--abort", help="Give up the merge and go back to where it began."),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Merge other branches into the current one, tensor by tensor.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.session import open_repo, shown_path, to_paths
 
 
 def mv(
-    paths: Annotated[list[str], Argument(metavar="SOURCE... TARGET", show_default=False)],
-    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing target.")] = False,
-    verbose: Annotated[bool, Option("-v", "--verbose", help="Print every move.")] = False,
-    as_json: Json = False,
+    paths: list[str] = arguments("SOURCE... TARGET", required=True),
+    force: bool = flag("-f", "--force", help="Overwrite an existing target."),
+    verbose: bool = flag("-v", "--verbose", help="Print every move."),
+    as_json: bool = JSON,
 ) -> None:
     """Move or rename files in the worktree and the index.
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-from mvc.cli.options import CommandUsageError, Html, Json
+from mvc.cli.options import HTML, JSON
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument
+from mvc.cli.parameters import CommandUsageError, arguments
 
 _COLUMNS = 96  # of a picture on a page
 _MOST_EXPOSED = 10
 
 
 def profile(
-    traces: Annotated[list[str], Argument(metavar="TRACE...", show_default=False)],
-    html: Html = None,
-    as_json: Json = False,
+    traces: list[str] = arguments("TRACE...", required=True),
+    html: str | None = HTML,
+    as_json: bool = JSON,
 ) -> None:
     """Show how much communication the steps of a run had, and how much computation hid.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, DryRun, Json, Quiet
+from mvc.cli.options import DRY_RUN, JSON, QUIET
 from mvc.cli.output import Output, pick, printable, stderr, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string, strings
 from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 
@@ -26,56 +26,40 @@ _WEIGHTS_RULE = (
 
 
 def prune(
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    keep_last: Annotated[
-        int | None,
-        Option("--keep-last", metavar="N", help="Keep the newest N commits of each branch."),
-    ] = None,
-    keep_every: Annotated[
-        int | None,
-        Option("--keep-every", metavar="M", help="Keep commits whose step is a multiple of M."),
-    ] = None,
-    keep_best: Annotated[
-        int | None,
-        Option("--keep-best", metavar="K", help="Keep the K commits that are best by --metric."),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        Option("--metric", metavar="NAME", help="What --keep-best compares; lower is better."),
-    ] = None,
-    maximise: Annotated[bool, Option("--max", help="Higher is better for --metric.")] = False,
-    keep_within: Annotated[
-        str | None,
-        Option(
-            "--keep-within", metavar="AGE", help="Keep commits younger than AGE: 12h, 7d, 2w, 1y."
-        ),
-    ] = None,
-    keep_tagged: Annotated[
-        bool, Option("--keep-tagged", help="Keep tagged commits (always on).")
-    ] = False,
-    keep_branch_tips: Annotated[
-        bool,
-        Option("--keep-branch-tips", help="Keep branch tips, even of named diverged/ branches."),
-    ] = False,
-    weights_only: Annotated[
-        bool, Option("--weights-only", help="Release optimizer and other state but keep the model.")
-    ] = False,
-    also_diverged: Annotated[
-        list[str] | None,
-        Option(
-            "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
-        ),
-    ] = None,
-    pushed: Annotated[
-        bool,
-        Option(
-            "--pushed", help="Release only what REMOTE has, and only here: reads fetch it back."
-        ),
-    ] = False,
-    yes: Annotated[bool, Option("-y", "--yes", help="Do not ask on a terminal.")] = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    remote: str | None = argument("[REMOTE]"),
+    keep_last: int | None = integer(
+        "--keep-last", metavar="N", help="Keep the newest N commits of each branch."
+    ),
+    keep_every: int | None = integer(
+        "--keep-every", metavar="M", help="Keep commits whose step is a multiple of M."
+    ),
+    keep_best: int | None = integer(
+        "--keep-best", metavar="K", help="Keep the K commits that are best by --metric."
+    ),
+    metric: str | None = string(
+        "--metric", metavar="NAME", help="What --keep-best compares; lower is better."
+    ),
+    maximise: bool = flag("--max", help="Higher is better for --metric."),
+    keep_within: str | None = string(
+        "--keep-within", metavar="AGE", help="Keep commits younger than AGE: 12h, 7d, 2w, 1y."
+    ),
+    keep_tagged: bool = flag("--keep-tagged", help="Keep tagged commits (always on)."),
+    keep_branch_tips: bool = flag(
+        "--keep-branch-tips", help="Keep branch tips, even of named diverged/ branches."
+    ),
+    weights_only: bool = flag(
+        "--weights-only", help="Release optimizer and other state but keep the model."
+    ),
+    also_diverged: list[str] = strings(
+        "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
+    ),
+    pushed: bool = flag(
+        "--pushed", help="Release only what REMOTE has, and only here: reads fetch it back."
+    ),
+    yes: bool = flag("-y", "--yes", help="Do not ask on a terminal."),
+    dry_run: bool = DRY_RUN,
+    quiet: bool = QUIET,
+    as_json: bool = JSON,
 ) -> None:
     """Release the content of commits that no rule keeps; the history itself stays.
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, read_rate
+from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
 from mvc.cli.output import pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import short_id, size_text
 from mvc.cli.session import open_repo
 
 
 def publish(
-    channel: Annotated[str, Argument(metavar="CHANNEL")],
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    to: Annotated[
-        str, Option("--to", metavar="REV", help="Publish this revision (HEAD), also an older one.")
-    ] = "HEAD",
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    channel: str = argument("CHANNEL"),
+    remote: str | None = argument("[REMOTE]"),
+    to: str = string(
+        "--to",
+        metavar="REV",
+        help="Publish this revision (HEAD), also an older one.",
+        default="HEAD",
+    ),
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Send a commit to a remote and let a channel name it; those who follow the channel get it.
 

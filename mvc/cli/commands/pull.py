@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import Json, LimitRate, Quiet, ShowProgress, check_alone, read_rate
+from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, check_alone, read_rate
 from mvc.cli.output import stdout
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import fetch_fields, write_fetch
 from mvc.cli.sequence import Shown, show_merge
@@ -17,18 +17,14 @@ if TYPE_CHECKING:
 
 
 def pull(
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    branch: Annotated[str | None, Argument(metavar="[BRANCH]")] = None,
-    ff_only: Annotated[
-        bool, Option("--ff-only", help="Refuse if that takes more than to fast-forward.")
-    ] = False,
-    no_ff: Annotated[
-        bool, Option("--no-ff", help="Make a merge commit even where none is needed.")
-    ] = False,
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    remote: str | None = argument("[REMOTE]"),
+    branch: str | None = argument("[BRANCH]"),
+    ff_only: bool = flag("--ff-only", help="Refuse if that takes more than to fast-forward."),
+    no_ff: bool = flag("--no-ff", help="Make a merge commit even where none is needed."),
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Fetch, and merge what the current branch follows (or BRANCH of REMOTE) into it."""
     check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import (
-    CommandUsageError,
-    DryRun,
-    Json,
-    LimitRate,
-    Quiet,
-    ShowProgress,
-    read_rate,
-)
+from mvc.cli.options import DRY_RUN, JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import push_fields, write_push
 from mvc.cli.session import open_repo
 
 
 def push(
-    remote: Annotated[str | None, Argument(metavar="[REMOTE]")] = None,
-    refspecs: Annotated[list[str] | None, Argument(metavar="[REFSPEC...]")] = None,
-    upstream: Annotated[
-        bool,
-        Option("-u", "--set-upstream", help="Let the branches follow what they are pushed to."),
-    ] = False,
-    everything: Annotated[bool, Option("--all", help="Push all branches.")] = False,
-    tags: Annotated[bool, Option("--tags", help="Push all tags too.")] = False,
-    delete: Annotated[
-        bool, Option("-d", "--delete", help="Delete these refs of the remote.")
-    ] = False,
-    force: Annotated[
-        bool, Option("-f", "--force", help="Push even if the remote loses commits by it.")
-    ] = False,
-    lease: Annotated[
-        bool,
-        Option(
-            "--force-with-lease", help="Force, but only if the remote is where you last saw it."
-        ),
-    ] = False,
-    dry_run: DryRun = False,
-    limit_rate: LimitRate = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    remote: str | None = argument("[REMOTE]"),
+    refspecs: list[str] = arguments("[REFSPEC...]"),
+    upstream: bool = flag(
+        "-u", "--set-upstream", help="Let the branches follow what they are pushed to."
+    ),
+    everything: bool = flag("--all", help="Push all branches."),
+    tags: bool = flag("--tags", help="Push all tags too."),
+    delete: bool = flag("-d", "--delete", help="Delete these refs of the remote."),
+    force: bool = flag("-f", "--force", help="Push even if the remote loses commits by it."),
+    lease: bool = flag(
+        "--force-with-lease", help="Force, but only if the remote is where you last saw it."
+    ),
+    dry_run: bool = DRY_RUN,
+    limit_rate: str | None = LIMIT_RATE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Send commits and their content to a remote, then move its refs: all of them or none.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, Limit
+from mvc.cli.options import JSON, LIMIT
 from mvc.cli.output import paged, pick, printable, write_json
-from mvc.cli.parameters import Argument
+from mvc.cli.parameters import argument
 from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo
 
 
 def reflog(
-    ref: Annotated[str, Argument(metavar="[REF]")] = "HEAD",
-    limit: Limit = None,
-    as_json: Json = False,
+    ref: str = argument("[REF]", default="HEAD"),
+    limit: int | None = LIMIT,
+    as_json: bool = JSON,
 ) -> None:
     """Show where a branch or HEAD has been, newest first.
 

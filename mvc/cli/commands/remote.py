@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Content, Json
+from mvc.cli.options import CONTENT, JSON
 from mvc.cli.output import pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.render.remotes import fetched_line, state_fields, write_state
 from mvc.cli.render.text import columns
 from mvc.cli.session import open_repo
@@ -23,10 +23,10 @@ VERBS = "add remove rename set-url get-url show prune check"
 
 
 def remote(
-    words: Annotated[list[str] | None, Argument(metavar="[WORD...]")] = None,
-    verbose: Annotated[bool, Option("-v", "--verbose", help="List the URLs too.")] = False,
-    content: Content = None,
-    as_json: Json = False,
+    words: list[str] = arguments("[WORD...]"),
+    verbose: bool = flag("-v", "--verbose", help="List the URLs too."),
+    content: str | None = CONTENT,
+    as_json: bool = JSON,
 ) -> None:
     """Name the places to push to and fetch from.
 

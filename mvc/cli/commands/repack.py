@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.commands.gc import packs_text, write_freed
-from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
+from mvc.cli.options import DRY_RUN, GRACE, JSON, PROGRESS, QUIET, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.parameters import flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text
 from mvc.cli.session import open_repo
@@ -21,17 +21,13 @@ _NICENESS = 10
 
 
 def repack(
-    everything: Annotated[
-        bool, Option("-a", "--all", help="Also retry chunks that an earlier run tried.")
-    ] = False,
-    auto: Annotated[
-        bool, Option("--auto", help="Only if many packs are small or many commits are new.")
-    ] = False,
-    grace: Grace = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    everything: bool = flag("-a", "--all", help="Also retry chunks that an earlier run tried."),
+    auto: bool = flag("--auto", help="Only if many packs are small or many commits are new."),
+    grace: str | None = GRACE,
+    dry_run: bool = DRY_RUN,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Make the repository smaller: store differences between versions, in few large packs.
 

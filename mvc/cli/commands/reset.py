@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, choose_one
+from mvc.cli.options import JSON, PROGRESS, QUIET, choose_one
 from mvc.cli.output import Output, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields
 from mvc.cli.session import open_repo, shown_path, split_revision
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 
 def reset(
-    names: Annotated[list[str] | None, Argument(metavar="[REV] [[--] PATH...]")] = None,
-    soft: Annotated[bool, Option("--soft", help="Move the branch only.")] = False,
-    mixed: Annotated[bool, Option("--mixed", help="Reset the index too (default).")] = False,
-    hard: Annotated[
-        bool, Option("--hard", help="Reset index and files too: local changes are LOST.")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV] [[--] PATH...]"),
+    soft: bool = flag("--soft", help="Move the branch only."),
+    mixed: bool = flag("--mixed", help="Reset the index too (default)."),
+    hard: bool = flag("--hard", help="Reset index and files too: local changes are LOST."),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Move the current branch to a revision, or unstage files.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import JSON, PROGRESS, QUIET
 from mvc.cli.output import write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_restored
 from mvc.cli.session import is_revision, open_repo, to_paths
@@ -14,19 +12,17 @@ from mvc.errors import NotFoundError
 
 
 def restore(
-    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
-    source: Annotated[
-        str | None, Option("-s", "--source", metavar="REV", help="Take them from this revision.")
-    ] = None,
-    staged: Annotated[
-        bool, Option("-S", "--staged", help="Restore the index: unstage the files.")
-    ] = False,
-    worktree: Annotated[
-        bool, Option("-W", "--worktree", help="Restore the worktree (default without --staged).")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    paths: list[str] = arguments("PATH...", required=True),
+    source: str | None = string(
+        "-s", "--source", metavar="REV", help="Take them from this revision."
+    ),
+    staged: bool = flag("-S", "--staged", help="Restore the index: unstage the files."),
+    worktree: bool = flag(
+        "-W", "--worktree", help="Restore the worktree (default without --staged)."
+    ),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Bring files back from the index or a revision, and discard what they hold now.
 

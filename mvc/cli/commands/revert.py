@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, NoGate, Quiet, ShowProgress, check_alone
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_alone
+from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import (
-    Abort,
-    Continue,
-    Mainline,
-    NoCommit,
-    Rules,
+    ABORT,
+    CONTINUE,
+    MAINLINE,
+    NO_COMMIT,
+    RULES,
+    SKIP,
+    STRATEGY,
     Shown,
-    Skip,
-    Strategy,
     run_sequence,
 )
 
 
 def revert(
-    commits: Annotated[list[str] | None, Argument(metavar="[REV]...")] = None,
-    arithmetic: Annotated[
-        bool,
-        Option(
-            "--arithmetic",
-            help="If a tensor changed since, subtract the commit's update; not bit-exact.",
-        ),
-    ] = False,
-    strategy: Strategy = None,
-    rules: Rules = None,
-    mainline: Mainline = None,
-    no_commit: NoCommit = False,
-    no_gate: NoGate = False,
-    go_on: Continue = False,
-    skip: Skip = False,
-    abort: Abort = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    commits: list[str] = arguments("[REV]..."),
+    arithmetic: bool = flag(
+        "--arithmetic",
+        help="If a tensor changed since, subtract the commit's update; not bit-exact.",
+    ),
+    strategy: str | None = STRATEGY,
+    rules: list[str] = RULES,
+    mainline: int | None = MAINLINE,
+    no_commit: bool = NO_COMMIT,
+    no_gate: bool = NO_GATE,
+    go_on: bool = CONTINUE,
+    skip: bool = SKIP,
+    abort: bool = ABORT,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Undo the changes of some commits with new commits.
 

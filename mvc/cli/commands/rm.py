@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import Json, Quiet
+from mvc.cli.options import JSON, QUIET
 from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import arguments, flag
 from mvc.cli.session import open_repo, shown_path, to_paths
 
 
 def rm(
-    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
-    cached: Annotated[
-        bool, Option("--cached", help="Stop tracking the files but keep them on disk.")
-    ] = False,
-    force: Annotated[
-        bool, Option("-f", "--force", help="Remove files even if no commit holds their changes.")
-    ] = False,
-    recursive: Annotated[
-        bool, Option("-r", "--recursive", help="Remove folders with everything tracked in them.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    paths: list[str] = arguments("PATH...", required=True),
+    cached: bool = flag("--cached", help="Stop tracking the files but keep them on disk."),
+    force: bool = flag("-f", "--force", help="Remove files even if no commit holds their changes."),
+    recursive: bool = flag(
+        "-r", "--recursive", help="Remove folders with everything tracked in them."
+    ),
+    quiet: bool = QUIET,
+    as_json: bool = JSON,
 ) -> None:
     """Remove files from the worktree and the index.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import DRY_RUN, FORCE, JSON, PROGRESS, QUIET, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import write_counts
 from mvc.cli.render.text import count_text, short_id
@@ -18,30 +18,25 @@ if TYPE_CHECKING:
 
 
 def rollback(
-    revision: Annotated[str | None, Argument(metavar="[REV]", show_default=False)] = None,
-    step: Annotated[
-        int | None,
-        Option("--step", metavar="N", help="Go to the commit of step N or the last one before it."),
-    ] = None,
-    steps_back: Annotated[
-        int | None,
-        Option("--steps-back", metavar="N", help="Go at least N steps back from the tip."),
-    ] = None,
-    healthy: Annotated[
-        bool, Option("--healthy", help="Go to the newest healthy commit (default).")
-    ] = False,
-    branch: Annotated[
-        str | None,
-        Option("--branch", metavar="NAME", help="Move this branch instead of the current one."),
-    ] = None,
-    message: Annotated[
-        str, Option("-m", "--message", metavar="REASON", help="Why; shown by the log.")
-    ] = "",
-    force: Force = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    revision: str | None = argument("[REV]"),
+    step: int | None = integer(
+        "--step", metavar="N", help="Go to the commit of step N or the last one before it."
+    ),
+    steps_back: int | None = integer(
+        "--steps-back", metavar="N", help="Go at least N steps back from the tip."
+    ),
+    healthy: bool = flag("--healthy", help="Go to the newest healthy commit (default)."),
+    branch: str | None = string(
+        "--branch", metavar="NAME", help="Move this branch instead of the current one."
+    ),
+    message: str = string(
+        "-m", "--message", metavar="REASON", help="Why; shown by the log.", default=""
+    ),
+    force: bool = FORCE,
+    dry_run: bool = DRY_RUN,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.fabrics import make_fabric
-from mvc.cli.options import CommandUsageError, DryRun, Json
+from mvc.cli.options import DRY_RUN, JSON
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string, strings
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
 
@@ -33,78 +33,63 @@ _REVISIONS = {"status": 1, "gate": 1}
 
 
 def scale(
-    words: Annotated[list[str] | None, Argument(metavar="[WORD... [REV]]")] = None,
-    first: Annotated[
-        int | None, Option("--from", metavar="N", help="plan: ranks at the start.")
-    ] = None,
-    last: Annotated[int | None, Option("--to", metavar="N", help="plan: ranks at the end.")] = None,
-    dry_run: DryRun = False,
-    ranks: Annotated[
-        int | None, Option("--ranks", metavar="N", help="Of the run; allreduce: that take part.")
-    ] = None,
-    measured: Annotated[
-        str | None,
-        Option("--measured", metavar="FILE", help="gate: what was measured, as JSON; - reads it."),
-    ] = None,
-    deviation: Annotated[
-        float | None, Option("--deviation", metavar="X", help="gate: at most this (1e-5).")
-    ] = None,
-    sync_p99: Annotated[
-        float | None, Option("--sync-p99", metavar="SECONDS", help="gate: at most this (0.05).")
-    ] = None,
-    bandwidth_used: Annotated[
-        float | None,
-        Option("--bandwidth-used", metavar="SHARE", help="gate: at least this (0.85)."),
-    ] = None,
-    recovery: Annotated[
-        float | None, Option("--recovery", metavar="SECONDS", help="gate: at most this (30).")
-    ] = None,
-    loss_rise: Annotated[
-        float | None,
-        Option("--loss-rise", metavar="SHARE", help="gate: over the size before (0.05)."),
-    ] = None,
-    waive: Annotated[
-        list[str] | None,
-        Option("--waive", metavar="NAME", help="gate: its failure does not count; is noted."),
-    ] = None,
-    size_bytes: Annotated[
-        float | None, Option("--bytes", metavar="N", help="allreduce: bytes on each rank.")
-    ] = None,
-    latency: Annotated[
-        float | None, Option("--latency", metavar="SECONDS", help="allreduce: of a message.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None,
-        Option("--bandwidth", metavar="N", help="allreduce: bytes a second of a link, one way."),
-    ] = None,
-    adding: Annotated[
-        float | None,
-        Option("--adding", metavar="N", help="allreduce: bytes a rank adds a second (no limit)."),
-    ] = None,
-    per_node: Annotated[
-        int | None, Option("--per-node", metavar="N", help="allreduce: ranks of a node.")
-    ] = None,
-    inside_latency: Annotated[
-        float | None,
-        Option("--inside-latency", metavar="SECONDS", help="allreduce: within a node."),
-    ] = None,
-    inside_bandwidth: Annotated[
-        float | None,
-        Option("--inside-bandwidth", metavar="N", help="allreduce: within a node."),
-    ] = None,
-    dims: Annotated[
-        list[str] | None,
-        Option("--dims", metavar="AxBxC", help="allreduce: a torus, or its dimensions: 2, 3."),
-    ] = None,
-    algorithm: Annotated[
-        list[str] | None,
-        Option("--algorithm", metavar="NAME", help="allreduce: only this; may be repeated."),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        Option("--preset", metavar="NAME", help="allreduce: a fabric with a name: founding."),
-    ] = None,
-    as_json: Json = False,
+    words: list[str] = arguments("[WORD... [REV]]"),
+    first: int | None = integer("--from", metavar="N", help="plan: ranks at the start."),
+    last: int | None = integer("--to", metavar="N", help="plan: ranks at the end."),
+    dry_run: bool = DRY_RUN,
+    ranks: int | None = integer(
+        "--ranks", metavar="N", help="Of the run; allreduce: that take part."
+    ),
+    measured: str | None = string(
+        "--measured", metavar="FILE", help="gate: what was measured, as JSON; - reads it."
+    ),
+    deviation: float | None = decimal(
+        "--deviation", metavar="X", help="gate: at most this (1e-5)."
+    ),
+    sync_p99: float | None = decimal(
+        "--sync-p99", metavar="SECONDS", help="gate: at most this (0.05)."
+    ),
+    bandwidth_used: float | None = decimal(
+        "--bandwidth-used", metavar="SHARE", help="gate: at least this (0.85)."
+    ),
+    recovery: float | None = decimal(
+        "--recovery", metavar="SECONDS", help="gate: at most this (30)."
+    ),
+    loss_rise: float | None = decimal(
+        "--loss-rise", metavar="SHARE", help="gate: over the size before (0.05)."
+    ),
+    waive: list[str] = strings(
+        "--waive", metavar="NAME", help="gate: its failure does not count; is noted."
+    ),
+    size_bytes: float | None = decimal(
+        "--bytes", metavar="N", help="allreduce: bytes on each rank."
+    ),
+    latency: float | None = decimal(
+        "--latency", metavar="SECONDS", help="allreduce: of a message."
+    ),
+    bandwidth: float | None = decimal(
+        "--bandwidth", metavar="N", help="allreduce: bytes a second of a link, one way."
+    ),
+    adding: float | None = decimal(
+        "--adding", metavar="N", help="allreduce: bytes a rank adds a second (no limit)."
+    ),
+    per_node: int | None = integer("--per-node", metavar="N", help="allreduce: ranks of a node."),
+    inside_latency: float | None = decimal(
+        "--inside-latency", metavar="SECONDS", help="allreduce: within a node."
+    ),
+    inside_bandwidth: float | None = decimal(
+        "--inside-bandwidth", metavar="N", help="allreduce: within a node."
+    ),
+    dims: list[str] = strings(
+        "--dims", metavar="AxBxC", help="allreduce: a torus, or its dimensions: 2, 3."
+    ),
+    algorithm: list[str] = strings(
+        "--algorithm", metavar="NAME", help="allreduce: only this; may be repeated."
+    ),
+    preset: str | None = string(
+        "--preset", metavar="NAME", help="allreduce: a fabric with a name: founding."
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Grow a run step by step; predict what an AllReduce takes.
 

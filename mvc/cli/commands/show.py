@@ -5,25 +5,25 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.comparing import compare_values, read_view
 from mvc.cli.options import (
-    Above,
-    All,
-    By,
-    Json,
-    NameOnly,
-    NameStatus,
-    SortBy,
-    Spectral,
-    Stat,
-    Stats,
-    Tensors,
+    ABOVE,
+    ALL,
+    BY,
+    JSON,
+    NAME_ONLY,
+    NAME_STATUS,
+    SORT_BY,
+    SPECTRAL,
+    STAT,
+    STATS,
+    TENSORS,
     choose_one,
 )
 from mvc.cli.output import paged, printable, write_json
-from mvc.cli.parameters import Argument
+from mvc.cli.parameters import arguments
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
 from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
@@ -37,18 +37,18 @@ _COMMIT_LINES = 7
 
 
 def show(
-    names: Annotated[list[str] | None, Argument(metavar="[REV | REV:PATH] [[--] PATH...]")] = None,
-    tensors: Tensors = None,
-    stat: Stat = False,
-    name_only: NameOnly = False,
-    name_status: NameStatus = False,
-    stats: Stats = False,
-    by: By = None,
-    sort: SortBy = None,
-    above: Above = None,
-    spectral: Spectral = False,
-    everything: All = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV | REV:PATH] [[--] PATH...]"),
+    tensors: str | None = TENSORS,
+    stat: bool = STAT,
+    name_only: bool = NAME_ONLY,
+    name_status: bool = NAME_STATUS,
+    stats: bool = STATS,
+    by: str | None = BY,
+    sort: str | None = SORT_BY,
+    above: str | None = ABOVE,
+    spectral: bool = SPECTRAL,
+    everything: bool = ALL,
+    as_json: bool = JSON,
 ) -> None:
     """Show one commit and what it changed, in all files or in PATHs, or one file of it.
 

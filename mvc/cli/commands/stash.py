@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
+from mvc.cli.options import JSON, PROGRESS, QUIET
 from mvc.cli.output import paged, pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, parse_told, write_conflicts
 from mvc.cli.render.moves import write_counts
-from mvc.cli.sequence import Rules, Strategy
+from mvc.cli.sequence import RULES, STRATEGY
 from mvc.cli.session import open_repo, to_paths
 
 if TYPE_CHECKING:
@@ -25,25 +25,18 @@ _NUMBER = re.compile(r"(?:stash@\{)?([0-9]{1,9})\}?")
 
 
 def stash(
-    words: Annotated[list[str] | None, Argument(metavar="[SUBCOMMAND [N]] [[--] PATH]...")] = None,
-    message: Annotated[
-        str | None,
-        Option("-m", "--message", metavar="TEXT", help="push: the message of the stash."),
-    ] = None,
-    untracked: Annotated[
-        bool, Option("-u", "--include-untracked", help="push: take untracked files too.")
-    ] = False,
-    keep_index: Annotated[
-        bool, Option("-k", "--keep-index", help="push: leave what is staged as it is.")
-    ] = False,
-    index: Annotated[
-        bool, Option("--index", help="pop, apply: stage what was staged then.")
-    ] = False,
-    strategy: Strategy = None,
-    rules: Rules = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    words: list[str] = arguments("[SUBCOMMAND [N]] [[--] PATH]..."),
+    message: str | None = string(
+        "-m", "--message", metavar="TEXT", help="push: the message of the stash."
+    ),
+    untracked: bool = flag("-u", "--include-untracked", help="push: take untracked files too."),
+    keep_index: bool = flag("-k", "--keep-index", help="push: leave what is staged as it is."),
+    index: bool = flag("--index", help="pop, apply: stage what was staged then."),
+    strategy: str | None = STRATEGY,
+    rules: list[str] = RULES,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Save local changes for later and restore them.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import Json
+from mvc.cli.options import JSON
 from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.parameters import flag
 from mvc.cli.render.remotes import upstream_fields, upstream_line, upstream_text
 from mvc.cli.render.text import CHANGES, count_text, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
@@ -27,20 +27,14 @@ _LEAST_SHOWN = 10
 
 
 def status(
-    short: Annotated[
-        bool, Option("-s", "--short", help="Print one line per file, with two letters.")
-    ] = False,
-    porcelain: Annotated[
-        bool, Option("--porcelain", help="Like --short for scripts: stable, never coloured.")
-    ] = False,
-    branch: Annotated[
-        bool, Option("-b", "--branch", help="Print the branch in the short forms too.")
-    ] = False,
-    untracked: Annotated[
-        bool, Option("--untracked/--no-untracked", show_default=False, help="List untracked files.")
-    ] = True,
-    ignored: Annotated[bool, Option("--ignored", help="Also list what .mvcignore names.")] = False,
-    as_json: Json = False,
+    short: bool = flag("-s", "--short", help="Print one line per file, with two letters."),
+    porcelain: bool = flag("--porcelain", help="Like --short for scripts: stable, never coloured."),
+    branch: bool = flag("-b", "--branch", help="Print the branch in the short forms too."),
+    untracked: bool = flag(
+        "--untracked/--no-untracked", help="List untracked files.", default=True
+    ),
+    ignored: bool = flag("--ignored", help="Also list what .mvcignore names."),
+    as_json: bool = JSON,
 ) -> None:
     """Show what differs between HEAD, index and worktree.
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import FORCE, JSON, PROGRESS, QUIET, check_alone
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move
 from mvc.cli.session import find_previous, open_repo
 
 
 def switch(
-    target: Annotated[str | None, Argument(metavar="[BRANCH | - | START]")] = None,
-    create: Annotated[
-        str | None,
-        Option("-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."),
-    ] = None,
-    force: Force = False,
-    detach: Annotated[
-        bool, Option("-d", "--detach", help="Go to any revision instead of a branch.")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    target: str | None = argument("[BRANCH | - | START]"),
+    create: str | None = string(
+        "-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."
+    ),
+    force: bool = FORCE,
+    detach: bool = flag("-d", "--detach", help="Go to any revision instead of a branch."),
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Go to a branch.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mvc.cli.commands.branch import write_deleted
-from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, name_and_start
+from mvc.cli.options import JSON, QUIET, check_alone, name_and_start
 from mvc.cli.output import paged, pick, printable, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo
 from mvc.errors import ConflictError
@@ -22,31 +22,25 @@ if TYPE_CHECKING:
 
 
 def tag(
-    names: Annotated[list[str] | None, Argument(metavar="[NAME [REV]]")] = None,
-    annotate: Annotated[
-        bool, Option("-a", "--annotate", help="Create an annotated tag; needs -m.")
-    ] = False,
-    message: Annotated[
-        str | None, Option("-m", "--message", metavar="TEXT", help="Message of an annotated tag.")
-    ] = None,
-    delete: Annotated[bool, Option("-d", "--delete", help="Delete tags.")] = False,
-    force: Annotated[
-        bool, Option("-f", "--force", help="Move an existing tag; the log then shows it as @NAME.")
-    ] = False,
-    by: Annotated[
-        str | None,
-        Option("--by", metavar="NAME", help="Tag the commit with the lowest metric NAME."),
-    ] = None,
-    highest: Annotated[bool, Option("--max", help="With --by: the highest.")] = False,
-    among: Annotated[
-        str | None, Option("--among", metavar="A..B", help="With --by: only these commits.")
-    ] = None,
-    listed: Annotated[
-        bool,
-        Option("-l", "--list", help="List tags, only those that match a NAME if one is given."),
-    ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    names: list[str] = arguments("[NAME [REV]]"),
+    annotate: bool = flag("-a", "--annotate", help="Create an annotated tag; needs -m."),
+    message: str | None = string(
+        "-m", "--message", metavar="TEXT", help="Message of an annotated tag."
+    ),
+    delete: bool = flag("-d", "--delete", help="Delete tags."),
+    force: bool = flag(
+        "-f", "--force", help="Move an existing tag; the log then shows it as @NAME."
+    ),
+    by: str | None = string(
+        "--by", metavar="NAME", help="Tag the commit with the lowest metric NAME."
+    ),
+    highest: bool = flag("--max", help="With --by: the highest."),
+    among: str | None = string("--among", metavar="A..B", help="With --by: only these commits."),
+    listed: bool = flag(
+        "-l", "--list", help="List tags, only those that match a NAME if one is given."
+    ),
+    quiet: bool = QUIET,
+    as_json: bool = JSON,
 ) -> None:
     """List, create or delete tags.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress
+from mvc.cli.options import DRY_RUN, FORCE, JSON, PROGRESS, QUIET
 from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.parameters import flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, write_counts
 from mvc.cli.render.text import short_id
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def undo(
-    redo: Annotated[bool, Option("--redo", help="Redo what the last undo took back.")] = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    redo: bool = flag("--redo", help="Redo what the last undo took back."),
+    dry_run: bool = DRY_RUN,
+    force: bool = FORCE,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Take back the last commit, amend, merge, switch or reset.
 

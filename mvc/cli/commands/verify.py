@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.comparing import choose_report
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Html, Json, Png, Quiet, ShowProgress
+from mvc.cli.options import HTML, JSON, PNG, PROGRESS, QUIET
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import open_repo, split_revision
 from mvc.cli.training_code import run_behaviour, run_replay
@@ -26,84 +26,58 @@ _WORKTREE = "the worktree"
 
 
 def verify(
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[REV] [[--] PATH...] | REV|PATH REV|PATH", show_default=False),
-    ] = None,
-    atol: Annotated[
-        float | None,
-        Option("--atol", metavar="X", help="Elements may differ by X; dtypes may differ too."),
-    ] = None,
-    rtol: Annotated[
-        float | None,
-        Option("--rtol", metavar="X", help="Elements may differ by X times the old value."),
-    ] = None,
-    entry: Annotated[
-        str | None,
-        Option(
-            "--entry",
-            metavar="FILE.py:FUNCTION",
-            help="The function that builds the model, or with --replay the training; also "
-            "package.module:FUNCTION.",
-        ),
-    ] = None,
-    inputs: Annotated[
-        str | None,
-        Option("--inputs", metavar="FILE", help="Inputs for both models (docs/verify.md)."),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        Option("--layers", metavar="KIND,...", help="Only some layers: unit, module, system."),
-    ] = None,
-    cosine: Annotated[
-        float | None,
-        Option("--cosine", metavar="X", help="Lowest cosine of a module's outputs (0.9999)."),
-    ] = None,
-    bound: Annotated[
-        float | None,
-        Option(
-            "--bound", metavar="X", help="Largest relative L2 difference of a module's outputs."
-        ),
-    ] = None,
-    significance: Annotated[
-        float | None,
-        Option("--significance", metavar="P", help="Chance of a false alarm in system (0.01)."),
-    ] = None,
-    agreement: Annotated[
-        float | None,
-        Option("--agreement", metavar="SHARE", help="Top predictions that must agree (0.99)."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, Option("--batch-size", metavar="N", help="Samples per batch (8).")
-    ] = None,
-    seed: Annotated[
-        int | None, Option("--seed", metavar="N", help="Seed of the models' random numbers (0).")
-    ] = None,
-    devices: Annotated[
-        str | None,
-        Option("--devices", metavar="A,B", help="Run one model on both, such as cpu,cuda."),
-    ] = None,
-    dtypes: Annotated[
-        str | None,
-        Option("--dtypes", metavar="A,B", help="Run one model in both, such as fp32,bf16."),
-    ] = None,
-    threads: Annotated[
-        str | None,
-        Option(
-            "--threads",
-            metavar="A,B",
-            help="Run one model with each number of threads, such as 1,8.",
-        ),
-    ] = None,
-    replay: Annotated[
-        int | None,
-        Option("--replay", metavar="K", help="Train K steps from REV and compare the result."),
-    ] = None,
-    html: Html = None,
-    png: Png = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
+    names: list[str] = arguments("[REV] [[--] PATH...] | REV|PATH REV|PATH"),
+    atol: float | None = decimal(
+        "--atol", metavar="X", help="Elements may differ by X; dtypes may differ too."
+    ),
+    rtol: float | None = decimal(
+        "--rtol", metavar="X", help="Elements may differ by X times the old value."
+    ),
+    entry: str | None = string(
+        "--entry",
+        metavar="FILE.py:FUNCTION",
+        help="The function that builds the model, or with --replay the training; also "
+        "package.module:FUNCTION.",
+    ),
+    inputs: str | None = string(
+        "--inputs", metavar="FILE", help="Inputs for both models (docs/verify.md)."
+    ),
+    layers: str | None = string(
+        "--layers", metavar="KIND,...", help="Only some layers: unit, module, system."
+    ),
+    cosine: float | None = decimal(
+        "--cosine", metavar="X", help="Lowest cosine of a module's outputs (0.9999)."
+    ),
+    bound: float | None = decimal(
+        "--bound", metavar="X", help="Largest relative L2 difference of a module's outputs."
+    ),
+    significance: float | None = decimal(
+        "--significance", metavar="P", help="Chance of a false alarm in system (0.01)."
+    ),
+    agreement: float | None = decimal(
+        "--agreement", metavar="SHARE", help="Top predictions that must agree (0.99)."
+    ),
+    batch_size: int | None = integer("--batch-size", metavar="N", help="Samples per batch (8)."),
+    seed: int | None = integer(
+        "--seed", metavar="N", help="Seed of the models' random numbers (0)."
+    ),
+    devices: str | None = string(
+        "--devices", metavar="A,B", help="Run one model on both, such as cpu,cuda."
+    ),
+    dtypes: str | None = string(
+        "--dtypes", metavar="A,B", help="Run one model in both, such as fp32,bf16."
+    ),
+    threads: str | None = string(
+        "--threads", metavar="A,B", help="Run one model with each number of threads, such as 1,8."
+    ),
+    replay: int | None = integer(
+        "--replay", metavar="K", help="Train K steps from REV and compare the result."
+    ),
+    html: str | None = HTML,
+    png: str | None = PNG,
+    quiet: bool = QUIET,
+    progress: bool = PROGRESS,
+    as_json: bool = JSON,
 ) -> None:
     """Check that two models are the same: to the bit, in each module, in their predictions.
 

@@ -8,11 +8,11 @@ import os
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.options import JSON
 from mvc.cli.output import Output, stdout, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.render.text import utc_date
 from mvc.cli.render.watch import frame_lines
 from mvc.cli.session import open_repo
@@ -31,12 +31,12 @@ _NAMES = ("commit", "to_commit", "diverged_branch")  # null if they are empty
 
 
 def watch(
-    branch: Annotated[str | None, Argument(metavar="[BRANCH]", show_default=False)] = None,
-    once: Annotated[bool, Option("--once", help="Print the run once, as it is now.")] = False,
-    interval: Annotated[
-        str, Option("--interval", metavar="S", help="Seconds between two updates.")
-    ] = "1",
-    as_json: Json = False,
+    branch: str | None = argument("[BRANCH]"),
+    once: bool = flag("--once", help="Print the run once, as it is now."),
+    interval: str = string(
+        "--interval", metavar="S", help="Seconds between two updates.", default="1"
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Show a training run while it trains: steps, loss, commits, alarms, rollbacks.
 

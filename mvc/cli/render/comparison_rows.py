@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable
-from mvc.cli.parameters import parse_number
+from mvc.cli.parameters import CommandUsageError, parse_number
 from mvc.cli.render.text import shape_text
 from mvc.comparison.rollup import by_kind, by_module
 from mvc.tensor_names import natural_key

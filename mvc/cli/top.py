@@ -1,13 +1,25 @@
-"""Words that are not commands: aliases, and what to do instead; imported only when one is typed."""
+"""Lines that do not begin with a command: options of ``mvc`` itself, help, aliases, and mistakes.
+
+Most lines do begin with one, so this is imported only when it is needed.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
+import sys
+from typing import TYPE_CHECKING
 
+import mvc
 from mvc.cli import NAMES
-from mvc.errors import UsageError
+from mvc.cli.output import turn_off_pager
+from mvc.cli.parameters import Exit, Line, arguments, flag, name_in_hint, string
+from mvc.errors import NotFoundError, UsageError
 from mvc.workspace.settings import read_user_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PICK = (
     '"mvc merge BRANCH" brings the changes of a branch here, "mvc diff A...B" compares two, and '
@@ -33,6 +45,39 @@ _INSTEAD = {
     "load": '"mvc checkout REV" brings files back',
 }
 _OVERWRITES = frozenset({"restore", "reset", "rm", "mv", "prune", "gc", "rollback"})
+
+
+def top(
+    folder: str | None = string("-C", metavar="PATH", help="Run as if started in PATH."),
+    unpaged: bool = flag("-P", "--no-pager", help="Show long results without a pager."),
+    version: bool = flag("--version", help="Print version."),
+    words: list[str] = arguments("COMMAND [ARGS]...", raw_after=None),
+) -> list[str]:
+    """Carry out the options of ``mvc`` itself; return the words of the command, if there is one."""
+    if version:
+        sys.stdout.write(f"mvc {mvc.__version__}\n")
+        raise Exit
+    if unpaged:
+        turn_off_pager()
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFoundError(f"folder {folder!r} does not exist") from error
+    return [*words[1:2], *["--help"] * len(words[1:2])] if words[:1] == ["help"] else words
+
+
+def find_command(words: Sequence[str]) -> list[str]:
+    """Return the words from the name of a command on; without a command, show what there is."""
+    with name_in_hint("mvc"):
+        values = Line(top).read(words)
+    command = [] if values is None else top(**values)
+    if command:
+        return expand_alias(command)
+    from mvc.cli.help import mvc_help
+
+    sys.stdout.write(mvc_help(Line(top)))
+    raise Exit
 
 
 def hint_instead(name: str) -> str:
