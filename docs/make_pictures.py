@@ -153,9 +153,9 @@ def attributes(style: Style) -> str:
 
 
 def draw_report(folder: Path) -> None:
-    """Write the two reports of a comparison, the page as a browser shows it."""
-    overview, page = IMAGES / "overview.png", folder.parent / "page.html"
-    command = [sys.executable, "-m", "mvc", *REPORT, "--png", str(overview), "--html", str(page)]
+    """Write the page of a comparison as a browser shows it."""
+    page = folder.parent / "page.html"
+    command = [sys.executable, "-m", "mvc", *REPORT, "--html", str(page)]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     browser = shutil.which(BROWSER)
     if browser is None:

@@ -36,16 +36,6 @@ def read_view(
     return parse_view(by, sort, above, everything=everything)
 
 
-def choose_report(html: str | None, png: str | None) -> str | None:
-    """Return the requested report option, without dashes, or None; check the target files."""
-    if html is None and png is None:
-        return None
-    from mvc.cli.pages.report import check_targets
-
-    check_targets(html, png)
-    return "png" if html is None else "html"
-
-
 def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
     """Return a function that compares the two models in the arguments, or None.
 

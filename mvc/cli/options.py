@@ -48,7 +48,6 @@ SPECTRAL = flag(
 )
 ABOVE = string("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3.")
 HTML = string("--html", metavar="FILE", help="Write the report as a web page.")
-PNG = string("--png", metavar="FILE", help="Write the overview of the report as a picture.")
 ALL = flag("--all", help="List every tensor, also in new and removed files and in long lists.")
 
 

@@ -214,6 +214,8 @@ class Line:
 
     def _take(self, spelling: str, value: str | None, words: Iterator[str]) -> None:
         """Take one option; its value is attached to it, or else the next word."""
+        if spelling == "--png":
+            raise CommandUsageError("pictures are no longer drawn: --html FILE writes a page")
         if spelling not in self.options:
             raise CommandUsageError(f"no such option: {spelling}{self._alike(spelling)}")
         name, option = self.options[spelling]

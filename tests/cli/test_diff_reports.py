@@ -1,17 +1,15 @@
-"""diff --html and --png: what is written, what is said, and what is refused before any work."""
+"""diff --html: what is written, what is said, and what is refused before any work."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from mvc.cli.render.text import size_text
-from support.cli import plain
 from support.models import write_model
 
 
@@ -28,17 +26,16 @@ def test_a_page_of_two_revisions(shell, browser):
     assert browser.requests == [page.as_uri()]
 
 
-def test_pages_and_pictures_of_plain_files_outside_a_repository(bare):
+def test_pages_of_plain_files_outside_a_repository(bare):
     write_model(bare.folder / "a.safetensors")
     write_model(bare.folder / "b.safetensors", norm=np.zeros(32, np.float32))
-    arguments = ("diff", "a.safetensors", "b.safetensors", "--html", "p.html", "--png", "p.png")
+    arguments = ("diff", "a.safetensors", "b.safetensors", "--html", "p.html")
     lines = bare.ok(*arguments).lines
-    assert [line.partition(":")[0] for line in lines] == ["p.html", "p.png"]
+    assert [line.partition(":")[0] for line in lines] == ["p.html"]
     assert (bare.folder / "p.html").read_bytes().startswith(b"<!doctype html>")
-    assert (bare.folder / "p.png").read_bytes().startswith(b"\x89PNG")
     assert bare(*arguments, "--exit-code").code == 1
     assert sorted(path.name for path in bare.folder.iterdir()) == [
-        "a.safetensors", "b.safetensors", "p.html", "p.png",
+        "a.safetensors", "b.safetensors", "p.html",
     ]  # fmt: skip
 
 
@@ -98,7 +95,7 @@ def test_a_page_of_nothing(shell, browser):
     ("arguments", "error"),
     [
         (("--html", "page.html", "--stat"), "--stat and --html cannot be used together"),
-        (("--png", "page.png", "--name-only"), "--name-only and --png cannot be used together"),
+        (("--png", "page.png"), "pictures are no longer drawn: --html FILE writes a page"),
         (("--html", "missing/page.html"), "folder 'missing' does not exist"),
         (("--html", "."), "'.' is a folder"),
         (("--html", "page.html", "--sort", "size"), "--sort 'size' is not "),
@@ -108,12 +105,4 @@ def test_mistakes_are_errors_before_any_work(shell, arguments, error):
     answer = shell("diff", "v1", "main", *arguments)
     assert answer.code
     assert answer.error.startswith(error)
-    assert not list(shell.folder.glob("page.*"))
-
-
-def test_a_picture_needs_pillow(shell, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    answer = shell("diff", "v1", "main", "--png", "page.png", "--html", "page.html")
-    assert "Pillow, which is not installed" in answer.error
-    assert 'pip install "mvc-models[png]"' in plain(answer.hint)
     assert not list(shell.folder.glob("page.*"))

@@ -1,4 +1,4 @@
-"""verify --html and --png: what each layer found, as a page in a real browser."""
+"""verify --html: what each layer found, as a page in a real browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc.cli.pages.report import write_found
+from mvc.cli.pages.report import write_comparison_page
 from support.models import write_model
 
 NAMES = "[...document.querySelectorAll('section')].map(e => e.querySelector('h2').innerText)"
@@ -24,11 +24,10 @@ def build():
 
 
 def test_the_page_of_the_unit_layer(shell, browser):
-    answer = shell("verify", "v1", "main", "--html", "page.html", "--png", "page.png")
+    answer = shell("verify", "v1", "main", "--html", "page.html")
     assert answer.code == 1
-    assert [line.partition(":")[0] for line in answer.lines[:2]] == ["page.html", "page.png"]
-    assert answer.lines[2].startswith("unit failed: ")
-    assert (shell.folder / "page.png").read_bytes().startswith(b"\x89PNG")
+    assert answer.lines[0].startswith("page.html: ")
+    assert answer.lines[1].startswith("unit failed: ")
     browser.open(shell.folder / "page.html")
     text = browser.ask("document.querySelector('main').innerText")
     assert "unit failed: 3 of 9 tensors are not the same to the bit" in text
@@ -114,7 +113,7 @@ def test_the_page_of_all_three_layers(runs, browser):
     system = {**system, "histogram": {**system["histogram"], "edges": near}}
     sides = {side: {"label": side, "commit": None} for side in ("old", "new")}
     close = {**answer.json, **sides, "system": system}
-    write_found("verify", close, html=str(runs.folder / "page.html"), png=None, quiet=True)
+    write_comparison_page("verify", close, str(runs.folder / "page.html"), quiet=True)
     browser.open(runs.folder / "page.html")
     drawn = "document.querySelector('.chart text') !== null"
     assert browser.ask_until(drawn)
@@ -127,7 +126,7 @@ def test_the_page_of_all_three_layers(runs, browser):
     setting = {"setting": "dtypes", "old": "float32", "new": "bfloat16", **answer.json["module"]}
     one = {**answer.json, "unit": None, "module": None, "system": None, "settings": [setting]}
     fields = {**one, "old": {"label": "a", "commit": None}, "new": None}
-    write_found("verify", fields, html=str(runs.folder / "page.html"), png=None, quiet=True)
+    write_comparison_page("verify", fields, str(runs.folder / "page.html"), quiet=True)
     browser.open(runs.folder / "page.html")
     assert browser.ask(NAMES) == ["Verdict", "dtypes: float32 and bfloat16"]
     text = browser.ask("document.querySelector('.verdicts').innerText")

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.cli.comparing import (
-    choose_report,
     compare_values,
     find_models,
     in_history,
@@ -22,7 +21,6 @@ from mvc.cli.options import (
     JSON,
     NAME_ONLY,
     NAME_STATUS,
-    PNG,
     PROGRESS,
     SORT_BY,
     SPECTRAL,
@@ -62,7 +60,6 @@ def diff(
     above: str | None = ABOVE,
     spectral: bool = SPECTRAL,
     html: str | None = HTML,
-    png: str | None = PNG,
     everything: bool = ALL,
     exit_code: bool = flag("--exit-code", help="Exit with 1 if there are differences."),
     gate: bool = flag(
@@ -84,14 +81,16 @@ def diff(
     of checkpoints, REV:PATH, or a REV if the other FILE is outside the repository; after "--" both
     are ordinary PATHs.
 
-    --html and --png write the results of --stats as a web page that needs no network, and as a
-    picture.
+    --html writes the results of --stats as a web page that needs no network.
     """
-    report = choose_report(html, png)
+    if html is not None:
+        from mvc.cli.pages.report import check_target
+
+        check_target(html)
     view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)
     forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
-    values = report if view is None and report is not None else "stats"
-    with_values = view is not None or report is not None
+    values = "html" if view is None and html is not None else "stats"
+    with_values = view is not None or html is not None
     form = choose_one({**forms, values: with_values}, "rows")
     if gate:
         for option, value in ((f"--{form}", form != "rows"), ("--tensors", tensors)):
@@ -128,7 +127,7 @@ def diff(
         compare = partial(compare, tensors=tensors, spectral=spectral)
         found = compare_values(compare, progress=progress)
         is_different = bool(found.differing)
-        _write_values(found, view, html, png, as_json=as_json)
+        _write_values(found, view, html, as_json=as_json)
     if exit_code and is_different:
         raise Exit(NEGATIVE)
 
@@ -157,22 +156,19 @@ def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
         raise Exit(NEGATIVE)
 
 
-def _write_values(
-    found: ModelDiff, view: View | None, html: str | None, png: str | None, *, as_json: bool
-) -> None:
+def _write_values(found: ModelDiff, view: View | None, html: str | None, *, as_json: bool) -> None:
     from mvc.cli.render.comparison import write_comparison
     from mvc.cli.render.comparison_json import comparison_fields
     from mvc.cli.render.comparison_rows import View
 
-    has_report = html is not None or png is not None
-    fields = comparison_fields(found, view) if as_json or has_report else {}
-    if has_report:
-        from mvc.cli.pages.report import write_found
+    fields = comparison_fields(found, view) if as_json or html is not None else {}
+    if html is not None:
+        from mvc.cli.pages.report import write_comparison_page
 
-        write_found("diff", fields, html=html, png=png, quiet=as_json)
+        write_comparison_page("diff", fields, html, quiet=as_json)
     if as_json:
         write_json(fields)
-    elif view is not None or not has_report:
+    elif view is not None or html is None:
         write_comparison(paged(), found, view or View())
 
 

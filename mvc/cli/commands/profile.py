@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mvc.cli.options import HTML, JSON
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import CommandUsageError, arguments
 
 _COLUMNS = 96  # of a picture on a page
@@ -29,25 +29,23 @@ def profile(
 
     --html writes the same as a page with a picture of the steps. No repository is needed.
     """
-    from mvc.cli.pages.report import check_targets, write_reports
-    from mvc.cli.render.text import size_text
+    from mvc.cli.pages.report import check_target, write_page
 
-    check_targets(html, None)
+    check_target(html)
     if len(set(traces)) < len(traces):
         raise CommandUsageError("a trace is named twice")
     fields = _read(traces)
-    written = []
+    written = None
     if html is not None:
-        title = " ".join(["mvc profile", *traces])
-        written = write_reports("profile", title, fields, html=html, png=None)
+        written = write_page("profile", " ".join(["mvc profile", *traces]), fields, html)
     if as_json:
         write_json(fields)
         return
     from mvc.cli.render.profile import profile_lines
 
     stdout().lines(profile_lines(stdout(), fields))
-    for path, size_bytes in written:
-        stdout().line(f"{printable(path)}: {size_text(size_bytes)}")
+    if written is not None:
+        stdout().line(written)
 
 
 def _read(paths: list[str]) -> dict[str, Any]:

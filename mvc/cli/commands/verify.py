@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mvc.cli.comparing import choose_report
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import HTML, JSON, PNG, PROGRESS, QUIET
+from mvc.cli.options import HTML, JSON, PROGRESS, QUIET
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string
 from mvc.cli.progress import byte_progress
@@ -74,7 +73,6 @@ def verify(
         "--replay", metavar="K", help="Train K steps from REV and compare the result."
     ),
     html: str | None = HTML,
-    png: str | None = PNG,
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,
@@ -101,7 +99,7 @@ def verify(
     Several --devices, --dtypes or --threads run one model with the first value and compare it with
     each of the others, within 1e-5 or --bound; the worst modules are listed first.
 
-    --html and --png write these results as a web page and a picture.
+    --html writes these results as a web page.
 
     --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
     is compared with the commits that followed; at the tip of a branch, these are the last K steps.
@@ -116,15 +114,20 @@ def verify(
         "devices": devices, "dtypes": dtypes, "threads": threads,
     }  # fmt: skip
     if replay is not None:
-        others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html, "png": png}
+        others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html}
         _refuse_with_replay({**runs, **others})
         raise Exit(run_replay(names, replay, entry, quiet=quiet, as_json=as_json))
     if entry is not None and inputs is None:
         raise CommandUsageError("--entry needs --inputs; for training, --replay needs --entry")
-    has_report = choose_report(html, png) is not None
+    if html is not None:
+        from mvc.cli.pages.report import check_target
+
+        check_target(html)
     chosen = _choose_layers(layers, entry, runs)
     is_new = (
-        chosen != ["unit"] or has_report or any(one is not None for one in (layers, atol, rtol))
+        chosen != ["unit"]
+        or html is not None
+        or any(one is not None for one in (layers, atol, rtol))
     )
     found = find_models(names or [], insist=is_new, alone=chosen == [])
     if found is None:
@@ -140,9 +143,9 @@ def verify(
         with byte_progress("verifying", wanted=progress and not quiet) as bar:
             check = _verify_unit(repo, old, new, atol=atol, rtol=rtol, progress=bar)
     fields = _fields(check, behaviour)
-    if has_report:
+    if html is not None:
         models = (old, None if chosen == [] else new or _WORKTREE)
-        _write_report(fields, models, html, png, quiet=quiet or as_json)
+        _write_report(fields, models, html, quiet=quiet or as_json)
     if as_json:
         write_json(fields)
     elif not (quiet and fields["passed"]):
@@ -217,19 +220,14 @@ def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_report(
-    fields: Mapping[str, Any],
-    models: tuple[Operand, Operand],
-    html: str | None,
-    png: str | None,
-    *,
-    quiet: bool,
+    fields: Mapping[str, Any], models: tuple[Operand, Operand], html: str, *, quiet: bool
 ) -> None:
-    """Write the page and the picture; the second model is None if there is but one."""
-    from mvc.cli.pages.report import write_found
+    """Write the page; the second model is None if there is only one."""
+    from mvc.cli.pages.report import write_comparison_page
 
     unit, (old, new) = fields["unit"] or {}, models
     sides = {
         "old": {"label": unit.get("old", old or _WORKTREE), "commit": unit.get("old_commit")},
         "new": new and {"label": unit.get("new", new), "commit": unit.get("new_commit")},
     }
-    write_found("verify", {**fields, **sides}, html=html, png=png, quiet=quiet)
+    write_comparison_page("verify", {**fields, **sides}, html, quiet=quiet)

@@ -29,12 +29,3 @@ def style_text(colours: dict[str, str], ramp: tuple[str, ...]) -> str:
     """Return colours as custom properties of CSS."""
     pairs = {**colours, "ramp": ", ".join(ramp)}
     return " ".join(f"--{name}: {value};" for name, value in pairs.items())
-
-
-def ramp_colour(ramp: tuple[str, ...], place: float) -> tuple[int, int, int]:
-    """Return a colour of a ramp as red, green and blue; 0 is its low end, 1 its high end."""
-    at = min(max(place, 0.0), 1.0) * (len(ramp) - 1)
-    low = min(int(at), len(ramp) - 2)
-    ends = [[int(one[place : place + 2], 16) for place in (1, 3, 5)] for one in ramp[low : low + 2]]
-    red, green, blue = (round(a + (b - a) * (at - low)) for a, b in zip(*ends, strict=True))
-    return red, green, blue

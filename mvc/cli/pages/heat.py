@@ -1,4 +1,4 @@
-"""The heat map: tensors by layer and kind, as cells that page and picture draw alike."""
+"""The heat map: tensors by layer and kind, as cells that the page draws."""
 
 from __future__ import annotations
 

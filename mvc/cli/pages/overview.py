@@ -1,4 +1,4 @@
-"""What page and picture of a report both show: its overview, made of what ``--json`` prints."""
+"""The overview of a report: all of its page but the tables, made of what ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.pages.heat import HeatMap, Spot, lay_out
-from mvc.cli.render.text import ratio_text, short_id
+from mvc.cli.render.profile import short_text
+from mvc.cli.render.text import count_text, ratio_text, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 _HEALTH = {"nan": "NaN", "inf": "Inf", "zeros": "zeros", "saturated": "saturated"}
 _BAD = ("NaN", "Inf")
 _AXIS = "|new − old| of the elements that changed"
+_SUMS = {
+    "time": "seconds", "compute": "compute_s", "communication": "communication_s",
+    "hidden": "hidden_s", "exposed": "exposed_s", "mvc": "own_s",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ReportSide:
     """One of the two that were compared: what the user called it, and facts about it."""
 
     label: str
@@ -27,7 +32,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportVerdict:
     """A sentence; ``level`` is ``good``, ``note``, ``warning`` or ``bad``.
 
     ``tensors`` are the names of those that it rests on.
@@ -49,7 +54,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ReportSeries:
     """How many values fell into each bucket."""
 
     name: str
@@ -57,13 +62,13 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class ReportHistogram:
     """Distributions over the same buckets, which lie between ``edges``; None is an open end."""
 
     title: str
     axis: str
     edges: list[float | None]
-    series: list[Series]
+    series: list[ReportSeries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,12 @@ class Overview:
     """All but the tables of a report."""
 
     title: str
-    sides: list[Side]
-    verdicts: list[Verdict]
+    sides: list[ReportSide]
+    verdicts: list[ReportVerdict]
     cards: list[Card]
     heat_title: str
     heat: HeatMap | None
-    histograms: list[Histogram]
+    histograms: list[ReportHistogram]
 
 
 def overview_of_diff(report: Fields) -> Overview:
@@ -85,16 +90,17 @@ def overview_of_diff(report: Fields) -> Overview:
         title="mvc diff",
         sides=[side_of(report["old"]), side_of(report["new"])],
         verdicts=[
-            Verdict(one["level"], one["text"], list(one["tensors"])) for one in report["verdicts"]
+            ReportVerdict(one["level"], one["text"], list(one["tensors"]))
+            for one in report["verdicts"]
         ],
         cards=[*_cards(report["total"]), *_token_cards(report.get("tokens"))],
         heat_title="Relative difference by layer and kind",
-        heat=lay_out([_spot(one) for one in report["tensors"]]),
+        heat=lay_out([_spot(tensor) for tensor in report["tensors"]]),
         histograms=_differences(report["total"]["statistics"]),
     )
 
 
-def side_of(side: Fields) -> Side:
+def side_of(side: Fields) -> ReportSide:
     """Return a side with what is known of its commit."""
     step, date = side.get("step"), side.get("date")
     facts = [
@@ -103,7 +109,7 @@ def side_of(side: Fields) -> Side:
         None if date is None else date[:16].replace("T", " "),
     ]
     lines = [side.get("subject"), " · ".join(fact for fact in facts if fact)]
-    return Side(side["label"], [line for line in lines if line])
+    return ReportSide(side["label"], [line for line in lines if line])
 
 
 def _state(tensor: Fields) -> str:
@@ -177,12 +183,35 @@ def change_text(old: float | None, new: float | None) -> str:
     return after if before == after else f"{before} → {after}"
 
 
-def _differences(statistics: Fields | None) -> list[Histogram]:
+def _differences(statistics: Fields | None) -> list[ReportHistogram]:
     """Return the histogram of differences, without the empty buckets at its ends."""
     counts = {} if statistics is None else dict(statistics["histogram"])
     if not counts:
         return []
     exponents = range(min(counts), max(counts) + 1)
     edges: list[float | None] = [2.0**exponent for exponent in (*exponents, exponents.stop)]
-    series = Series("", [counts.get(exponent, 0) for exponent in exponents])
-    return [Histogram("Sizes of the differences", _AXIS, edges, [series])]
+    series = ReportSeries("", [counts.get(exponent, 0) for exponent in exponents])
+    return [ReportHistogram("Sizes of the differences", _AXIS, edges, [series])]
+
+
+def overview_of_profile(report: Fields) -> Overview:
+    """Return the overview; its figures are of a step, on average over all traces."""
+    traces = report["traces"]
+    steps = [step for trace in traces for step in trace["steps"]]
+    seconds = sum(step["seconds"] for step in steps) or 1e-12
+    verdicts = [
+        ReportVerdict(one["level"], ": ".join(filter(None, (one["text"], one["hint"]))))
+        for one in max(traces, key=lambda one: sum(s["exposed_s"] for s in one["steps"]))["advice"]
+    ]
+    straggler = report["straggler"]
+    if straggler is not None:
+        name = straggler["path"] if straggler["rank"] is None else f"rank {straggler['rank']}"
+        verdicts.append(ReportVerdict("warning", f"the others wait for {name}"))
+    cards = []
+    for name, key in _SUMS.items():
+        total_s = sum(step[key] for step in steps)
+        share = None if key == "seconds" else f"{ratio_text(total_s / seconds)} of a step"
+        cards.append(Card(name, short_text(total_s / len(steps)), None, share))
+    paths = [trace["path"] for trace in traces]
+    side = ReportSide(count_text(len(paths), "trace"), paths)
+    return Overview("mvc profile", [side], verdicts, cards, "", None, [])

@@ -1,18 +1,24 @@
-"""Reports as files: the JSON of a command becomes a page, a picture, or both."""
+"""Reports as files: the JSON of a command becomes a page of HTML."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
 import os
 from dataclasses import asdict
+from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
+import mvc
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.cli.output import printable, stdout
-from mvc.cli.pages.overview import overview_of_diff
-from mvc.cli.pages.page import page_bytes
-from mvc.cli.pages.picture import check_can_draw, picture_bytes
-from mvc.cli.pages.profiling import overview_of_profile
+from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, style_text
+from mvc.cli.pages.overview import overview_of_diff, overview_of_profile
 from mvc.cli.pages.verifying import overview_of_verify
 from mvc.cli.render.log import entry_fields
 from mvc.cli.render.text import size_text
@@ -21,60 +27,52 @@ from mvc.errors import NotFoundError, UsageError, translate_os_errors
 from mvc.fs import write_durable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from mvc.cli.pages.overview import Overview
-
-_OVERVIEWS: dict[str, Callable[[Mapping[str, Any]], Overview]] = {
+_OVERVIEWS = {
     "diff": overview_of_diff,
     "profile": overview_of_profile,
     "verify": overview_of_verify,
 }
+_SHARED = ("frame.js", "histogram.js", "heatmap.js", "table.js")
 
 
-def check_targets(html: str | None, png: str | None) -> None:
-    """Check, before any work, that both files can be written.
+def check_target(target: str | None) -> None:
+    """Check, before any work, that a page can be written, if one is wanted.
 
     Raises:
-        NotFoundError: the folder of one does not exist.
-        UsageError: one is a folder, an option or the name of a checkpoint, or both are the same.
-        UnsupportedError: a picture is wanted and Pillow is not installed.
+        NotFoundError: its folder does not exist.
+        UsageError: it is a folder, an option or the name of a checkpoint.
     """
-    if html is not None and html == png:
-        raise UsageError(f"{html!r} cannot be both page and picture", hint="name two files")
-    for target in (html, png):
-        if target is not None and target.startswith("-"):
-            raise UsageError(
-                f"{target!r} is an option, not a file", hint=f"write ./{target} for it"
-            )
-        if target is not None and is_checkpoint_name(target):
-            raise UsageError(f"{target!r} would be a checkpoint", hint="name a page or picture")
-        if target is not None and (os.path.isdir(target) or not os.path.basename(target)):
-            raise UsageError(f"{target!r} is a folder", hint="name a file in it")
-        if target is not None and not os.path.isdir(os.path.dirname(target) or "."):
-            raise NotFoundError(f"folder {os.path.dirname(target)!r} does not exist")
-    if png is not None:
-        check_can_draw()
+    if target is None:
+        return
+    if target.startswith("-"):
+        raise UsageError(f"{target!r} is an option, not a file", hint=f"write ./{target} for it")
+    if is_checkpoint_name(target):
+        raise UsageError(f"{target!r} would be a checkpoint", hint="name a page")
+    if os.path.isdir(target) or not os.path.basename(target):
+        raise UsageError(f"{target!r} is a folder", hint="name a file in it")
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise NotFoundError(f"folder {os.path.dirname(target)!r} does not exist")
 
 
-def write_found(
-    kind: str, fields: Mapping[str, Any], *, html: str | None, png: str | None, quiet: bool
+def write_comparison_page(
+    kind: str, fields: Mapping[str, Any], target: str, *, quiet: bool
 ) -> None:
-    """Write the reports on what a command found, and name them on standard output unless quiet.
+    """Write the page of a comparison, and name it on standard output unless quiet.
 
     Args:
         kind: the command, ``diff`` or ``verify``.
         fields: what ``--json`` prints, with ``label`` and ``commit`` of ``old`` and ``new``.
-        html: the page, or None.
-        png: the picture, or None.
+        target: the file.
         quiet: whether to say nothing.
     """
     known = {name: fields[name] for name in ("old", "new") if fields[name] is not None}
     sides = {name: {**side, **_facts(side["commit"])} for name, side in known.items()}
     title = " ".join(["mvc", kind, *(side["label"] for side in sides.values())])
-    for path, size_bytes in write_reports(kind, title, {**fields, **sides}, html=html, png=png):
-        if not quiet:
-            stdout().line(f"{printable(path)}: {size_text(size_bytes)}")
+    written = write_page(kind, title, {**fields, **sides}, target)
+    if not quiet:
+        stdout().line(written)
 
 
 def _facts(commit: str | None) -> dict[str, object]:
@@ -85,26 +83,71 @@ def _facts(commit: str | None) -> dict[str, object]:
     return {name: known[name] for name in ("subject", "step", "date")}
 
 
-def write_reports(
-    kind: str, title: str, report: Mapping[str, Any], *, html: str | None, png: str | None
-) -> list[tuple[str, int]]:
-    """Write a page, a picture or both; return the files with their lengths in bytes."""
-    overview = _OVERVIEWS[kind](report)
-    written = []
-    if html is not None:
-        data = page_bytes(kind, title, {**report, "overview": asdict(overview)})
-        written.append((html, _write(html, data)))
-    if png is not None:
-        written.append((png, _write(png, picture_bytes(overview))))
-    return written
+def write_page(kind: str, title: str, report: Mapping[str, Any], target: str) -> str:
+    """Write a page as a whole or not at all; return a line that names it and its size.
 
-
-def _write(target: str, data: bytes) -> int:
-    """Write a file as a whole or not at all; a pipe or device takes the bytes as they come."""
+    A pipe or device takes the bytes as they come.
+    """
+    data = page_bytes(kind, title, {**report, "overview": asdict(_OVERVIEWS[kind](report))})
     path = Path(os.path.realpath(target))
     if path.exists() and not path.is_file():
         with translate_os_errors(f"write {target}"), path.open("wb") as stream:
             stream.write(data)
     else:
         write_durable(path, [data])
-    return len(data)
+    return f"{printable(target)}: {size_text(len(data))}"
+
+
+def page_bytes(kind: str, title: str, report: object) -> bytes:
+    """Return a page.
+
+    Args:
+        kind: ``diff`` or ``verify``: the script that draws it.
+        title: the title of the window; names in it may be hostile.
+        report: what ``--json`` prints, and what the page adds to it.
+    """
+    style = Template(_part("page.css")).substitute(
+        light=style_text(LIGHT, LIGHT_RAMP), dark=style_text(DARK, DARK_RAMP)
+    )
+    # One scope for all parts, so that nothing of them is in the window's own.
+    script = f'"use strict";\n{{\n{"".join(map(_part, (*_SHARED, f"{kind}.js")))}}}\n'
+    # JSON that no name in it can end the element of; only ASCII, whatever is in names.
+    data = json.dumps(_pack(report), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    text = Template(_part("page.html")).substitute(
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        title=escape(printable(title)),
+        version=mvc.__version__,
+        report=data,
+    )
+    return text.encode()
+
+
+def _part(name: str) -> str:
+    return (files("mvc.cli.pages") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return what the Content-Security-Policy calls an inline script or style by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _pack(value: object) -> object:
+    """Return a report as ``unpack`` in frame.js takes it: much shorter where it is long.
+
+    A list of objects becomes its columns, and numbers keep the digits that a page shows.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _pack(item) for key, item in value.items()}
+    if not isinstance(value, (list, tuple)):
+        return value
+    objects = [item for item in value if isinstance(item, dict)]
+    if not objects or len(objects) + value.count(None) < len(value):
+        return [_pack(item) for item in value]
+    keys = list(dict.fromkeys(key for item in objects for key in item))
+    columns = [[None if item is None else item.get(key) for item in value] for key in keys]
+    return {"keys": keys, "columns": [_pack(column) for column in columns]}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.pages.overview import (
     Card,
-    Histogram,
     Overview,
-    Series,
-    Verdict,
+    ReportHistogram,
+    ReportSeries,
+    ReportVerdict,
     change_text,
     figure_text,
     side_of,
@@ -39,7 +39,7 @@ def overview_of_verify(report: Fields) -> Overview:
     )
 
 
-def _verdicts(report: Fields) -> Iterator[Verdict]:
+def _verdicts(report: Fields) -> Iterator[ReportVerdict]:
     unit, module, system = (report[layer] for layer in ("unit", "module", "system"))
     if unit is not None:
         yield _verdict("unit", unit["passed"], _unit_text(unit))
@@ -52,9 +52,9 @@ def _verdicts(report: Fields) -> Iterator[Verdict]:
         yield _verdict("system", system["passed"], _system_text(system))
 
 
-def _verdict(layer: str, passed: bool | None, text: str) -> Verdict:
+def _verdict(layer: str, passed: bool | None, text: str) -> ReportVerdict:
     level, word = _LEVELS[passed]
-    return Verdict(level, f"{layer} {word}: {text}")
+    return ReportVerdict(level, f"{layer} {word}: {text}")
 
 
 def _unit_text(unit: Fields) -> str:
@@ -122,10 +122,10 @@ def _cards(system: Fields) -> list[Card]:
     return cards
 
 
-def _scores(system: Fields) -> list[Histogram]:
+def _scores(system: Fields) -> list[ReportHistogram]:
     found = system["histogram"]
     if found is None:
         return []
-    series = [Series(name, list(found[name])) for name in ("old", "new")]
+    series = [ReportSeries(name, list(found[name])) for name in ("old", "new")]
     edges = [None, *found["edges"], None]
-    return [Histogram("Outputs of both models", system["score"], edges, series)]
+    return [ReportHistogram("Outputs of both models", system["score"], edges, series)]

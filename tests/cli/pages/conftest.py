@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.cli.pages.report import write_reports
+from mvc.cli.pages.report import write_page
 from mvc.cli.render.comparison_json import comparison_fields
 from support.models import write_model
 
@@ -40,7 +40,7 @@ def fields(tmp_path_factory):
 def page(tmp_path_factory, fields):
     """The page of that comparison."""
     path = tmp_path_factory.mktemp("pages") / "diff.html"
-    write_reports("diff", "mvc diff", fields, html=str(path), png=None)
+    write_page("diff", "mvc diff", fields, str(path))
     return path
 
 

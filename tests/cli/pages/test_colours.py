@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, ramp_colour
+from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP
 
 
 def _luminance(colour):
@@ -35,11 +35,3 @@ def test_text_stands_out(colours):
 def test_a_ramp_goes_one_way(ramp, way):
     shades = [_luminance(colour) * way for colour in ramp]
     assert shades == sorted(shades)
-
-
-def test_colours_between_stops():
-    ramp = ("#000000", "#ff0000", "#ff00ff")
-    places = (-1, 0, 0.25, 0.5, 0.75, 1, 2)
-    assert [ramp_colour(ramp, place) for place in places] == [
-        (0, 0, 0), (0, 0, 0), (128, 0, 0), (255, 0, 0), (255, 0, 128), (255, 0, 255), (255, 0, 255),
-    ]  # fmt: skip

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mvc.cli.pages.report import write_reports
+from mvc.cli.pages.report import write_page
 
 NAMES = "[...document.querySelectorAll('tbody tr[tabindex] td.name')].map(e => e.title)"
 FOCUS = "document.activeElement.closest('tr')?.querySelector('td').title"
@@ -210,7 +210,7 @@ def test_hostile_names_are_text(browser, tmp_path, fields):
     sides = {"old": {"label": HOSTILE[0], "commit": None}, "new": {"label": HOSTILE[3]}}
     report = {**fields, **sides, "tensors": tensors, "modules": []}
     path = tmp_path / "hostile.html"
-    write_reports("diff", HOSTILE[0], report, html=str(path), png=str(tmp_path / "hostile.png"))
+    write_page("diff", HOSTILE[0], report, str(path))
     browser.open(path)
     _list(browser)
     for row in range(len(HOSTILE)):
@@ -244,7 +244,7 @@ def test_fifty_thousand_tensors(browser, tmp_path, fields):
         for kind in kinds
     ]
     path = tmp_path / "large.html"
-    write_reports("diff", "large", {**fields, "tensors": tensors}, html=str(path), png=None)
+    write_page("diff", "large", {**fields, "tensors": tensors}, str(path))
     assert path.stat().st_size < 400 * len(tensors)
     browser.open(path)
     assert "50,000 tensors" in browser.ask(TEXT)

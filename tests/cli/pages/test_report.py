@@ -9,12 +9,12 @@ from contextlib import suppress
 import pytest
 
 from mvc import NotFoundError, StorageError, UsageError
-from mvc.cli.pages.report import check_targets, write_reports
+from mvc.cli.pages.report import check_target, write_page
 from support.faults import OneFault
 
 
 def _write(fields, target):
-    return write_reports("diff", "title", fields, html=str(target), png=None)
+    return write_page("diff", "title", fields, str(target))
 
 
 def test_a_fault_leaves_the_old_file(tmp_path, fields):
@@ -46,19 +46,15 @@ def test_links_and_pipes_stay_what_they_are(tmp_path, fields):
     assert pipe.is_fifo()
 
 
-@pytest.mark.parametrize(
-    ("html", "png", "error", "text"),
-    [
-        ("missing/page.html", None, NotFoundError, "folder 'missing' does not exist"),
-        (None, "folder", UsageError, "'folder' is a folder"),
-        ("folder/", None, UsageError, "'folder/' is a folder"),
-        ("--stats", None, UsageError, "'--stats' is an option, not a file"),
-        (None, "model.safetensors", UsageError, "'model.safetensors' would be a checkpoint"),
-        ("same", "same", UsageError, "'same' cannot be both page and picture"),
-    ],
-)
-def test_targets_that_cannot_be_written(tmp_path, monkeypatch, html, png, error, text):
+def test_targets_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(error, match=text):
-        check_targets(html, png)
+    for target, error, text in (
+        ("missing/page.html", NotFoundError, "folder 'missing' does not exist"),
+        ("folder", UsageError, "'folder' is a folder"),
+        ("folder/", UsageError, "'folder/' is a folder"),
+        ("--stats", UsageError, "'--stats' is an option, not a file"),
+        ("model.safetensors", UsageError, "'model.safetensors' would be a checkpoint"),
+    ):
+        with pytest.raises(error, match=text):
+            check_target(target)
