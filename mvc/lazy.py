@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def lazy_names(
     package: str, homes: Mapping[str, str], *, needs: str | None = None
-) -> Callable[[str], object]:
-    """Return a ``__getattr__`` that imports a package's public names on first use.
+) -> tuple[Callable[[str], object], list[str]]:
+    """Return the ``__getattr__`` and ``__all__`` of a package whose names are imported on first use.
 
-    ``homes`` are module → the names it defines, separated by spaces. ``needs`` is the extra, and the
+    ``homes`` are module → the names it defines, separated by spaces; ``needs`` is the extra, and the
     library of the same name, without which the package cannot be used.
     """
-    home_of = {name: module for module, names in homes.items() for name in names.split()}
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def find(name: str) -> object:
         if name not in home_of:
@@ -38,7 +38,7 @@ def lazy_names(
         setattr(sys.modules[package], name, value)  # from now on found without this detour
         return value
 
-    return find
+    return find, sorted(home_of)
 
 
 def lazy_modules(package: str) -> Callable[[str], object]:

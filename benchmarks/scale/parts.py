@@ -24,7 +24,7 @@ import numpy as np
 from torch import distributed
 
 from benchmarks.sweep import fresh_folder
-from mvc import Identity, Repo, StoredShare, WriteCounts, parse_stored_share
+from mvc import Identity, Repo
 from mvc.chunkstore.store import count_cores
 from mvc.dtypes import get_dtype
 from mvc.formats.decoding import DecodeScratch, decode_chunk
@@ -34,6 +34,7 @@ from mvc.formats.manifest import Manifest, StoredSegment
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.fs import write_durable
 from mvc.ids import ChunkId, hash_chunk
+from mvc.training import StoredShare, WriteCounts, parse_stored_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mvc_data.shards import ShardCheck
     from mvc_data.streams import ShardedStream
 
-__getattr__ = lazy_names(
+__getattr__, _ = lazy_names(
     __name__,
     {
         "mvc_data.findings": "DataError Finding",

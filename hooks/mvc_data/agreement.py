@@ -12,13 +12,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-import mvc
-from mvc import ConflictError, UsageError
+from mvc import ConflictError, UsageError, training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc import NodeDiff
+    from mvc.training import NodeDiff
     from mvc_hooks.ranks.group import Ranks
 
 _MOST = 3
@@ -38,7 +37,7 @@ def check_resume(
     old = stored.get("pipeline") if isinstance(stored, Mapping) else None
     if not isinstance(old, Mapping):
         return [], []
-    changes = mvc.compare_pipelines(old, live)
+    changes = training.compare_pipelines(old, live)
     is_new = not any(isinstance(one, Mapping) and one.get("is_declared") for one in old.values())
     own = [one for one in changes if one.is_declared and one.is_own and not is_new]
     refused = [one for one in own if not _is_allowed(one.name, allow)]
@@ -68,7 +67,7 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     first, *others = ranks.exchange(dict(pipeline))
     for rank, other in enumerate(others, 1):
-        changes = [one for one in mvc.compare_pipelines(first, other) if one.is_own]
+        changes = [one for one in training.compare_pipelines(first, other) if one.is_own]
         declared = [one for one in changes if one.is_declared]
         if declared:
             raise UsageError(

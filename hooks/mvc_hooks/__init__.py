@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazy_names(
+__getattr__, _ = lazy_names(
     __name__,
     {
         "mvc_hooks.checkpointer": "Checkpointer",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mvc import Agreement, MvcError
+from mvc import MvcError
+from mvc.training import Agreement  # noqa: TC001  msgspec needs it
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ __all__ = [
     "replay_steps",
 ]
 
-__getattr__ = lazy_names(
+__getattr__, _ = lazy_names(
     __name__,
     {
         "mvc_lab.behaviour.comparing": "compare_modules compare_outputs",

@@ -75,7 +75,7 @@ else:  # their names here, their modules on first use: a command loads only what
         "plan_prune prune plan_gc gc plan_gc_remote gc_remote plan_repack repack is_repack_due du fsck mend_commit doctor probe_sharing",
     )
 
-__getattr__ = lazy_names(
+__getattr__, _ = lazy_names(
     __name__, {"mvc.repo.outside": "clone compare follow merge_recipe open_model verify_models"}
 )
 

@@ -116,7 +116,7 @@ class TrainingStates(OpenRepo):
         texts: Mapping[str, bytes] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
-        """Commit the image of a state (see ``mvc.layout_state``) as ``commit_state`` would.
+        """Commit the image of a state (see ``mvc.training.layout_state``) as ``commit_state`` would.
 
         ``files`` is name → bytes of every file of the image; they must not change meanwhile.
         ``describe`` is called once everything but the commit itself is durable, and what it
@@ -146,7 +146,7 @@ class TrainingStates(OpenRepo):
         """Return what a rank of a sharded run keeps of its state.
 
         Args:
-            image: the bytes of its layout, copied (see ``mvc.layout_state``).
+            image: the bytes of its layout, copied (see ``mvc.training.layout_state``).
             form: that of the layout.
             previous: the share of an earlier commit; it saves planning if the form is the same.
 

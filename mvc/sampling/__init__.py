@@ -10,42 +10,32 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mvc.sampling.batches import Ahead, Batch, draw_batch
-    from mvc.sampling.blocks import BlockOrder
-    from mvc.sampling.digest import SampleDigest
-    from mvc.sampling.ids import IdList
-    from mvc.sampling.ledger import DrawnEntry, PlanEntry, join_ledgers, parse_ledger, pick_drawn
-    from mvc.sampling.plan import Located, SamplePlan, Source, Stage
-    from mvc.sampling.skips import Skips
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "mvc.sampling.batches": "Ahead Batch draw_batch",
-        "mvc.sampling.blocks": "BlockOrder",
-        "mvc.sampling.digest": "SampleDigest",
-        "mvc.sampling.ids": "IdList",
-        "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger pick_drawn",
-        "mvc.sampling.plan": "Located SamplePlan Source Stage",
-        "mvc.sampling.skips": "Skips",
-    },
-)
-
-__all__ = [
-    "Ahead",
-    "Batch",
-    "BlockOrder",
-    "DrawnEntry",
-    "IdList",
-    "Located",
-    "PlanEntry",
-    "SampleDigest",
-    "SamplePlan",
-    "Skips",
-    "Source",
-    "Stage",
-    "draw_batch",
-    "join_ledgers",
-    "parse_ledger",
-    "pick_drawn",
-]
+    from mvc.sampling.batches import Ahead as Ahead
+    from mvc.sampling.batches import Batch as Batch
+    from mvc.sampling.batches import draw_batch as draw_batch
+    from mvc.sampling.blocks import BlockOrder as BlockOrder
+    from mvc.sampling.digest import SampleDigest as SampleDigest
+    from mvc.sampling.ids import IdList as IdList
+    from mvc.sampling.ledger import DrawnEntry as DrawnEntry
+    from mvc.sampling.ledger import PlanEntry as PlanEntry
+    from mvc.sampling.ledger import join_ledgers as join_ledgers
+    from mvc.sampling.ledger import parse_ledger as parse_ledger
+    from mvc.sampling.ledger import pick_drawn as pick_drawn
+    from mvc.sampling.plan import Located as Located
+    from mvc.sampling.plan import SamplePlan as SamplePlan
+    from mvc.sampling.plan import Source as Source
+    from mvc.sampling.plan import Stage as Stage
+    from mvc.sampling.skips import Skips as Skips
+else:  # imported on first use
+    __getattr__, __all__ = lazy_names(
+        __name__,
+        {
+            "mvc.sampling.batches": "Ahead Batch draw_batch",
+            "mvc.sampling.blocks": "BlockOrder",
+            "mvc.sampling.digest": "SampleDigest",
+            "mvc.sampling.ids": "IdList",
+            "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger pick_drawn",
+            "mvc.sampling.plan": "Located SamplePlan Source Stage",
+            "mvc.sampling.skips": "Skips",
+        },
+    )

@@ -6,14 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mvc import (  # noqa: E402
-    Agreement,
-    ConflictError,
-    FormatError,
-    Repo,
-    StorageError,
-    parse_stored_share,
-)
+from mvc import ConflictError, FormatError, Repo, StorageError  # noqa: E402
 from mvc.states import checking  # noqa: E402
 from mvc.states.cross_check import (  # noqa: E402
     CHECK_ROUNDS,
@@ -21,6 +14,7 @@ from mvc.states.cross_check import (  # noqa: E402
     list_checkers,
     list_due,
 )
+from mvc.training import Agreement, parse_stored_share  # noqa: E402
 from support.sharded import SeenPeers, as_rank, commit_frozen, freeze, shard  # noqa: E402
 from support.shared_states import CHUNK, TOPOLOGIES, blobs_of, make_state, new_repo, open_all  # noqa: E402
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from mvc import ConflictError, FormatError, Repo, UsageError, WriteCounts
+from mvc import ConflictError, FormatError, Repo, UsageError
+from mvc.training import WriteCounts
 from support.images import make_image
 from support.state_strategies import states, torch_states
 
@@ -176,7 +177,7 @@ class TestDescribe:
 
 class TestOutline:
     def test_of_a_commit_and_of_an_image(self, repo):
-        from mvc import ArrayOutline, outline_image
+        from mvc.training import ArrayOutline, outline_image
 
         state = {"model": {"w": torch.ones(2, 3)}, "step": 1}
         repo.commit_state(state, message="x", step=1)

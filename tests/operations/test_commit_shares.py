@@ -5,16 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
-from mvc import (  # noqa: E402
-    ConflictError,
-    FormatError,
-    Repo,
-    StorageError,
-    UnsupportedError,
-    layout_state,
-)
+from mvc import ConflictError, FormatError, Repo, StorageError, UnsupportedError  # noqa: E402
 from mvc.states.assembling import ArraySource  # noqa: E402
 from mvc.states.share import open_share  # noqa: E402
+from mvc.training import layout_state  # noqa: E402
 from support.sharded import SeenPeers, as_rank, commit_frozen, freeze, shard  # noqa: E402
 from support.shared_states import (  # noqa: E402
     ME,

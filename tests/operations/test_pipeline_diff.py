@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import Identity, Repo, compare_pipelines
+from mvc import Identity, Repo
 from mvc.operations.pipeline_diff import find_pipeline
+from mvc.training import compare_pipelines
 
 
 def make_node(version, own=None, **parts):

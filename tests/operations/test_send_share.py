@@ -8,21 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mvc import (
-    FormatError,
-    NotFoundError,
-    Repo,
-    StorageError,
-    UsageError,
-    Whereabouts,
-    choose_senders,
-    clone,
-    parse_stored_share,
-)
+from mvc import FormatError, NotFoundError, Repo, StorageError, UsageError, clone
 from mvc.operations import commit_shares
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
+from mvc.training import Whereabouts, choose_senders, parse_stored_share
 from support.nodes import ME, commit_nodes, freeze_ranks, make_nodes, state_of, stored_by
 from support.remote_repos import commit_model
 from support.sharded import SeenPeers

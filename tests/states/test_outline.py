@@ -13,8 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import ArrayOutline, FormatError, UnsupportedError, outline_image
+from mvc import FormatError, UnsupportedError
 from mvc.states.outline import check_sizes, compare_texts, outline_state
+from mvc.training import ArrayOutline, outline_image
 from support.images import make_image
 from support.state_strategies import states, torch_states
 from support.states import store

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mvc import Repo, SpreadTensor, UnsupportedError
+from mvc import Repo, UnsupportedError
+from mvc.training import SpreadTensor
 from support.sharded import commit_frozen, freeze
 
 WHOLE = {"w": torch.arange(60.0).reshape(10, 6), "b": torch.arange(7).bfloat16()}

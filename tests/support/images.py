@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mvc import layout_state
+from mvc.training import layout_state
 
 
 def make_image(state, previous=None):

@@ -6,7 +6,8 @@ import contextlib
 
 import numpy as np
 
-from mvc import Identity, Repo, parse_stored_share
+from mvc import Identity, Repo
+from mvc.training import parse_stored_share
 from support.sharded import SeenPeers, freeze
 
 ME = Identity("Ada", "ada@example.org")

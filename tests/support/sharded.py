@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import debug, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from mvc import layout_state, parse_stored_share
+from mvc.training import layout_state, parse_stored_share
 
 
 def become_rank(rank, shape=(2, 2, 2), names=("rep", "dp", "tp")):

@@ -85,10 +85,11 @@ def _commit(folder):
     import numpy as np
 
     import mvc
+    import mvc.training
 
     repo = mvc.Repo.init(folder)
     repo.identity = mvc.Identity("Test", "test@example.org")
-    layout = mvc.layout_state({"a": np.arange(9.0), "b": [1, "x"]})
+    layout = mvc.training.layout_state({"a": np.arange(9.0), "b": [1, "x"]})
     image = memoryview(bytearray(layout.size_bytes))
     for part in layout.parts:
         part.copy_into(image)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc import Agreement, Dispute
+from mvc.training import Agreement, Dispute
 from mvc.workspace.agreement import read_agreement
 
 ODD = Dispute("a model.safetensors", "layers.0 w\n%20\u2028é", 3, (0,), (1, 12))

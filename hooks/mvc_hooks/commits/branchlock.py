@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from torch import distributed
 
-from mvc import ConflictError, StorageError, is_process_alive, this_process
+from mvc import ConflictError, StorageError
+from mvc.training import is_process_alive, this_process
 from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:

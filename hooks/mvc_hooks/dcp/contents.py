@@ -22,7 +22,8 @@ from mvc_hooks.dcp.streams import STREAMS, Stream, list_streams
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc import Repo, StoredState
+    from mvc import Repo
+    from mvc.training import StoredState
 
 _RANKS = "ranks"
 

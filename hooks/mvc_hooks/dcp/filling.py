@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc import ArrayOutline, ConflictError
+from mvc import ConflictError
+from mvc.training import ArrayOutline
 from mvc_hooks.dcp.names import PICKLE
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint._extension import ExtensionRegistry
     from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
-    from mvc import Repo, StoredState
+    from mvc import Repo
+    from mvc.training import StoredState
     from mvc_hooks.dcp.contents import CommitPlaces, StoredLeaf
     from mvc_hooks.dcp.streams import Stream
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mvc import ArrayOutline, UnsupportedError
+from mvc import UnsupportedError
+from mvc.training import ArrayOutline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

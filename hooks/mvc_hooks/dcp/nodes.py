@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from torch import distributed
 
-from mvc import NotFoundError, RepositoryNotFoundError, Whereabouts, choose_senders
+from mvc import NotFoundError, RepositoryNotFoundError
+from mvc.training import Whereabouts, choose_senders
 from mvc_hooks.ranks.repositories import STORE, Store, catch_up, look, make_repository
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from mvc import MvcError, UnsupportedError, layout_state
+from mvc import MvcError, UnsupportedError
+from mvc.training import layout_state
 from mvc_hooks.dcp.names import PICKLE, is_pickle
 
 

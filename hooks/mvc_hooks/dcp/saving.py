@@ -11,7 +11,8 @@ import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
-from mvc import SpreadTensor, StorageError, UnsupportedError, layout_state, parse_stored_share
+from mvc import StorageError, UnsupportedError
+from mvc.training import SpreadTensor, layout_state, parse_stored_share
 from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.names import nest
 from mvc_hooks.dcp.nodes import open_home
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint._extension import StreamTransformExtension
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
-    from mvc import Repo, Share, StateLayout, StoredShare
+    from mvc import Repo
+    from mvc.training import Share, StateLayout, StoredShare
     from mvc_hooks.dcp.names import Path
     from mvc_hooks.dcp.plans import ObjectWords, SharedPlan, TensorWords
     from mvc_hooks.dcp.targets import Target

@@ -44,7 +44,7 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from mvc import ArrayOutline
+    from mvc.training import ArrayOutline
     from mvc_hooks.parts.tree import Steps
 
 _COMPILED, _RECOMPUTED = "_orig_mod", "_checkpoint_wrapped_module"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc import ArrayOutline, ConflictError
+from mvc import ConflictError
+from mvc.training import ArrayOutline
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_local
 
 if TYPE_CHECKING:

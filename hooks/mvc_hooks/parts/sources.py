@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from mvc import NotFoundError, compare_image, outline_image, read_image
+from mvc import NotFoundError
+from mvc.training import compare_image, outline_image, read_image
 from mvc_hooks.parts.tree import find_changes, format_path, map_leaves, outline
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class StateSource:
     """A state that can be given back to a live run.
 
     Attributes:
-        outline: returns its structure, with ``mvc.ArrayOutline`` in place of every array.
+        outline: returns its structure, with ``mvc.training.ArrayOutline`` in place of every array.
         load: returns the state, with the live tensors that it is given in it, filled in place. They
             are nested like the state, and may be less than it, never more.
         check: returns a line for every difference of a live state; none if it is the same bit for

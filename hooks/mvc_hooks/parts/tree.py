@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import torch
 
-from mvc import ArrayOutline
+from mvc.training import ArrayOutline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

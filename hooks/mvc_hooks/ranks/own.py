@@ -56,7 +56,7 @@ class RankView:
     first: tuple[Steps, ...] = ()
 
     def terms(self) -> dict[str, Any]:
-        """Return what ``mvc.layout_state`` is told besides the shared state."""
+        """Return what ``mvc.training.layout_state`` is told besides the shared state."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shared"}
 
 

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc import Repo, RepositoryNotFoundError, StorageError, choose_senders
+from mvc import Repo, RepositoryNotFoundError, StorageError
+from mvc.training import choose_senders
 
 if TYPE_CHECKING:
     import os
 
-    from mvc import Whereabouts
+    from mvc.training import Whereabouts
     from mvc_hooks.ranks.group import Ranks
 
 log = logging.getLogger("mvc_hooks")

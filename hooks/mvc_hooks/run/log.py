@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from mvc import RunFeed
     from mvc.shards import ShardMap
+    from mvc.training import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit

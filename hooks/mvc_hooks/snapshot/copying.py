@@ -26,7 +26,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from mvc import StateLayout
+    from mvc.training import StateLayout
     from mvc_hooks.snapshot.memory import SharedMemory
 
 _LARGE_BYTES = 2**20

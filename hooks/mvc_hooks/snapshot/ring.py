@@ -12,7 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mvc import StorageError, UsageError, layout_state
+from mvc import StorageError, UsageError
+from mvc.training import layout_state
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from mvc import LayoutPlan, StateLayout
+    from mvc.training import LayoutPlan, StateLayout
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,8 @@ from mvc import FormatError
 from mvc_hooks.tiers.remembered import find_remembered
 
 if TYPE_CHECKING:
-    from mvc import Repo, Share
+    from mvc import Repo
+    from mvc.training import Share
     from mvc_hooks.tiers.remembered import Remembered
 
 

@@ -17,7 +17,8 @@ from mvc_hooks.tiers.images import Images
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mvc import HeldChunks, Repo, Share
+    from mvc import Repo
+    from mvc.training import HeldChunks, Share
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.tiers.elsewhere import Elsewhere
 
@@ -43,7 +44,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """The ranks of the last run, as far as their images are held (see ``mvc.Peers``)."""
+    """The ranks of the last run, as far as their images are held (see ``mvc.training.Peers``)."""
 
     commit: str
     shares: Mapping[int, Share]

@@ -44,7 +44,7 @@ _FLOCK = struct.Struct("@hhqqi4x")
 
 
 class Shelf:
-    """The shelf as one process sees it; usable as ``mvc.Nearby``."""
+    """The shelf as one process sees it; usable as ``mvc.training.Nearby``."""
 
     def __init__(self, descriptor: int, places: int = _PLACES) -> None:
         """Map a shelf, whose descriptor is this one's from now on; another process needs one of its own."""
@@ -59,7 +59,7 @@ class Shelf:
         self._ids = ids.view(np.uint64).reshape(places, _ID_BYTES // 8)
 
     def fill(self, chunk: bytes, plain: memoryview, *, waits: bool = True) -> bool | None:
-        """Fill a buffer with a chunk that is on the shelf, or claim it (see ``mvc.Nearby``)."""
+        """Fill a buffer with a chunk that is on the shelf, or claim it (see ``mvc.training.Nearby``)."""
         pause_s, end_s = _FIRST_PAUSE_S, time.monotonic() + _PATIENCE_S
         while not self._take(chunk, plain):
             if self._claim(chunk):

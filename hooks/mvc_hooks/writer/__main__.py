@@ -44,7 +44,7 @@ from mvc_hooks.writer.sharing import FAILURES, SharedCommits, describe_failure
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc import WriteCounts
+    from mvc.training import WriteCounts
 
 _NICENESS = 10
 

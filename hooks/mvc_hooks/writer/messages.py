@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc import Agreement  # noqa: TC001  msgspec needs it
+from mvc.training import Agreement  # noqa: TC001  msgspec needs it
 from mvc_hooks.writer.crew import Crew  # noqa: TC001  msgspec needs it
 
 if TYPE_CHECKING:
-    from mvc import WriteCounts
+    from mvc.training import WriteCounts
 
 MAX_LINE_BYTES = 64 * 2**20
 READ_BYTES = 2**16

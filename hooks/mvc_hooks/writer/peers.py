@@ -125,7 +125,7 @@ def _ask(link: Link, question: Question, check: Callable[[], None]) -> Frame:
 
 
 class TurnPeers:
-    """The other ranks in one turn (see ``mvc.Peers``)."""
+    """The other ranks in one turn (see ``mvc.training.Peers``)."""
 
     def __init__(self, asking: Asking, crew: Crew, join: Join) -> None:
         self._asking, self._crew, self._join = asking, crew, join

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc import GateError, MvcError, parse_stored_share
+from mvc import GateError, MvcError
+from mvc.training import parse_stored_share
 from mvc_hooks.writer.holding import open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
@@ -27,7 +28,8 @@ from mvc_hooks.writer.wire import Join
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mvc import Repo, Share, StoredShare, WriteCounts
+    from mvc import Repo
+    from mvc.training import Share, StoredShare, WriteCounts
     from mvc_hooks.lingering import Held
     from mvc_hooks.writer.holding import Holding
     from mvc_hooks.writer.messages import Commit, Open

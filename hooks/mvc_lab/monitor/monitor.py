@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc import RunFeed, UsageError
+from mvc import UsageError
+from mvc.training import RunFeed
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.ranks.syncing import TimedHook, install
 from mvc_lab.monitor.endpoint import Endpoint

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mvc import ArrayOutline, UnsupportedError
+from mvc import UnsupportedError
+from mvc.training import ArrayOutline
 from mvc_data.record import DATA, OWN
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -32,7 +33,8 @@ from mvc_lab.replay.report import FirstDifference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc import Repo, StoredState
+    from mvc import Repo
+    from mvc.training import StoredState
     from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.pieces import Piece

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import Repo, compare_image, layout_state
+from mvc import Repo
+from mvc.training import compare_image, layout_state
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import ArrayOutline, Repo
+from mvc import Repo
+from mvc.training import ArrayOutline
 from mvc_hooks.parts.sources import from_commit, from_image, from_values
 from support.images import make_image
 

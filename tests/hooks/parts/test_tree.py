@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import ArrayOutline
+from mvc.training import ArrayOutline
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,

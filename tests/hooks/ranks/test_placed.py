@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate, Shard
 
-from mvc import ArrayOutline, FormatError
+from mvc import FormatError
+from mvc.training import ArrayOutline
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.ranks.placed import describe_placed, expect_placed
 from support.sharded import as_rank, shard_one

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from mvc import Agreement, Dispute, Repo
+from mvc import Repo
+from mvc.training import Agreement, Dispute
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.run.log import RunLog
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc import UnsupportedError, layout_state, read_image
+from mvc import UnsupportedError
+from mvc.training import layout_state, read_image
 from mvc_hooks.snapshot import copying
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mvc import read_image
+from mvc.training import read_image
 from mvc_hooks.snapshot.ring import MemoryPool, take_snapshot
 from support.committing import Rig
 

@@ -5,7 +5,8 @@ import signal
 import pytest
 import torch
 
-from mvc import UsageError, read_image
+from mvc import UsageError
+from mvc.training import read_image
 from mvc_hooks.snapshot.ring import Ring, SnapshotRing, take_snapshot
 from support.committing import Rig, clone_state, make_state, train_on
 from support.states import assert_same

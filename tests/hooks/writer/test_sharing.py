@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mvc import Agreement, Dispute, Repo, StorageError
+from mvc import Repo, StorageError
+from mvc.training import Agreement, Dispute
 from mvc_hooks.writer.messages import Bye
 from support.committing import WHO, read_links
 from support.crews import CrewRig, make_whole

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mvc import Agreement, Dispute
+from mvc.training import Agreement, Dispute
 from mvc_hooks.writer.messages import Answer
 from mvc_hooks.writer.wire import (
     MAX_MESSAGE_BYTES,
