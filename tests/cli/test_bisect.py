@@ -121,11 +121,6 @@ def test_only_skipped_commits_are_left(line):
     assert len(answer.lines) == 4
 
 
-def test_marks_are_no_revisions_to_propose(line):
-    line.ok("bisect", "start", "HEAD", "main@1")
-    assert "'bad'" not in line("bisect", "good", "bad").hint
-
-
 def test_a_log_from_a_file(line):
     line.ok("bisect", "start", "HEAD", "main@1")
     line.ok("bisect", "good")
@@ -147,18 +142,15 @@ def test_by_a_metric_nothing_is_checked_out(line):
     assert not list((line.folder / ".mvc").glob("BISECT*"))
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ((), 2), (("good",), 4), (("frobnicate",), 2), (("--metric", "loss"), 2),
-        (("--metric", "loss", "--above", "x"), 2), (("--metric", "loss", "--above", "nan"), 2),
-        (("--metric", "loss", "--above", "1", "--below", "1"), 2), (("--above", "1"), 2),
-        (("--metric", "loss", "--above", "1", "--no-checkout"), 2), (("log",), 4),
-        (("good", "--no-checkout"), 2), (("reset", "a", "b"), 2), (("replay",), 2),
-        (("start", "nowhere"), 3), (("start", "--term-bad", "run", "HEAD"), 2),
-        (("start", "main@2", "main@5"), 4),
-    ],
-)  # fmt: skip
-def test_mistakes_change_nothing(line, words, code):
-    assert line("bisect", *words).code == code
-    assert Repo(line.folder).bisect_step() is None
+def test_mistakes_change_nothing(line):
+    for words, code in [
+            ((), 2), (("good",), 4), (("frobnicate",), 2), (("--metric", "loss"), 2),
+            (("--metric", "loss", "--above", "x"), 2), (("--metric", "loss", "--above", "nan"), 2),
+            (("--metric", "loss", "--above", "1", "--below", "1"), 2), (("--above", "1"), 2),
+            (("--metric", "loss", "--above", "1", "--no-checkout"), 2), (("log",), 4),
+            (("good", "--no-checkout"), 2), (("reset", "a", "b"), 2), (("replay",), 2),
+            (("start", "nowhere"), 3), (("start", "--term-bad", "run", "HEAD"), 2),
+            (("start", "main@2", "main@5"), 4),
+        ]:  # fmt: skip
+        assert line("bisect", *words).code == code
+        assert Repo(line.folder).bisect_step() is None

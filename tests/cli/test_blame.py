@@ -40,14 +40,6 @@ def test_revision_wildcard_and_path(shell, ids):
     assert shell("blame", "--by", "file").code == 2
 
 
-def test_modules(shell, ids):
-    fields = shell.json("blame", "--by", "module")
-    modules = {one["name"]: one for one in fields["modules"]}
-    assert list(modules) == ["embed", "layers.0", "layers.1", "norm", "head"]
-    assert (modules["layers.1"]["tensors"], modules["layers.1"]["commit"]) == (3, ids["tuned"])
-    assert fields["commits"][ids["tuned"]]["step"] == 1000
-
-
 def test_drift_is_computed_when_asked_for(shell, ids):
     found = {one["name"]: one for one in shell.json("blame")["tensors"]}
     assert found["layers.1.q"]["drift"] == [0.0, None, None]
@@ -71,11 +63,3 @@ def test_a_terminal_gets_what_fits(shell):
     assert len(shell.ok("-P", "blame", "--all", terminal=True).lines) == 123
     shell.environment["COLUMNS"] = "40"
     assert max(len(plain(line)) for line in shell.ok("-P", "blame", terminal=True).lines[:-1]) <= 40
-
-
-def test_what_is_not_finite_is_marked(shell):
-    write_model(shell.folder / "model.safetensors", norm=np.full(32, np.nan, np.float32))
-    shell.ok("commit", "-am", "broken")
-    assert "▁▁▁!  NaN  norm" in shell.ok("blame", "--stats", "norm").out
-    tensor = shell.json("blame", "norm")["tensors"][0]
-    assert tensor["drift"] == [0.0, 0.0, 0.0, "nan"]

@@ -46,21 +46,6 @@ def test_branch_made_moved_renamed_deleted(shell):
     assert shell("branch", "-m", "aside", "trunk").code == 4
 
 
-def test_branch_m_before_the_first_commit(empty):
-    empty.ok("branch", "-m", "trunk")
-    assert empty.ok("branch", "--show-current").lines == ["trunk"]
-    assert empty.ok("branch").out == ""
-
-
-def test_what_is_deleted_can_be_made_again(shell):
-    tip = shell.json("branch")[1]["commit"]
-    (line,) = shell.ok("branch", "-D", "side").lines
-    shell.ok("branch", "side", line.split("was ")[1].removesuffix(")."))
-    assert shell.json("branch")[1]["commit"] == tip
-    (line,) = shell.ok("tag", "-d", "v1").lines
-    shell.ok("tag", "v1", line.split("was ")[1].removesuffix(")"))
-
-
 def test_which_branches_have_a_commit(shell):
     shell.ok("branch", "old", "main~1")
     assert shell.ok("branch", "--contains").lines == ["* main"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -52,33 +51,3 @@ def test_cat_of_values_that_are_no_numbers(empty):
 
 def _fail(name):
     raise AssertionError(name)
-
-
-def test_cat_of_many_kinds(empty):
-    _commit(
-        empty,
-        bf16=np.array([[1.5, -2]], ml_dtypes.bfloat16),
-        flags=np.array([True, False]),
-        big=np.array([2**63 - 1, -(2**63), 5], np.int64),
-        unsigned=np.array([2**64 - 1, 0], np.uint64),
-        scalar=np.array(7, np.int8),
-        none=np.zeros((0, 3), np.float32),
-        long=np.arange(1000, dtype=np.int32),
-    )
-    assert empty.ok("cat", "t.safetensors", "bf16").lines[-1] == "[[1.5, -2]]"
-    assert empty.ok("cat", "t.safetensors", "flags").lines[-1] == "[True, False]"
-    big = empty.json("cat", "t.safetensors", "big")
-    assert (big["min"], big["max"]) == (-(2**63), 2**63 - 1)
-    assert empty.json("cat", "t.safetensors", "unsigned")["max"] == 2**64 - 1
-    assert empty.json("cat", "t.safetensors", "scalar")["values"] == [7]
-    assert empty.ok("cat", "t.safetensors", "scalar").lines[-1] == "7"
-    assert empty.ok("cat", "t.safetensors", "none").lines[-1] == "no values"
-    assert empty.json("cat", "t.safetensors", "none")["mean"] is None
-    assert "..." in empty.ok("cat", "t.safetensors", "long").out
-    assert "..." not in empty.ok("cat", "--all", "t.safetensors", "long").out
-    assert "999" in empty.ok("cat", "--all", "t.safetensors", "long").out
-
-
-def test_cat_of_a_revision_and_a_file_of_one_tensor(empty):
-    _commit(empty, a=np.arange(3, dtype=np.float32))
-    assert empty.ok("cat", "main", "t.safetensors").lines == empty.ok("cat", "t.safetensors").lines

@@ -25,11 +25,6 @@ def test_checkout_a_revision_detaches(shell):
     assert lines[0] == f"Previous HEAD position was {base[:7]} base model"
 
 
-def test_checkout_by_step(shell):
-    shell.ok("checkout", "-q", "main@1000")
-    assert shell.json("log")[0]["subject"] == "tuned"
-
-
 def test_checkout_json(shell):
     fields = shell.json("checkout", "side")
     assert fields["branch"] == "side"
@@ -60,21 +55,3 @@ def test_checkout_paths_from_the_index_and_a_revision(shell):
     ]
     assert shell.ok("checkout", "side", "config.json").code == 0
     assert shell.ok("status", "-s").lines == ["M  config.json"]
-
-
-def test_checkout_of_a_removed_file(shell):
-    (shell.folder / "config.json").unlink()
-    shell.ok("checkout", "config.json")
-    assert (shell.folder / "config.json").exists()
-
-
-def test_checkout_refuses_to_overwrite_unless_forced(shell):
-    write_config(shell.folder / "config.json", lr=1)
-    before = digests(shell.folder)
-    answer = shell("checkout", "side")
-    assert answer.code == 4
-    assert "config.json" in answer.error
-    assert "-f" in answer.hint
-    assert digests(shell.folder) == before
-    shell.ok("checkout", "-f", "side")
-    assert shell.ok("status", "-s").out == ""

@@ -19,9 +19,8 @@ def told(shell, *words):
     return [line.split("\t")[0] for line in shell.ok("completion", "--", *words).lines]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_what_could_stand_next(shell):
+    for line, expected in [
         ("comm", ["commit"]),
         ("-C . stat", ["status"]),
         ("-C ", [FILES]),
@@ -49,15 +48,13 @@ def told(shell, *words):
         ("config core.p", ["core.pager"]),
         ("completion f", ["fish"]),
         ("nonsense ", None),
-    ],
-)
-def test_what_could_stand_next(shell, line, expected):
-    shell.ok("config", "--global", "alias.ci", "commit -a")
-    *before, word = line.split(" ")
-    if expected is None:
-        assert shell("completion", "--", *before, word).code == 2
-    else:
-        assert told(shell, *before, word) == expected
+    ]:
+        shell.ok("config", "--global", "alias.ci", "commit -a")
+        *before, word = line.split(" ")
+        if expected is None:
+            assert shell("completion", "--", *before, word).code == 2
+        else:
+            assert told(shell, *before, word) == expected
 
 
 def test_remotes_and_what_is_known_of_them(shell):
@@ -107,9 +104,8 @@ def run(shell, *command):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_bash(installed):
+    for line, expected in [
         ("mvc comm", "commit"),
         ("mvc du --by=co", "commit"),  # bash has split the word at the sign
         ("mvc log main..v", "main..v1"),
@@ -117,16 +113,14 @@ def run(shell, *command):
         ("mvc add my\\ no", "my notes.txt"),
         ("mvc commit --file=my", "my notes.txt"),
         ("mvc show main@", ""),
-    ],
-)
-def test_bash(installed, line, expected):
-    script = f"""
-        eval "$(mvc completion bash)"
-        COMP_LINE='{line}' COMP_POINT={len(line)}
-        _mvc
-        printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    assert run(installed, "bash", "--norc", "-c", script) == [expected]
+    ]:
+        script = f"""
+            eval "$(mvc completion bash)"
+            COMP_LINE='{line}' COMP_POINT={len(line)}
+            _mvc
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        assert run(installed, "bash", "--norc", "-c", script) == [expected]
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")

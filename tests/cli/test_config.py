@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from support.models import write_model
 from support.stockgit import git
 
 
@@ -38,13 +37,6 @@ def test_config_of_the_user(shell):
     assert shell("config", "--global", "--unset", "user.name").code == 3
     (home / ".config/mvc/config").write_text("[broken")
     assert shell("config", "mvc.delta").code == 5
-
-
-def test_settings_of_the_user_need_no_repository(bare):
-    bare.ok("config", "--global", "mvc.chunkbytes", "4096")
-    bare.ok("init")
-    write_model(bare.folder / "model.safetensors")
-    assert bare.json("add", ".")["chunks"]["total"] > 2
 
 
 def test_aliases(shell):

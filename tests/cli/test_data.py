@@ -289,9 +289,11 @@ def test_a_record_count_that_is_not_known_is_said(shell):
     assert "records not known" in told.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_wrong_use_gets_one_line(shell):
+    shell.ok("data", "add", "data/train")
+    shell.ok("commit", "-m", "one")
+    before = shell.ok("status", "--json").out
+    for words, message in [
         (["add"], "add takes one folder, pattern or URL"),
         (["add", "a", "b"], "add takes one folder, pattern or URL: quote the pattern"),
         (["add", "nope"], "there is no folder 'nope'"),
@@ -319,17 +321,12 @@ def test_a_record_count_that_is_not_known_is_said(shell):
         (["rm", "train", "--full"], "--full does not go with rm"),
         (["frob"], "'frob' is not one of add, ls, diff, verify, rm"),
         (["add", ""], "the source is empty"),
-    ],
-)
-def test_wrong_use_gets_one_line(shell, words, message):
-    shell.ok("data", "add", "data/train")
-    shell.ok("commit", "-m", "one")
-    before = shell.ok("status", "--json").out
-    told = shell("data", *words)
-    assert told.code in (2, 3, 4)
-    assert message in (told.error or told.err)
-    assert told.out == ""
-    assert shell.ok("status", "--json").out == before
+    ]:
+        told = shell("data", *words)
+        assert told.code in (2, 3, 4)
+        assert message in (told.error or told.err)
+        assert told.out == ""
+        assert shell.ok("status", "--json").out == before
 
 
 def test_links_maps_and_repositories_in_a_data_set(shell):

@@ -115,9 +115,8 @@ def test_who_saw_a_sample_a_key_and_a_shard(mvc, history):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
+def test_wrong_words(mvc):
+    for words, error in [
         (("seen", "HEAD", "HEAD"), "unexpected argument"),
         (("seen", "HEAD...HEAD"), "takes one revision"),
         (("seen", "nope"), "does not exist"),
@@ -127,12 +126,10 @@ def test_who_saw_a_sample_a_key_and_a_shard(mvc, history):
         (("who", "web:x"), "is not the index of a sample"),
         (("who", "--shard", "9.tar"), "there is no shard '9.tar'"),
         (("ls", "--prove"), "--prove does not go with ls"),
-    ],
-)
-def test_wrong_words(mvc, words, error):
-    answer = mvc("data", *words)
-    assert answer.code != 0
-    assert error in answer.error
+    ]:
+        answer = mvc("data", *words)
+        assert answer.code != 0
+        assert error in answer.error
 
 
 def test_a_digest_that_is_wrong_is_not_proven(mvc, history):

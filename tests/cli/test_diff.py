@@ -6,17 +6,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from support.cli import plain
-from support.models import write_config, write_model
+from support.models import write_config
 
 
 def _paths(fields):
     return [(file["path"], file["status"]) for file in fields["files"]]
-
-
-def test_nothing_differs(shell):
-    assert shell.ok("diff").out == ""
-    assert shell.json("diff") == {"files": []}
-    assert shell("diff", "--exit-code").code == 0
 
 
 def test_worktree_and_index(shell):
@@ -40,48 +34,6 @@ def test_revisions(shell):
     assert _paths(shell.json("diff", "side..")) == both
 
 
-def test_json_of_tensors(shell):
-    (file,) = shell.json("diff", "v1", "main")["files"]
-    assert (file["path"], file["format"], file["tensors_total"]) == (
-        "model.safetensors", "safetensors", 9,
-    )  # fmt: skip
-    tensors = {tensor["name"]: tensor for tensor in file["tensors"]}
-    assert tensors["head"] == {
-        "name": "head", "status": "added", "dtype": "F16", "shape": [4, 32], "size_bytes": 256,
-        "chunks": {"changed": 1, "total": 1},
-    }  # fmt: skip
-    assert tensors["embed"]["old_shape"] == [64, 32]
-    assert tensors["embed"]["status"] == tensors["layers.1.q"]["status"] == "modified"
-    (file,) = shell.json("diff", "main", "v1")["files"]
-    assert {tensor["name"]: tensor["status"] for tensor in file["tensors"]}["head"] == "removed"
-
-
-def test_renamed_tensors_and_files(shell):
-    write_model(
-        shell.folder / "model.safetensors",
-        layers__1__q=np.zeros((32, 32), np.float32),
-        embed=np.zeros((80, 32), np.float32),
-        lm_head=np.ones((4, 32), np.float16),
-    )
-    (file,) = shell.json("diff")["files"]
-    (tensor,) = file["tensors"]
-    assert (tensor["status"], tensor["old_name"], tensor["name"]) == ("renamed", "head", "lm_head")
-    (line,) = [line for line in shell.ok("diff").lines if line.startswith("  R")]
-    assert "head -> lm_head" in line
-    shell.ok("reset", "--hard")
-    shell.ok("mv", "model.safetensors", "m.safetensors")
-    (file,) = shell.json("diff", "--staged")["files"]
-    assert (file["status"], file["old_path"]) == ("renamed", "model.safetensors")
-    assert shell.ok("diff", "--staged", "--name-status").lines == [
-        "R100\tmodel.safetensors\tm.safetensors"
-    ]
-    assert (
-        shell.ok("diff", "--staged")
-        .lines[0]
-        .startswith("renamed: model.safetensors -> m.safetensors")
-    )
-
-
 def test_paths_and_tensors(shell):
     assert shell.ok("diff", "main", "side", "--name-only", "--", "config.json").lines == [
         "config.json"
@@ -91,13 +43,6 @@ def test_paths_and_tensors(shell):
     assert [tensor["name"] for tensor in file["tensors"]] == ["layers.1.q"]
     assert shell.ok("diff", "v1", "main", "--tensors", "nothing*", "--name-only").out == ""
     assert shell.ok("diff", "v1", "main", "--tensors", "hea*", "--name-only").out != ""
-
-
-def test_a_removed_file_is_seen(shell):
-    (shell.folder / "config.json").unlink()
-    assert shell.ok("diff", "--name-status").lines == ["D\tconfig.json"]
-    assert shell.ok("diff", "--name-status", "config.json").lines == ["D\tconfig.json"]
-    assert shell.ok("diff").lines[0].startswith("deleted: config.json")
 
 
 def test_changed_lines_of_texts(shell):

@@ -6,7 +6,6 @@ import json
 import re
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 from mvc.cli.render.text import size_text
@@ -91,18 +90,15 @@ def test_a_page_of_nothing(shell, browser):
     assert browser.errors == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_mistakes_are_errors_before_any_work(shell):
+    for arguments, error in [
         (("--html", "page.html", "--stat"), "--stat and --html cannot be used together"),
         (("--png", "page.png"), "pictures are no longer drawn: --html FILE writes a page"),
         (("--html", "missing/page.html"), "folder 'missing' does not exist"),
         (("--html", "."), "'.' is a folder"),
         (("--html", "page.html", "--sort", "size"), "--sort 'size' is not "),
-    ],
-)
-def test_mistakes_are_errors_before_any_work(shell, arguments, error):
-    answer = shell("diff", "v1", "main", *arguments)
-    assert answer.code
-    assert answer.error.startswith(error)
-    assert not list(shell.folder.glob("page.*"))
+    ]:
+        answer = shell("diff", "v1", "main", *arguments)
+        assert answer.code
+        assert answer.error.startswith(error)
+        assert not list(shell.folder.glob("page.*"))

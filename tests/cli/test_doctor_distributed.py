@@ -26,20 +26,17 @@ def test_alone_it_reads_this_machine_and_needs_no_repository(bare, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
+def test_what_makes_no_sense(bare):
+    for line, text in [
         (["--ranks", "2"], "--ranks needs --distributed"),
         (["--distributed", "--ranks", "0"], "--ranks 0 is not from 1 to 64"),
         (["--distributed", "--ranks", "65"], "--ranks 65 is not from 1 to 64"),
         (["--distributed", "--ranks", "two"], "'two' is not a whole number"),
         (["--distributed", "--shared"], "--shared and --distributed cannot be used together"),
-    ],
-)
-def test_what_makes_no_sense(bare, line, text):
-    answer = bare("doctor", *line)
-    assert answer.code == 2
-    assert text in answer.error
+    ]:
+        answer = bare("doctor", *line)
+        assert answer.code == 2
+        assert text in answer.error
 
 
 def test_a_rank_of_torchrun_starts_no_ranks(bare, monkeypatch):

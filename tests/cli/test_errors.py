@@ -148,23 +148,23 @@ def prepared(template, tmp_path_factory):
     return shell
 
 
-@pytest.mark.parametrize(("arguments", "code", "message", "hint"), MISTAKES)
-def test_mistakes(prepared, arguments, code, message, hint):
-    before = _state(prepared.folder)
-    answer = prepared(*arguments)
-    assert answer.code == code, answer
-    assert answer.out == ""
-    assert message in answer.error
-    assert hint in answer.hint
-    named = re.findall(r'"(--[a-z-]+)"', answer.hint)
-    assert not named or set(named) <= set(
-        re.findall(r"--[a-z-]+", prepared(arguments[0], "-h").out)
-    )
-    assert "Traceback" not in answer.err
-    assert not answer.error.endswith(".")
-    assert not answer.error[0].isupper() or answer.error.startswith("HEAD ")
-    assert len(answer.err.splitlines()) <= 2
-    assert _state(prepared.folder) == before
+def test_mistakes(prepared):
+    for arguments, code, message, hint in MISTAKES:
+        before = _state(prepared.folder)
+        answer = prepared(*arguments)
+        assert answer.code == code, answer
+        assert answer.out == ""
+        assert message in answer.error
+        assert hint in answer.hint
+        named = re.findall(r'"(--[a-z-]+)"', answer.hint)
+        assert not named or set(named) <= set(
+            re.findall(r"--[a-z-]+", prepared(arguments[0], "-h").out)
+        )
+        assert "Traceback" not in answer.err
+        assert not answer.error.endswith(".")
+        assert not answer.error[0].isupper() or answer.error.startswith("HEAD ")
+        assert len(answer.err.splitlines()) <= 2
+        assert _state(prepared.folder) == before
 
 
 def _state(folder):
@@ -175,35 +175,29 @@ def _state(folder):
     return digests(folder), (folder / ".mvc" / "HEAD").read_bytes(), refs
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["status"], ["log"], ["add", "."], ["commit", "-m", "x"], ["diff"], ["checkout", "main"],
-        ["fsck"], ["branch"], ["config"], ["doctor"], ["ls"],
-    ],
-)  # fmt: skip
-def test_outside_a_repository(bare, arguments):
-    answer = bare(*arguments)
-    assert answer.code == 10
-    assert answer.error.startswith("not an mvc repository")
-    assert "mvc init" in answer.hint
+def test_outside_a_repository(bare):
+    for arguments in [
+            ["status"], ["log"], ["add", "."], ["commit", "-m", "x"], ["diff"], ["checkout", "main"],
+            ["fsck"], ["branch"], ["config"], ["doctor"], ["ls"],
+        ]:  # fmt: skip
+        answer = bare(*arguments)
+        assert answer.code == 10
+        assert answer.error.startswith("not an mvc repository")
+        assert "mvc init" in answer.hint
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["log"], ""), (["show"], "no commit yet"), (["ls"], "no commit yet"),
-        (["diff", "HEAD"], "no commit yet"), (["tag", "v1"], "no commit yet"),
-        (["commit", "--amend", "-m", "x"], "no commit to amend"),
-        (["commit", "-m", "x"], "nothing to commit"),
-    ],
-)  # fmt: skip
-def test_before_the_first_commit(empty, arguments, message):
-    answer = empty(*arguments)
-    if not message:
-        assert (answer.code, answer.out) == (0, "")
-    else:
-        assert message in answer.error
+def test_before_the_first_commit(empty):
+    for arguments, message in [
+            (["log"], ""), (["show"], "no commit yet"), (["ls"], "no commit yet"),
+            (["diff", "HEAD"], "no commit yet"), (["tag", "v1"], "no commit yet"),
+            (["commit", "--amend", "-m", "x"], "no commit to amend"),
+            (["commit", "-m", "x"], "nothing to commit"),
+        ]:  # fmt: skip
+        answer = empty(*arguments)
+        if not message:
+            assert (answer.code, answer.out) == (0, "")
+        else:
+            assert message in answer.error
 
 
 def test_an_ambiguous_id_is_named(shell):

@@ -52,11 +52,3 @@ def test_fsck_of_damage(shell):
     assert any("tensor" in problem for problem in fields["problems"])
     assert any("pack" in problem and "offset" in problem for problem in fields["problems"])
     assert shell("fsck", "--data", "-q").lines == answer.lines[:-1]
-
-
-def test_fsck_repairs_a_lost_index(shell):
-    for path in (shell.folder / ".mvc" / "chunks").rglob("*.idx"):
-        path.unlink()
-    answer = shell.ok("fsck", "--repair")
-    assert any(line.startswith("repaired: ") for line in answer.lines)
-    assert shell.json("fsck", "--data")["ok"] is True

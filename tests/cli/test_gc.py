@@ -14,37 +14,12 @@ def test_nothing_to_remove(shell):
     assert (fields["drop_chunks"], fields["objects"], fields["bytes"]) == (0, 0, 0)
 
 
-def test_a_dry_run_changes_nothing(shell):
-    _leave_garbage(shell)
-    options = ("--grace", "now", "--expire-reflog", "now")
-    planned = shell.json("gc", "-n", *options)
-    assert planned["dry_run"] is True
-    assert planned["objects"] > 0
-    assert planned["reflog_entries"] > 0
-    assert shell.json("gc", "-n", *options) == planned
-    lines = shell.ok("gc", "--dry-run", *options).lines
-    assert any(line.endswith("Git objects would be removed") for line in lines)
-
-
 def test_garbage_goes_and_the_rest_is_whole(shell):
     _leave_garbage(shell)
     lines = shell.ok("gc", "--grace", "now", "--expire-reflog", "now").lines
     assert any(line.endswith("Git objects removed") for line in lines)
     assert shell.json("fsck", "--data")["ok"] is True
     assert shell.ok("gc", "--grace", "now").lines[0].startswith("nothing to remove: ")
-
-
-def test_young_garbage_stays(shell):
-    _leave_garbage(shell)
-    assert shell.json("gc", "-n", "--expire-reflog", "now")["objects"] == 0
-
-
-def test_quiet_and_what_is_no_age(shell):
-    _leave_garbage(shell)
-    assert shell.ok("gc", "-q", "--grace", "now", "--expire-reflog", "now").out == ""
-    answer = shell("gc", "--grace", "soon")
-    assert answer.code == 2
-    assert "soon" in answer.error
 
 
 def test_leftovers_of_killed_processes_are_named(shell):

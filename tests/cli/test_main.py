@@ -63,16 +63,16 @@ def test_the_process_ends_at_once_unless_a_thread_is_at_work(bare, state, last):
     assert (end("nope").returncode, end("status").returncode) == (2, 10)
 
 
-@pytest.mark.parametrize(("line", "code"), [("status >&-", 0), ("nope 2>&-", 2)])
-def test_a_closed_stream_is_no_error(shell, line, code):
-    done = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} -m mvc {line}"],
-        cwd=shell.folder,
-        env={**os.environ, **shell.environment},
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+def test_a_closed_stream_is_no_error(shell):
+    for line, code in [("status >&-", 0), ("nope 2>&-", 2)]:
+        done = subprocess.run(
+            ["sh", "-c", f"exec {sys.executable} -m mvc {line}"],
+            cwd=shell.folder,
+            env={**os.environ, **shell.environment},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
 def test_a_reader_that_goes_away_is_no_error(shell):

@@ -55,23 +55,6 @@ def test_conflicts_say_what_and_how_to_go_on(parted):
     assert "Merge-Strategy: linear\nMerge-Rule: layers.*=theirs" in message
 
 
-def test_what_is_around_tensors_is_none(shell):
-    def save(text):
-        np.savez(shell.folder / "m.npz", w=np.ones(3), words=np.array([text]))
-        shell.ok("add", ".")
-        shell.ok("commit", "-m", text)
-
-    save("a")
-    shell.ok("switch", "-c", "away")
-    save("b")
-    shell.ok("switch", "-")
-    save("c")
-    assert shell("merge", "away").lines[0] == (
-        "CONFLICT m.npz: changed on both sides (words.npy): __metadata__"
-    )
-    shell.ok("merge", "--continue", "--rule", "m.npz:__metadata__=theirs")
-
-
 def test_json_and_abort(parted):
     answer = parted("merge", "away", "--json")
     assert answer.code == 1
@@ -81,9 +64,8 @@ def test_json_and_abort(parted):
     assert parted.ok("status", "-s").out == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "text"),
-    [
+def test_mistakes(parted):
+    for line, code, text in [
         (["merge"], 2, "which branch?"),
         (["merge", "nowhere"], 3, "nowhere"),
         (["merge", "away", "--abort"], 2, "cannot be used together"),
@@ -97,20 +79,10 @@ def test_json_and_abort(parted):
         (["merge", "away", "--strategy", "linear", "--param", "wieght=1"], 2, "wieght"),
         (["merge", "away", "--ff-only"], 4, "diverged"),
         (["merge", "away", "--ff-only", "--no-ff"], 2, "cannot be used together"),
-    ],
-)
-def test_mistakes(parted, line, code, text):
-    answer = parted(*line)
-    assert (answer.code, text in answer.err) == (code, True), answer.err
-    assert parted.ok("status", "-s").out == ""
-
-
-def test_fast_forward_and_nothing_to_do(parted):
-    parted.ok("switch", "-c", "later")
-    parted.ok("commit", "--allow-empty", "-m", "more")
-    parted.ok("switch", "-")
-    assert "Fast-forward" in parted.ok("merge", "later").out
-    assert parted.ok("merge", "later").out == "Already up to date.\n"
+    ]:
+        answer = parted(*line)
+        assert (answer.code, text in answer.err) == (code, True), answer.err
+        assert parted.ok("status", "-s").out == ""
 
 
 def test_cherry_pick_and_revert(parted):
@@ -198,9 +170,8 @@ def test_a_recipe_writes_a_file_outside_a_repository(shell, tmp_path):
     assert shell("-C", str(outside), "merge", "--recipe", "r.yml").code == 10
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_options_that_do_not_go_together(recipe):
+    for arguments, message in [
         (["--recipe", "r.yml", "away"], "--recipe and BRANCH cannot be used together"),
         (["--recipe", "r.yml", "--strategy", "ties"], "--recipe and --strategy cannot"),
         (["--recipe", "no.yml"], "recipe 'no.yml' does not exist"),
@@ -213,12 +184,10 @@ def test_a_recipe_writes_a_file_outside_a_repository(shell, tmp_path):
             ["--recipe", "r.yml", "--tokenizer", "union"],
             "no tokenizer whose vocabulary can be read",
         ),
-    ],
-)
-def test_options_that_do_not_go_together(recipe, arguments, message):
-    answer = recipe("merge", *arguments)
-    assert answer.code in {2, 3}
-    assert message in answer.err
+    ]:
+        answer = recipe("merge", *arguments)
+        assert answer.code in {2, 3}
+        assert message in answer.err
 
 
 def test_stash(parted):
@@ -250,25 +219,3 @@ def test_stash(parted):
     assert "Undecided" in parted.ok("status").out
     parted.ok("add", "config.json")
     assert "Dropped stash@{0}" in parted.ok("stash", "drop").out
-
-
-def test_tokenizer_is_checked_and_told(parted):
-    answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "onion")
-    assert (answer.code, answer.error) == (2, "'onion' does not name a tokenizer of this merge")
-    answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "union")
-    assert answer.error == "no checkpoint of the merge has a tokenizer beside it"
-
-
-def test_stash_of_paths(parted):
-    write_config(parted.folder / "config.json", lr=9)
-    (parted.folder / "more.txt").write_text("more")
-    parted.ok("add", "more.txt")
-    assert parted("stash", "save", "x").error.endswith("mvc stash push -m TEXT")
-    assert parted("stash", "pop", "-k").code == parted("stash", "--index").code == 2
-    assert parted("stash", "push", "nots").code == 3
-    parted.ok("stash", "-m", "only one", "--", "config.json")
-    assert parted.ok("status", "-s").lines == ["A  more.txt"]
-    parted.ok("stash", "pop", "--index")
-    assert parted.ok("status", "-s").lines == [" M config.json", "A  more.txt"]
-    parted.ok("stash", "push", "-k", "more.txt", folder=".")
-    assert parted.ok("status", "-s").lines == [" M config.json", "A  more.txt"]

@@ -27,9 +27,8 @@ def show(shell, *arguments):
     return code, screen.text, shown.read_text() if shown.exists() else None
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
+def test_what_lists_goes_through_the_pager(shell):
+    for line, text in [
         (["log", "--oneline"], "\x1b[33m"),
         (["show", "HEAD:config.json"], "width"),
         (["diff", "v1", "HEAD"], "model.safetensors"),
@@ -37,13 +36,11 @@ def show(shell, *arguments):
         (["cat", "model.safetensors", "embed", "--all"], "80"),
         (["branch"], "side"),
         (["config", "--list"], "core."),
-    ],
-)
-def test_what_lists_goes_through_the_pager(shell, line, text):
-    shell.environment["MVC_PAGER"] = "cat > shown; echo the pager ended"
-    code, terminal, shown = show(shell, *line)
-    assert (code, terminal) == (0, "the pager ended\r\n")
-    assert text in shown
+    ]:
+        shell.environment["MVC_PAGER"] = "cat > shown; echo the pager ended"
+        code, terminal, shown = show(shell, *line)
+        assert (code, terminal) == (0, "the pager ended\r\n")
+        assert text in shown
 
 
 def test_only_where_someone_reads(long):

@@ -84,9 +84,8 @@ def test_many_steps_are_shortened(bare):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "text"),
-    [
+def test_bad_use_is_one_line(trace):
+    for line, code, text in [
         (["gone.json"], 3, "file 'gone.json' does not exist"),
         (["."], 2, "'.' is a folder"),
         (["odd.json"], 5, "'odd.json' is not a Chrome trace: it does not begin with"),
@@ -95,15 +94,13 @@ def test_many_steps_are_shortened(bare):
         (["t.json", "--html", "missing/x.html"], 3, "folder 'missing' does not exist"),
         ([], 2, "missing argument 'TRACE...'"),
         (["t.json", "--steps", "3"], 2, "no such option: --steps"),
-    ],
-)
-def test_bad_use_is_one_line(trace, line, code, text):
-    (trace.folder / "odd.json").write_text("hello")
-    (trace.folder / "chrome.json").write_text('[{"ph": "X", "name": "x", "ts": 1, "dur": 2}]')
-    answer = trace("profile", *line)
-    assert answer.code == code
-    assert text in answer.error
-    assert answer.out == ""
+    ]:
+        (trace.folder / "odd.json").write_text("hello")
+        (trace.folder / "chrome.json").write_text('[{"ph": "X", "name": "x", "ts": 1, "dur": 2}]')
+        answer = trace("profile", *line)
+        assert answer.code == code
+        assert text in answer.error
+        assert answer.out == ""
 
 
 def test_hostile_names_do_not_reach_the_terminal(bare):

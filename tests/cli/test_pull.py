@@ -30,19 +30,6 @@ def test_pull_shows_the_merge_and_is_quiet_if_asked(shell, folder, environment):
     assert copy.json("status")["commit"] == shell.json("status")["commit"]
 
 
-def test_pull_ff_only_refuses_what_diverged(shell, folder, environment):
-    copy = _clone(shell, folder, environment)
-    for one, lr in ((shell, 1), (copy, 2)):
-        write_config(one.folder / "config.json", lr=lr)
-        one.ok("commit", "-qam", f"lr {lr}")
-    shell.ok("push", "-q")
-    before = copy.json("status")["commit"]
-    answer = copy("pull", "--ff-only")
-    assert answer.code == 4
-    assert copy.json("status")["commit"] == before
-    assert copy.ok("status", "-sb").lines == ["## main...origin/main [ahead 1, behind 1]"]
-
-
 def test_the_merge_of_a_pull_says_what_came_from_where(shell, folder, environment):
     copy = _clone(shell, folder, environment)
     for one, name in ((shell, "one"), (copy, "two")):

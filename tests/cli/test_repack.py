@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from mvc import Repo
-
 
 def test_what_is_done_and_then_nothing(shell):
     before = shell.json("ls", "--json")
@@ -18,24 +16,6 @@ def test_what_is_done_and_then_nothing(shell):
     assert lines[-1].endswith(" now")
     assert shell.ok("repack").lines[0].startswith("nothing to do: 1 pack, ")
     assert shell.json("ls", "--json") == before
-    assert shell.json("fsck", "--data")["ok"] is True
-
-
-def test_git_objects_are_gathered(shell):
-    shell.ok("repack")
-    for number in range(50):
-        Repo.open(shell.folder).commit(f"{number}", allow_empty=True)
-    loose = len(list((shell.folder / ".mvc/objects").glob("??/*")))
-    planned = shell.json("repack", "-n")
-    assert 50 <= planned["git_files"] == loose
-    assert (
-        shell.ok("repack", "-n").lines[0]
-        == f"{loose} files of Git objects would be gathered into one pack"
-    )
-    assert shell.ok("repack").lines[0] == f"{loose} files of Git objects gathered into one pack"
-    assert not list((shell.folder / ".mvc/objects").glob("??/*"))
-    assert shell.ok("repack").lines[0].startswith("nothing to do: 1 pack, ")
-    assert len(shell.ok("log", "--oneline").lines) > 50
     assert shell.json("fsck", "--data")["ok"] is True
 
 

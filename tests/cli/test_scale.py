@@ -108,43 +108,40 @@ def test_a_plan_is_shown_only(empty):
     assert empty("scale", "status").error == "no plan to grow is kept here"
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("", "'' is not one of allreduce, plan, status, gate"),
-        ("grow", "'grow' is not one of allreduce, plan, status, gate"),
-        ("plan --from 4", "a plan needs --from and --to"),
-        ("plan --from 4 --to 2", "a plan grows: it cannot go from 4 ranks to 2"),
-        ("plan --from 0 --to 2", "a plan is for 1 to 10,000,000 ranks, not 0"),
-        ("plan --from 1 --to 2 --waive loss", "--waive does not go with plan"),
-        ("status HEAD main", "unexpected argument 'main'"),
-        ("gate", "name what was measured: --measured FILE, or - for standard input"),
-        ("gate --measured nothing", "file 'nothing' does not exist"),
-        ("gate --measured .", "'.' is a folder, not a file of what was measured"),
-        ("gate --measured text", "'text' is not JSON, as what was measured has to be"),
-        ("gate --measured measured.json --ranks 2", "this was measured on 1 ranks, not on 2"),
-        ("gate --measured measured.json --bandwidth-used 85", "the limit bandwidth_used must be a share from 0 to 1, such as 0.85, not 85"),
-        ("gate --measured measured.json --waive bandwith", "'bandwith' is not a gate"),
-        ("allreduce --ranks 4", "allreduce needs --bytes, or a --preset"),
-        ("allreduce --preset unknown", "'unknown' is not a preset; there is founding"),
-        ("allreduce --preset founding --ranks 0", "an AllReduce takes 2 to 10,000,000 ranks, not 0"),
-        ("allreduce --preset founding --algorithm rings", "'rings' is not an algorithm"),
-        ("allreduce --preset founding --dims 8x8", "a torus of 8x8 has 64 ranks, not 512"),
-        ("allreduce --preset founding --dims 8by8", "'8by8' is not a torus such as 8x8x8 or 16x32"),
-        ("allreduce --preset founding --ranks 7 --dims 2", "7 ranks are no torus of 2 dimensions"),
-        ("allreduce --preset founding --ranks 64 --algorithm torus-3d", "torus-3d needs links that are not stated"),
-        ("allreduce --preset founding --inside-latency 1", "--inside-latency and --inside-bandwidth need --per-node"),
-        ("allreduce --preset founding --per-node 7", "512 ranks are not whole nodes of 7"),
-    ],
-)  # fmt: skip
-def test_wrong_use_has_one_line(planned, words, error):
-    write(planned)
-    (planned.folder / "text").write_text("ranks: 4")
-    answer = planned("scale", *words.split())
-    assert answer.error == error
-    assert answer.code in (2, 3)
-    assert answer.out == ""
-    assert len(answer.err.splitlines()) <= 2
+def test_wrong_use_has_one_line(planned):
+    for words, error in [
+            ("", "'' is not one of allreduce, plan, status, gate"),
+            ("grow", "'grow' is not one of allreduce, plan, status, gate"),
+            ("plan --from 4", "a plan needs --from and --to"),
+            ("plan --from 4 --to 2", "a plan grows: it cannot go from 4 ranks to 2"),
+            ("plan --from 0 --to 2", "a plan is for 1 to 10,000,000 ranks, not 0"),
+            ("plan --from 1 --to 2 --waive loss", "--waive does not go with plan"),
+            ("status HEAD main", "unexpected argument 'main'"),
+            ("gate", "name what was measured: --measured FILE, or - for standard input"),
+            ("gate --measured nothing", "file 'nothing' does not exist"),
+            ("gate --measured .", "'.' is a folder, not a file of what was measured"),
+            ("gate --measured text", "'text' is not JSON, as what was measured has to be"),
+            ("gate --measured measured.json --ranks 2", "this was measured on 1 ranks, not on 2"),
+            ("gate --measured measured.json --bandwidth-used 85", "the limit bandwidth_used must be a share from 0 to 1, such as 0.85, not 85"),
+            ("gate --measured measured.json --waive bandwith", "'bandwith' is not a gate"),
+            ("allreduce --ranks 4", "allreduce needs --bytes, or a --preset"),
+            ("allreduce --preset unknown", "'unknown' is not a preset; there is founding"),
+            ("allreduce --preset founding --ranks 0", "an AllReduce takes 2 to 10,000,000 ranks, not 0"),
+            ("allreduce --preset founding --algorithm rings", "'rings' is not an algorithm"),
+            ("allreduce --preset founding --dims 8x8", "a torus of 8x8 has 64 ranks, not 512"),
+            ("allreduce --preset founding --dims 8by8", "'8by8' is not a torus such as 8x8x8 or 16x32"),
+            ("allreduce --preset founding --ranks 7 --dims 2", "7 ranks are no torus of 2 dimensions"),
+            ("allreduce --preset founding --ranks 64 --algorithm torus-3d", "torus-3d needs links that are not stated"),
+            ("allreduce --preset founding --inside-latency 1", "--inside-latency and --inside-bandwidth need --per-node"),
+            ("allreduce --preset founding --per-node 7", "512 ranks are not whole nodes of 7"),
+        ]:  # fmt: skip
+        write(planned)
+        (planned.folder / "text").write_text("ranks: 4")
+        answer = planned("scale", *words.split())
+        assert answer.error == error
+        assert answer.code in (2, 3)
+        assert answer.out == ""
+        assert len(answer.err.splitlines()) <= 2
 
 
 def test_shapes_that_are_promised(planned):

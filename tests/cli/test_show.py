@@ -30,14 +30,6 @@ def test_show_forms(shell):
     assert "head" not in shell.ok("show", "--tensors", "emb*").out
 
 
-def test_show_json(shell):
-    fields = shell.json("show")
-    assert fields["subject"] == "grown"
-    assert fields["step"] == 2000
-    (file,) = fields["files"]
-    assert [tensor["name"] for tensor in file["tensors"]] == ["embed", "head"]
-
-
 def test_show_a_file(shell):
     answer = shell.ok("show", "side:config.json")
     assert b'"kind": "side"' in answer.raw

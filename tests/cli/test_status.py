@@ -80,18 +80,6 @@ def test_branch_line(shell):
     assert shell.ok("status", "-s", "--branch").lines == ["## HEAD (no branch)"]
 
 
-def test_untracked_files_can_be_left_out(shell):
-    (shell.folder / "new.txt").write_text("1")
-    assert shell.ok("status", "-s", "--no-untracked").lines == []
-    assert "nothing added to commit but untracked" in shell.ok("status").out
-
-
-def test_detached(shell):
-    commit = shell.ok("log", "-n1", "--oneline").out[:7]
-    shell.ok("checkout", "--detach", "HEAD")
-    assert shell.ok("status").lines[0] == f"HEAD detached at {commit}"
-
-
 def test_json(shell):
     _disturb(shell)
     fields = shell.json("status")
@@ -104,18 +92,6 @@ def test_json(shell):
         {"path": "new.txt", "staged": "added", "worktree": "modified"},
         {"path": "other file.txt", "staged": "unmodified", "worktree": "untracked"},
     ]
-
-
-def test_json_of_a_renamed_file_and_a_clean_tree(shell):
-    assert shell.json("status")["clean"] is True
-    shell.ok("mv", "config.json", "settings.json")
-    (file,) = shell.json("status")["files"]
-    assert file == {
-        "path": "settings.json",
-        "staged": "renamed",
-        "worktree": "unmodified",
-        "old_path": "config.json",
-    }
 
 
 def test_many_untracked_files_are_rolled_up(empty):

@@ -90,19 +90,6 @@ def test_an_alias_may_be_named_as_the_log_shows_it(shell):
     assert shell.ok("tag").lines == ["v1"]
 
 
-def test_what_an_alias_left_can_be_taken_back_after_gc(shell):
-    shell.ok("tag", "-f", "champion")
-    shell.ok("switch", "side")
-    tip = shell.json("show", "main")["commit"]
-    shell.ok("tag", "-f", "champion", "side")
-    shell.ok("branch", "-D", "main")
-    (shell.folder / ".mvc/logs/HEAD").unlink()
-    shell.ok("gc", "--grace", "now")
-    shell.ok("tag", "-f", "champion", "champion@{1}")
-    assert shell.json("show", "@champion")["commit"] == tip
-    shell.ok("checkout", "@champion")
-
-
 def test_the_best_commit_by_a_metric(shell):
     ids = {entry["subject"]: entry["commit"] for entry in shell.json("log")}
     lines = shell.ok("tag", "best", "--by", "loss").lines
@@ -124,11 +111,3 @@ def test_the_best_commit_by_a_metric(shell):
     assert shell("tag", "new", "--max").code == 2
     assert shell("tag", "new", "main", "--by", "loss", "--among", "v1..main").code == 2
     assert "new" not in shell.ok("tag").lines
-
-
-def test_what_a_rollback_abandoned_is_not_the_best(shell):
-    shell.ok("commit", "--allow-empty", "-m", "bad", "--step", "3000", "--metric", "loss=1")
-    shell.ok("rollback", "HEAD~1")
-    assert shell.json("tag", "best", "--by", "loss")["created"]["value"] == 2
-    fields = shell.json("tag", "best", "--by", "loss", "diverged/main/3000")["created"]
-    assert (fields["value"], fields["left_out"]) == (2, 1)

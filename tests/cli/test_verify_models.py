@@ -124,9 +124,8 @@ class TestUnit:
             "absolute": abs(new - old), "relative": abs(new - old) / abs(old), "index": [1],
         }  # fmt: skip
 
-    @pytest.mark.parametrize(
-        ("line", "code", "said"),
-        [
+    def test_wrong_use(self, files):
+        for line, code, said in [
             (["a.safetensors"], 10, "repository"),
             (["a.safetensors", "none"], 3, "'none' does not exist"),
             (["a.safetensors", "net.py"], 5, "no tensor can be found"),
@@ -141,11 +140,9 @@ class TestUnit:
             (["a.safetensors", "b.safetensors", "--atol", "1", "--replay", "3"], 2, "--replay"),
             (["a.safetensors", *RUN, "--dtypes", "fp32,bf16", "--layers", "module"], 2, "--layers"),
             (["a.safetensors", "b.safetensors", *RUN, "--dtypes", "fp32,bf16"], 10, "repository"),
-        ],
-    )
-    def test_wrong_use(self, files, line, code, said):
-        answer = files("verify", *line)
-        assert (answer.code, said in answer.error) == (code, True), answer
+        ]:
+            answer = files("verify", *line)
+            assert (answer.code, said in answer.error) == (code, True), answer
 
     def test_names_that_mean_nothing(self, shell):
         assert shell("verify", "v1", "main", "HEAD").code == 2

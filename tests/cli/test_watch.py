@@ -47,16 +47,17 @@ def test_one_look(run):
     assert run.ok("watch", "main", "--once").lines[5:] == answer.lines[5:]
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 140])
-def test_it_fits_a_terminal(run, columns):
-    run.environment["COLUMNS"] = str(columns)
-    answer = run.ok("watch", "--once", terminal=True)
-    text = plain(answer.out)
-    assert max(map(cell_width, text.splitlines())) <= columns
-    assert "step 500" in text
-    assert "\x1b[36m" in answer.out
-    run.environment["NO_COLOR"] = "1"
-    assert "\x1b" not in run.ok("watch", "--once", terminal=True).out
+def test_it_fits_a_terminal(run):
+    for columns in [40, 60, 80, 140]:
+        run.environment["COLUMNS"] = str(columns)
+        answer = run.ok("watch", "--once", terminal=True)
+        text = plain(answer.out)
+        assert max(map(cell_width, text.splitlines())) <= columns
+        assert "step 500" in text
+        assert "\x1b[36m" in answer.out
+        run.environment["NO_COLOR"] = "1"
+        assert "\x1b" not in run.ok("watch", "--once", terminal=True).out
+        del run.environment["NO_COLOR"]
 
 
 def test_json(run):
@@ -89,21 +90,18 @@ def test_an_encoding_without_blocks(run):
     assert b"\\u2588" not in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "error", "hint"),
-    [
+def test_bad_use(run):
+    for arguments, code, error, hint in [
         (("side",), 3, "there is no training run on branch 'side'", "there are runs on main"),
         (("a b",), 2, "'a b' is not a valid branch name", ""),
         (("--interval", "0"), 2, "--interval '0' is not a number", "--help"),
         (("--interval", "nan"), 2, "--interval 'nan' is not a number", ""),
         (("--interval", "x"), 2, "--interval 'x' is not a number", ""),
-    ],
-)
-def test_bad_use(run, arguments, code, error, hint):
-    answer = run("watch", *arguments)
-    assert answer.code == code
-    assert error in answer.error
-    assert hint in answer.hint
+    ]:
+        answer = run("watch", *arguments)
+        assert answer.code == code
+        assert error in answer.error
+        assert hint in answer.hint
 
 
 def test_no_run_says_what_to_do(empty, bare):
