@@ -22,7 +22,7 @@ from mvc.formats.encoding import EncodeScratch
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
-from support.bounds import bounded
+from support.bounds import bounded, on_disk
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -559,6 +559,7 @@ def _mutate(random, tensor, rate):
     return changed
 
 
+@on_disk
 @given(histories(), st.integers(1, 3), st.sampled_from([1, 100_000, 2**26]))
 def test_any_history_comes_back_bit_by_bit(history, threads, target):
     dtype, modes, versions, shift = history

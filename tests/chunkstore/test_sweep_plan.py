@@ -14,6 +14,7 @@ from mvc.formats.casts import round_words
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import hash_chunk
+from support.bounds import on_disk
 from support.chunks import find_missing, objects
 from support.forged import cast, delta, find_decodable, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -147,6 +148,7 @@ cases = st.builds(
 )
 
 
+@on_disk
 @given(cases, st.sampled_from([1, 2**30]))
 @example(Case(64, [{0: 2, 1: None, 2: 0}], {0, 1}, {}, min_waste=0.6), 1)
 def test_a_sweep_keeps_what_is_needed_and_comes_to_an_end(case, batch_bytes):
@@ -173,6 +175,7 @@ def test_a_sweep_keeps_what_is_needed_and_comes_to_an_end(case, batch_bytes):
     assert plan.dropped_chunks == 0
 
 
+@on_disk
 @given(cases, st.lists(st.integers(1, 5), min_size=1, max_size=3), st.sampled_from([1, 2**30]))
 def test_a_sweep_may_be_killed_at_any_time(case, kills, batch_bytes):
     for kill in kills:
@@ -192,6 +195,7 @@ def test_a_sweep_may_be_killed_at_any_time(case, kills, batch_bytes):
     assert plan.is_empty, "a sweep must come to an end"
 
 
+@on_disk
 @given(SIZES, LAYOUTS, st.sets(st.integers(0, COUNT)))
 def test_nothing_that_is_not_needed_stays_for_good(size_bytes, layout, needed):
     """Without a threshold for waste, what remains is what is needed and their bases."""

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc import Repo
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.forgetful import ForgetfulDisk, PowerLoss
 from support.models import digests, write_model
 
@@ -137,7 +137,7 @@ def _state(root: Path) -> tuple:
     return (repo.head, status.files, under_way, status.conflicts, files, stashes)
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
+@pytest.mark.parametrize("verb", rest_slow(VERBS), ids=lambda verb: verb.__name__.strip("_"))
 def test_every_step(verb, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin = tmp_path / "origin"

@@ -44,7 +44,8 @@ def _state(root):
     return repo.head, heads, status.files, digests(root)
 
 
-@pytest.mark.parametrize("where", ["here", pytest.param("elsewhere", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_every_step(where, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     branch = _TIPS[where]

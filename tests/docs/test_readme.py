@@ -77,6 +77,7 @@ def train_step(batch):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_three_lines_for_a_training_run(tmp_path):
     _, script = _blocks("python")

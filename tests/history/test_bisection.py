@@ -6,6 +6,7 @@ import pytest
 
 from mvc.history.bisection import choose, find_doubtful, steps_left, weigh
 from mvc.history.git import GitHistory
+from support.bounds import rest_nightly
 from support.stockgit import build_tangle, commit_on_head, git
 
 
@@ -15,7 +16,7 @@ def _git_vars(history, bad, good, *options):
     return {name.removeprefix("bisect_"): value.strip("'") for name, value in pairs}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", rest_nightly(range(12), kept=2))
 @pytest.mark.parametrize("first_parent", [False, True])
 def test_it_halves_as_well_as_git(tmp_path, seed, first_parent):
     history = GitHistory.init(tmp_path / ".mvc")

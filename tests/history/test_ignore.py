@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.history.ignore import IgnoreRules, parse_rules
+from support.bounds import on_disk
 
 RULES = r"""
 # a comment
@@ -111,6 +112,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@on_disk
 @given(st.lists(_PATTERN, min_size=1, max_size=4))
 def test_random_patterns_mean_what_they_mean_to_git(tmp_path_factory, patterns):
     root = tmp_path_factory.mktemp("ignore")

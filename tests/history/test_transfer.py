@@ -16,6 +16,7 @@ from mvc.history.git import GitHistory
 from mvc.history.reachability import read_links
 from mvc.history.transfer import check_connected, list_missing, receive_packs, write_objects
 from mvc.history.values import Identity, Stamp, TreeEntry
+from support.bounds import on_disk
 
 AUTHOR = Identity("A", "a@example.com")
 
@@ -45,6 +46,7 @@ def other(tmp_path):
     return GitHistory.init(tmp_path / "other" / ".mvc")
 
 
+@on_disk
 @given(
     shape=st.lists(
         st.tuples(st.lists(st.integers(1, 6), max_size=2), st.integers(0, 5), st.integers(0, 3)),

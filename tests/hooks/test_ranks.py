@@ -21,6 +21,7 @@ from mvc_hooks.ranks.stored import RANKS
 from support.once import make_once
 from support.programs import run_group
 
+pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10
 BACK = {"to": "last", "min_steps_back": 1, "skip_batches": 0}

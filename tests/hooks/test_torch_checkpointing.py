@@ -79,6 +79,7 @@ def test_each_save_is_a_commit_that_loads(folder, saved):
     assert_loads(folder, 200)
 
 
+@pytest.mark.slow
 def test_a_save_of_its_own_process(folder):
     with_async = make_manager(folder)
     staging, writing = with_async.save(str(folder / "step_7"), make_state(7)), None

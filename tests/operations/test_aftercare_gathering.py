@@ -45,6 +45,7 @@ def check_numbers(repo, numbers):
     assert reader.fsck(data=True).ok
 
 
+@pytest.mark.slow
 def test_packs_stay_few_without_any_option(repo):
     count = 2 * GATHER_PACKS + 7
     seen = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from mvc import ConflictError, FormatError, Repo, UsageError
 from mvc.training import WriteCounts
+from support.bounds import on_disk
 from support.images import make_image
 from support.state_strategies import states, torch_states
 
@@ -27,7 +28,7 @@ def packs(repo):
     return sorted((repo.git_dir / "chunks").rglob("*.pack"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@on_disk
 @given(state=states | torch_states)
 def test_the_same_tree_as_commit_state(repo, state):
     repo.commit_state(state, message="live", branch="live")

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from mvc import Identity, Repo, UsageError
 from mvc.operations.du import KINDS
+from support.bounds import on_disk
 from support.models import write_model
 
 WHO = Identity("Ann Example", "ann@example.org")
@@ -173,6 +174,7 @@ _STEPS = st.lists(
 )
 
 
+@on_disk
 @given(_STEPS)
 def test_every_number_is_what_counting_gives(steps):
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -19,6 +19,7 @@ from mvc.checkpoints.dcp.encode import encode_dcp_metadata
 from mvc.checkpoints.dcp.metadata import parse_dcp_metadata
 from mvc.errors import MvcError
 from mvc.workspace import torch_files
+from support.bounds import on_disk
 from support.golden_dcp import GOLDEN, make_state
 from support.torch_files import torch
 
@@ -354,8 +355,8 @@ class TestFaults:
         with pytest.raises(UnsupportedError, match="of ckpt went through stream"):
             repo.export("HEAD", tmp_path / "x.pt")
 
+    @on_disk
     @given(st.data())
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_damaged_metadata(self, repo, folder, tmp_path, data):
         """Whatever it says, the export is right, or refused in one of our own words."""
         sound = (GOLDEN / "ranks-2" / ".metadata").read_bytes()

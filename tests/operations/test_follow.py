@@ -154,6 +154,7 @@ follower.step()
 KILLS = int(os.environ.get("MVC_KILLS", "10"))  # a thousand take some minutes
 
 
+@pytest.mark.slow
 def test_a_kill_anywhere_leaves_a_whole_version(repo, store, tmp_path, follower):
     commits, wanted, longest_s = [], [], 0.0
     for seed in range(5):

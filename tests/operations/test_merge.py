@@ -7,12 +7,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
+from support.bounds import on_disk
 from support.merging import commit
 from support.models import digests
 from support.opened_repo import message, write
@@ -253,7 +254,7 @@ VALUES = st.sampled_from([None, 1, 2])
 SIDE = st.fixed_dictionaries({}, optional=dict.fromkeys((*NAMES, "d"), VALUES))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@on_disk
 @given(SIDE, SIDE)
 def test_disjoint_changes_commute(tmp_path_factory, ours, theirs):
     theirs = {name: value for name, value in theirs.items() if name not in ours}
@@ -275,7 +276,7 @@ def test_disjoint_changes_commute(tmp_path_factory, ours, theirs):
     assert found[0] == found[1]
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@on_disk
 @given(SIDE, st.booleans())
 def test_with_an_unchanged_side_it_is_the_other_side(tmp_path_factory, changes, ours_changed):
     root = tmp_path_factory.mktemp("work")

@@ -226,6 +226,7 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_commit(tmp_path, store, mo
     check_whole_and_swept(nodes, store)
 
 
+@pytest.mark.slow
 def test_rank_0_that_dies_while_it_commits_leaves_the_store_as_it_was(tmp_path, store, monkeypatch):
     nodes = make_nodes(tmp_path, store, 2)
     last = commit_nodes(nodes, 1)[0].commit

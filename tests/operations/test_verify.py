@@ -9,10 +9,11 @@ from collections import Counter, OrderedDict, defaultdict, deque
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, NotFoundError, Repo, UnsupportedError
+from support.bounds import on_disk
 from support.state_strategies import states, torch_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -59,7 +60,7 @@ def test_the_same_state(committed):
     assert check.size_bytes == 3 * 40 * 60 * 4 + 5 * 2 + 4 + 700 * 4 + 256 * 8
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@on_disk
 @given(state=states | torch_states)
 def test_every_state_is_what_was_committed(repo, state):
     repo.commit_state(state, message="x")
@@ -73,6 +74,7 @@ def raw_bytes(tensor):
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
 
 
+@on_disk
 @given(st.data())
 def test_every_flipped_bit_is_found(committed, data):
     state = training_state()

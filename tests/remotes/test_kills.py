@@ -35,7 +35,7 @@ def repo(linked):
     return repo
 
 
-def points(calls, usual=12):
+def points(calls, usual=4):
     """Return some numbers of calls at which to kill."""
     count = bounded(usual, calls)
     return sorted(random.Random(calls).sample(range(calls), min(calls, count)))
@@ -111,6 +111,7 @@ def test_a_sweep_that_is_killed_leaves_the_remote_sound_and_the_next_one_ends_it
         check_sound(place / "store", place / "again")
 
 
+@pytest.mark.slow
 def test_a_prune_of_what_is_pushed_that_is_killed_loses_nothing(zygote, repo, store, tmp_path):
     repo.push(all_branches=True)
     wanted = _read_all(repo)
@@ -129,6 +130,7 @@ def test_a_prune_of_what_is_pushed_that_is_killed_loses_nothing(zygote, repo, st
         assert _read_all(Repo.open(work)) == wanted
 
 
+@pytest.mark.slow
 def test_shallow_clones_that_are_killed_go_on_and_get_whole(zygote, repo, store, tmp_path):
     repo.push(all_branches=True)
     old = tmp_path / "old"

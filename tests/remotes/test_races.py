@@ -7,20 +7,20 @@ import pytest
 from mvc import clone
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.remote_races import CLIENTS, race_pushes
 from support.remote_repos import commit_model, make_repo
 from support.zygote import Zygote
 
 
-@pytest.mark.parametrize("branches", [1, CLIENTS])
+@pytest.mark.parametrize("branches", rest_slow([1, CLIENTS]))
 def test_no_push_is_lost(tmp_path, branches):
     rounds = bounded(16, 200) // CLIENTS
     refused = race_pushes(tmp_path, str(tmp_path / "store"), branches=branches, rounds=rounds)
     assert refused == 0 or branches == 1
 
 
-@pytest.mark.parametrize("seed", range(bounded(2, 50)))
+@pytest.mark.parametrize("seed", range(bounded(1, 50)))
 def test_sweeps_beside_pushes_lose_nothing(tmp_path, seed):
     """Content that others have just let go is pushed again, while it is deleted."""
     store = tmp_path / "store"

@@ -17,7 +17,7 @@ from support.models import digests, write_config, write_model
 from support.stockgit import git
 from support.zygote import Zygote
 
-_ROUNDS = bounded(4, 60)
+_ROUNDS = bounded(2, 60)
 _PROCESSES = 4
 
 

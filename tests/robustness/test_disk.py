@@ -21,7 +21,7 @@ import pytest
 from mvc import ConflictError, CorruptionError, MvcError, NotFoundError, Repo, StorageError
 from mvc.sources import FileSource
 from support import verbs
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.fulldisk import FullDisk
 from support.leftovers import STANDING_LOCKS
 from support.models import digests, write_config, write_model
@@ -109,7 +109,9 @@ def _ready(root, verb):
         _add(root)
 
 
-@pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "verb", rest_slow(_VERBS, kept=2), ids=lambda verb: verb.__name__.strip("_")
+)
 def test_full_at_every_level(verb, tmp_path):
     origin = tmp_path / "origin"
     origin.mkdir()
@@ -168,7 +170,9 @@ def tiny_disk(tmp_path):
         yield folder
 
 
-@pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "verb", rest_slow(_VERBS, kept=2), ids=lambda verb: verb.__name__.strip("_")
+)
 def test_full_file_system(verb, tiny_disk):
     root = tiny_disk / "work"
     root.mkdir()

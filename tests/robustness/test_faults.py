@@ -13,12 +13,12 @@ import pytest
 
 from mvc import Repo, StorageError
 from support import verbs
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.faults import OneFault
 from support.leftovers import find_locks
 from support.models import digests, write_config, write_model
 
-_STRIDE = bounded(5, 1)
+_STRIDE = bounded(7, 1)
 
 
 def _prepare(root):
@@ -118,7 +118,7 @@ def _contents(root):
     return set(digests(root).values())
 
 
-@pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.parametrize("fault", rest_slow(_FAULTS))
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__)
 def test_one_fault(verb, fault, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)

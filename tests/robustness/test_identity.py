@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
 from mvc import Repo, fs
+from support.bounds import on_disk
 
 CHUNK_BYTES = 1024
 NUMPY_DTYPES = [
@@ -166,11 +167,13 @@ def _expected(model):
     return {name: (array.shape, array.tobytes()) for name, array in model.items()}
 
 
+@on_disk
 @given(_models(SAFE_DTYPES))
 def test_safetensors(model):
     assert check_file("m.safetensors", save_safetensors(model)) == _expected(model)
 
 
+@on_disk
 @given(_models(NUMPY_DTYPES, st.text("abcdef._-é", min_size=1, max_size=8)), st.booleans())
 def test_npz(model, compressed):
     buffer = io.BytesIO()
@@ -180,6 +183,7 @@ def test_npz(model, compressed):
         assert found == _expected(model)
 
 
+@on_disk
 @given(arrays(NUMPY_DTYPES), st.sampled_from("CF"), st.sampled_from("<>"))
 def test_npy(array, order, endian):
     """Also in Fortran's order and with the bytes of each number the other way round."""
@@ -198,6 +202,7 @@ def _as_torch(torch, array, dtype):
 
 @needs_torch
 @pytest.mark.torch
+@on_disk
 @given(st.data())
 def test_torch(data):
     """Views of all kinds, ties, and tensors that share one storage."""
@@ -235,6 +240,7 @@ def _torch_bytes(torch, tensor):
 
 
 @needs_gguf
+@on_disk
 @given(_models(["float32", "float16", "int8", "int32", "float64"], st.text("abc.", min_size=1)))
 def test_gguf(model):
     import gguf
@@ -291,6 +297,7 @@ REAL_FILES = dict(_real_files())
 
 
 @pytest.mark.parametrize("name", REAL_FILES)
+@on_disk
 @given(data=st.data())
 def test_a_damaged_checkpoint_is_a_file_like_any_other(name, data):
     content = bytearray(REAL_FILES[name])
@@ -372,6 +379,7 @@ def test_odd_names(tmp_path):
         assert not (tmp_path / name).exists()
 
 
+@on_disk
 @given(st.lists(st.lists(FILE_NAMES, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_any_name_is_kept_or_refused(names):
     from mvc.history.paths import find_path_fault

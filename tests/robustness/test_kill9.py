@@ -20,12 +20,12 @@ import pytest
 
 from mvc import Repo
 from support import verbs
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.leftovers import find_locks
 from support.models import write_config, write_model
 from support.zygote import Zygote
 
-_KILLS = bounded(25, 200)
+_KILLS = bounded(10, 200)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def _usual_seconds(zygote, verb, root, **arguments):
     return outcome.seconds
 
 
-@pytest.mark.parametrize("verb", ["switch", "reset_hard"])
+@pytest.mark.parametrize("verb", rest_slow(["switch", "reset_hard"]))
 def test_checkout(verb, tmp_path, zygote):
     root = tmp_path / "work"
     _build(root)
@@ -182,7 +182,7 @@ def _edit(root, number):
     write_config(root / "config.json", number=number)
 
 
-@pytest.mark.parametrize("branch", [None, "side"])
+@pytest.mark.parametrize("branch", rest_slow([None, "side"]))
 def test_commit_state(branch, tmp_path, zygote):
     root = tmp_path / "work"
     _build(root)
@@ -274,6 +274,7 @@ def test_the_others_go_on(tmp_path, zygote):
         _check_swept(root)
 
 
+@pytest.mark.slow
 def test_the_command_itself(tmp_path):
     """The real command, killed a few times on a real disk."""
     root = tmp_path / "work"

@@ -88,7 +88,7 @@ def recover(box):
     assert repo.fsck(data=True).problems == ()
 
 
-@pytest.mark.parametrize("seed", range(bounded(30, 3000)))
+@pytest.mark.parametrize("seed", range(bounded(3, 3000)))
 def test_random_lies(scene, seed):
     draw = random.Random(seed)
     verb = ("fetch", "clone", "pull", "follow", "fsck")[seed % 5]

@@ -22,6 +22,7 @@ from safetensors.numpy import save
 
 from mvc import ConflictError, MvcError, NotFoundError, Repo
 from mvc.history.git import GitHistory
+from support.bounds import bounded
 from support.plain_repo import LINK, PLAIN, PROGRAM, PlainRepo, Refused
 
 # "d" is a file in some worlds and a folder in others.
@@ -424,7 +425,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
 TestRepositoryMachine = RepositoryMachine.TestCase
 TestRepositoryMachine.settings = settings(
-    max_examples=max(1, settings.default.max_examples // 2), stateful_step_count=30
+    max_examples=max(1, settings.default.max_examples // 8), stateful_step_count=30
 )
 
 
@@ -463,7 +464,7 @@ def _world(random):
     return [(random.choice(PATHS), random.choice(modes), random.choice(_any)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(bounded(3, 30)))
 def test_random_walk(seed):
     random, machine = Random(seed), RepositoryMachine()
     machine.begin(*(_world(random) for _ in range(3)), has_history=seed % 6)

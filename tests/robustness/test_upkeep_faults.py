@@ -9,7 +9,7 @@ import pytest
 
 from mvc import Repo, StorageError
 from support import verbs
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.faults import OneFault
 from support.fulldisk import FullDisk
 from support.kept_repo import WHO, build_kept
@@ -47,7 +47,7 @@ def _check_all_well(root, verb, kept, where):
     assert not list((root / ".mvc").rglob("*.mvc-tmp")), where
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", rest_slow(VERBS))
 def test_disk_full(verb, tmp_path):
     origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)
@@ -72,8 +72,8 @@ def test_disk_full(verb, tmp_path):
     assert failures or not taken
 
 
-@pytest.mark.parametrize("fault", _FAULTS)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("fault", rest_slow(_FAULTS))
+@pytest.mark.parametrize("verb", rest_slow(VERBS))
 def test_one_fault(verb, fault, tmp_path):
     origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)

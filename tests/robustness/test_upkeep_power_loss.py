@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, Repo
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.forgetful import ForgetfulDisk, PowerLoss
 from support.kept_repo import WHO, Kept, build_kept
 from support.models import digest, write_model
@@ -97,7 +97,7 @@ def _is_done(root, verb, kept):
 
 
 @pytest.mark.parametrize(
-    "verb", [gc, repack, gather, prune, commit_delta], ids=lambda verb: verb.__name__
+    "verb", rest_slow([commit_delta, gc, repack, gather, prune]), ids=lambda verb: verb.__name__
 )
 def test_every_step(verb, tmp_path):
     origin, done = tmp_path / "origin", tmp_path / "done"

@@ -11,7 +11,7 @@ import pytest
 from mvc import Repo
 from mvc.upkeep.sweep import upkeep_lock
 from support import verbs
-from support.bounds import bounded
+from support.bounds import bounded, rest_slow
 from support.cli import Shell
 from support.kept_repo import WHO, build_kept, load_exactly
 from support.zygote import Zygote
@@ -47,7 +47,7 @@ def _open(root):
 # Killed.
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", rest_slow(VERBS))
 def test_killed_at_any_moment(verb, tmp_path, zygote):
     origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)
@@ -120,7 +120,7 @@ def test_somebody_is_at_it(verb, tmp_path):
     kept.check(root)
 
 
-@pytest.mark.parametrize("second", ["gc", "repack", "prune"])
+@pytest.mark.parametrize("second", rest_slow(["gc", "repack", "prune"]))
 @pytest.mark.parametrize("first", ["gc", "repack"])
 def test_a_plan_from_before(first, second, tmp_path):
     """A plan is made again where another upkeep has moved the packs it speaks of."""
@@ -139,7 +139,7 @@ def test_a_plan_from_before(first, second, tmp_path):
     assert (again.plan_gc(grace_s=0) if first == "gc" else again.plan_repack()).is_empty
 
 
-@pytest.mark.parametrize("verb", ["gc", "repack"])
+@pytest.mark.parametrize("verb", rest_slow(["gc", "repack"]))
 def test_a_plan_from_before_packs_were_joined(verb, tmp_path):
     """A commit of a run beside it joins packs at any time: no reason to fail."""
     root = tmp_path / "work"

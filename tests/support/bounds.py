@@ -32,11 +32,18 @@ def rest_nightly(cases: Iterable[Any], kept: int = 1) -> list[Any]:
 
     A case is what ``pytest.mark.parametrize`` takes; one that is a tuple has a value per name.
     """
+    return _mark_rest(cases, kept, pytest.mark.nightly)
+
+
+def rest_slow(cases: Iterable[Any], kept: int = 1) -> list[Any]:
+    """As ``rest_nightly``, for cases that CI runs, too."""
+    return _mark_rest(cases, kept, pytest.mark.slow)
+
+
+def _mark_rest(cases: Iterable[Any], kept: int, mark: pytest.MarkDecorator) -> list[Any]:
     return [
         case
         if number < kept
-        else pytest.param(
-            *(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly
-        )
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
         for number, case in enumerate(cases)
     ]

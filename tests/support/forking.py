@@ -194,9 +194,13 @@ def _run(command, folder, environment):
         _execute(command)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
         status = 1
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()

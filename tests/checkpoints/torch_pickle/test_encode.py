@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mvc.checkpoints.torch_pickle.encode import MAX_DEPTH, Call, Instance, encode_pickle
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.errors import UnsupportedError
+from support.bounds import on_disk
 
 SCALARS = (
     st.none()
@@ -40,6 +41,7 @@ def types(value):
     return type(value), value
 
 
+@on_disk
 @given(VALUES)
 def test_what_python_reads_is_what_was_written(value):
     assert types(pickle.loads(encode_pickle(value))) == types(value)

@@ -7,6 +7,7 @@ import torch
 
 from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import DivergedError, rollback, skip_step, stop
+from support.bounds import rest_nightly
 from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
 
 pytestmark = [
@@ -41,7 +42,7 @@ def plain():
     return get
 
 
-@pytest.mark.parametrize(("accumulate", "stops"), [(1, (7, 11, 26)), (3, (7, 8, 14))])
+@pytest.mark.parametrize(("accumulate", "stops"), rest_nightly([(3, (7, 8, 14)), (1, (7, 11, 26))]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain, tmp_path):
     """Stops in the middle of an epoch and at an end of one: 11 batches, 4 steps of up to 3."""

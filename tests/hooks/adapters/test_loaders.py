@@ -18,12 +18,10 @@ pytestmark = [
 
 # 11 batches make a pass, 4 of the shortest one: all stops lie in a second or third pass.
 CASES = [
-    *(("lightning", data) for data in ("sampler", "persistent", "iterable", "two-min")),
-    *(("transformers", data) for data in ("persistent", "iterable")),
-    *(("accelerate", data) for data in ("sampler", "persistent")),
-]  # fmt: skip
-NIGHTLY_CASES = [
-    ("lightning", "stateful"), ("lightning", "two-max"), ("transformers", "iterable-workers"), ("accelerate", "stateful"),
+    ("lightning", "persistent"), ("transformers", "iterable"), ("accelerate", "sampler"),
+    ("lightning", "sampler"), ("lightning", "iterable"), ("lightning", "two-min"), ("transformers", "persistent"),
+    ("accelerate", "persistent"), ("lightning", "stateful"), ("lightning", "two-max"), ("transformers", "iterable-workers"),
+    ("accelerate", "stateful"),
 ]  # fmt: skip
 RELOADED = (("reload_dataloaders_every_n_epochs", 2),)
 STOPS = {
@@ -36,7 +34,7 @@ STOPS = {
 
 @pytest.mark.parametrize(
     ("kind", "data"),
-    [*CASES, *(pytest.param(*one, marks=pytest.mark.nightly) for one in NIGHTLY_CASES)],
+    rest_nightly(CASES, kept=3),
 )
 def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
     fit, total = FITS[kind], 8 if data == "two-min" else 16
@@ -55,7 +53,7 @@ def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
         assert not any("_get_iterator" in vars(one) for one in left)
 
 
-@pytest.mark.parametrize("name", STOPS)
+@pytest.mark.parametrize("name", rest_nightly(STOPS))
 def test_lightning_stopped_is_as_never_stopped(name, tmp_path):
     options, stop = STOPS[name]
     through = FITS["lightning"](None, **options)

@@ -86,6 +86,7 @@ def test_a_live_run_is_named_at_once(tmp_path):
     BranchLock(tmp_path, "main").release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reaped", [True, False])
 def test_a_dead_runs_writer_is_waited_for(tmp_path, reaped):
     with _start(_LEAVE, tmp_path) as run:

@@ -68,6 +68,7 @@ def three(run):
     })  # fmt: skip
 
 
+@pytest.mark.slow
 class TestThreeRanks:
     """With three there is a majority."""
 

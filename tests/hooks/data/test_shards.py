@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mvc.shards
@@ -24,6 +24,7 @@ from mvc_data.shards import as_checks, find_checks
 from mvc_data.streams import ShardedStream
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.group import Ranks
+from support.bounds import on_disk
 from support.s3_server import KEYS, make_store
 from support.shard_sets import flip, write_map, write_set
 
@@ -70,9 +71,7 @@ def steps_of(place):
         return [entry.annotations.step for entry in repo.log()]
 
 
-@settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@on_disk
 @given(data=st.data())
 def test_any_byte_of_any_shard_is_missed(place, check, data):
     file = data.draw(

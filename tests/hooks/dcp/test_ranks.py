@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mvc import Repo
+from support.bounds import rest_nightly
 
 support = pytest.importorskip("support.dcp_ranks")
 
@@ -71,8 +72,9 @@ def assert_same_on_all(results):
     return results[0]
 
 
+@pytest.mark.slow
 class TestTheSameCommit:
-    @pytest.mark.parametrize("size", [1, 2, 3, 4])
+    @pytest.mark.parametrize("size", rest_nightly([1, 2, 3, 4], kept=2))
     def test_any_number_of_ranks(self, run, root, alone, size):
         commits = assert_same_on_all(run("save", size=size, branch=f"by-{size}"))
         assert blobs_of(root, commits[0]) == alone
@@ -109,7 +111,7 @@ class TestTheSameCommit:
     def test_through_extensions(self, run):
         assert run("save_streams", size=2) == [[], []]
 
-    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize("version", rest_nightly([2, 1]))
     def test_fsdp(self, run, root, version):
         assert run("save_fsdp", size=2, version=version) == [[], []]
         state = Repo(root / "run").load_state(f"fsdp{version}")
@@ -117,8 +119,9 @@ class TestTheSameCommit:
         assert state["optimizer"]["state"]["0.weight"]["exp_avg"].shape == (13, 9)
 
 
+@pytest.mark.slow
 class TestAnyNumberOfRanks:
-    @pytest.mark.parametrize("size", [1, 2, 4])
+    @pytest.mark.parametrize("size", rest_nightly([1, 4, 2], kept=2))
     def test_loads_it(self, run, root, size):
         assert run("load", size=size, revision="alone") == [[]] * size
 
@@ -141,6 +144,7 @@ class TestAnyNumberOfRanks:
                 assert repo.load_state(commit)["of"].tolist() == members
 
 
+@pytest.mark.slow
 class TestMachines:
     """Each machine has a repository of its own, and all one store."""
 
@@ -171,6 +175,7 @@ class TestMachines:
             assert "they share nothing that could hold a commit" in said
 
 
+@pytest.mark.slow
 class TestFailures:
     @pytest.mark.parametrize(
         ("at", "by", "text"),

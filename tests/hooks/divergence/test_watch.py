@@ -11,6 +11,7 @@ from mvc import FormatError, Repo, UsageError
 from mvc_hooks.divergence.history import Reading, Verdict
 from mvc_hooks.divergence.spike import Spike
 from mvc_hooks.divergence.watch import Detector, Watch, as_detector, default_detectors
+from support.bounds import rest_nightly
 from support.readings import history_of
 
 
@@ -157,7 +158,7 @@ def _fine_tuned(seed, count=10_000):
 
 
 @pytest.mark.parametrize("curve", [_llm_like, _fine_tuned])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_nightly(range(3)))
 def test_no_false_alarm_in_ten_thousand_steps(curve, seed):
     watch = Watch(default_detectors())
     losses, norms = curve(seed)

@@ -70,6 +70,7 @@ def test_a_full_disk_stops_the_run_where_that_is_wanted(keep, plain, tmp_path):
     assert again.steps(6).now() == plain(9).now()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_over_a_full_disk_and_a_killed_writer(keep, plain, tmp_path):
     run = keep(every=2, on_failure="continue").steps(2)
     _fill_disk(run)
@@ -120,6 +121,7 @@ def test_a_branch_that_somebody_else_moves(keep, tmp_path):
     assert keep(seed=8).ckpt.step_count == 2
 
 
+@pytest.mark.slow
 def test_gc_and_prune_beside_a_run(keep, plain, tmp_path):
     run = keep(every=2).steps(6)
     run.ckpt.wait()

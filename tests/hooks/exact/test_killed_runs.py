@@ -24,7 +24,10 @@ pytestmark = pytest.mark.torch
 
 _GARBAGE = 4711
 
+# One of each kind on every push.
+_KEPT = ("loader-persistent", "stateful-2-own", "language-model", "optimizers", "grad-scaler")
 _MARKS = {
+    **dict.fromkeys(SCENARIOS.keys() - set(_KEPT), pytest.mark.slow),
     **dict.fromkeys(("averages", "models", "special-optimizers"), pytest.mark.nightly),
     "compiled-inductor": [
         pytest.mark.nightly,

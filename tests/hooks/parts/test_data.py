@@ -22,6 +22,7 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit
+from support.bounds import rest_nightly
 
 pytestmark = [
     pytest.mark.torch,
@@ -190,9 +191,14 @@ def _build(make):
 
 # Workers take long to start; two positions do.
 CASES = [
-    (kind, before)
+    case
     for kind in (*PLAIN, *STATEFUL)
-    for before in ((6, 14) if "persist" in kind else (3, 8) if "workers" in kind else (0, 3, 6, 8))
+    for case in rest_nightly(
+        (kind, before)
+        for before in (
+            (14, 6) if "persist" in kind else (8, 3) if "workers" in kind else (3, 0, 6, 8)
+        )
+    )
 ]
 
 

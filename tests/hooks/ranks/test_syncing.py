@@ -23,6 +23,7 @@ def run(zygote, verb, folder, size, **arguments):
     return [outcome.result for outcome in outcomes]
 
 
+@pytest.mark.slow
 def test_bits_are_those_of_ddp(zygote, tmp_path):
     for cases in run(zygote, "compare_bits", tmp_path, 3):
         for kind, view, is_timed, updates, is_same in cases:
@@ -37,6 +38,7 @@ def test_a_view_of_the_bucket_is_timed_where_both_ways_round_alike(zygote, tmp_p
         assert all(is_timed and is_same for *_, is_timed, _, is_same in cases)
 
 
+@pytest.mark.slow
 def test_hooks_of_the_user_groups_and_copies(zygote, tmp_path):
     said = run(zygote, "look_at_hooks", tmp_path, 3)
     for one in said:

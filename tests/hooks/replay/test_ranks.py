@@ -19,6 +19,8 @@ from support.bounds import rest_nightly
 
 support = pytest.importorskip("support.replay_ranks")
 
+pytestmark = pytest.mark.slow
+
 ENTRY = Path(support.__file__)
 EVERY = support.EVERY
 
@@ -102,7 +104,6 @@ class TestTheReport:
         said = run("replay", size=3, kind="fsdp", revision=f"main@{EVERY}", steps=3)
         assert said.endswith("was made by 2 ranks, this replay has 3 ranks")
 
-    @pytest.mark.slow
     def test_two_dimensions_of_four_ranks(self, run):
         run("train", size=4, kind="2d", totals=[6])
         told = {"size": 4, "kind": "2d", "revision": "HEAD", "steps": 3}
@@ -143,7 +144,6 @@ def is_alive(pid):
 
 
 class TestTheRanksThatItStarts:
-    @pytest.mark.slow
     def test_report_on_standard_output_alone(self, root):
         process = start(root, "build", "--json")
         out, err = process.communicate(timeout=120)
@@ -155,7 +155,7 @@ class TestTheRanksThatItStarts:
         ("build", "code", "text"),
         [
             pytest.param("build_failing", 2, "rank 1: the training failed: ValueError: no more", marks=pytest.mark.nightly),
-            pytest.param("build_killed", 6, "rank 0 was killed by SIGKILL", marks=pytest.mark.slow),
+            pytest.param("build_killed", 6, "rank 0 was killed by SIGKILL"),
             pytest.param("build_leaving", 2, "rank 1: the training failed: SystemExit: 0", marks=pytest.mark.nightly),
             pytest.param("build_alone", 2, "starts no process group", marks=pytest.mark.nightly),
             pytest.param("build_nothing", 3, "has no function 'build_nothing'", marks=pytest.mark.nightly),
@@ -169,7 +169,6 @@ class TestTheRanksThatItStarts:
         assert text in line
         assert "Traceback" not in err
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("number", rest_nightly([signal.SIGKILL, signal.SIGINT]))
     def test_no_rank_is_left(self, root, tmp_path, number):
         process = start(root, "build_endless", BEGUN=str(tmp_path))

@@ -41,6 +41,7 @@ for total in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_where_nobody_set_up_logging(tmp_path):
     """It is told what commits hold and where a run goes on, and no more, however slow the writer is."""
     holds = "commits hold model (2 tensors), optimizer (2 tensors), values, "

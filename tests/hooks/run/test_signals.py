@@ -1,11 +1,11 @@
 """Real signals to real processes: held back until the step is over, and then obeyed."""
 
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from support.programs import start
 
 _HEAD = """
 import os, signal, sys, threading
@@ -18,10 +18,9 @@ watch = SignalWatch()
 
 def _run(body):
     text = _HEAD + textwrap.dedent(body)
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False
-    )
-    return done.returncode, done.stdout.split("\n")[:-1], done.stderr
+    process = start("-c", text)
+    out, err = (said.decode() for said in process.communicate(timeout=300))
+    return process.returncode, out.split("\n")[:-1], err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

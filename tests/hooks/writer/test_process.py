@@ -54,6 +54,7 @@ if sys.argv[:1] == ["-c"]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own priority")
 def test_its_workers_step_back_unless_somebody_waits(tmp_path, monkeypatch):
     log = tmp_path / "log"
@@ -138,6 +139,7 @@ def test_200_commits_take_no_more_than_50(tmp_path):
     _assert_steady(tmp_path, make_state(size=2**16), 50, 200, 32 * 2**20)
 
 
+@pytest.mark.slow
 def test_commits_take_no_more_and_more(tmp_path):
     _assert_steady(tmp_path, make_state(), 8, 24, 8 * 2**20)
 
@@ -158,6 +160,7 @@ def _assert_steady(root, state, warm, total, most_bytes):
             assert late["peak"] - early["peak"] < most_bytes
 
 
+@pytest.mark.slow
 def test_an_end_of_the_run_ends_it(tmp_path):
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
@@ -202,6 +205,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_its_last_commit(tmp_path):
     from mvc_hooks.commits.branchlock import BranchLock
 

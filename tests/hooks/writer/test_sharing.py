@@ -10,6 +10,7 @@ import torch
 from mvc import Repo, StorageError
 from mvc.training import Agreement, Dispute
 from mvc_hooks.writer.messages import Bye
+from support.bounds import rest_slow
 from support.committing import WHO, read_links
 from support.crews import CrewRig, make_whole
 
@@ -43,7 +44,7 @@ def test_it_is_the_commit_of_one_process(tmp_path):
         assert entry.annotations.meta["written_bytes"] == str(reports[0].written_bytes)
 
 
-@pytest.mark.parametrize("nodes", [None, "abb"])
+@pytest.mark.parametrize("nodes", rest_slow([None, "abb"]))
 def test_commits_follow_one_another(tmp_path, nodes):
     with CrewRig(tmp_path / "run", 3, nodes=nodes) as rig:
         parents = []
@@ -83,6 +84,7 @@ def _assert_next_works(rig, step=2):
     _assert_holds(rig, whole, reports[0].commit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_writer_that_is_killed_fails_the_commit_everywhere(tmp_path, victim):
     with CrewRig(tmp_path / "run", 2) as rig:
@@ -97,6 +99,7 @@ def test_a_writer_that_is_killed_fails_the_commit_everywhere(tmp_path, victim):
         _assert_next_works(rig)
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_made_is_found_by_all(tmp_path):
     with CrewRig(tmp_path / "run", 3) as rig:
         for step, stage in enumerate(("committed", "telling"), 1):
@@ -105,6 +108,7 @@ def test_a_commit_that_was_made_is_found_by_all(tmp_path):
         _assert_next_works(rig, 3)
 
 
+@pytest.mark.slow
 def test_all_agree_whatever_became_of_it(tmp_path):
     with CrewRig(tmp_path / "run", 2) as rig:
         for step, (stage, victim) in enumerate((("told", 1), ("heard", 1), ("decided", 0)), 1):
@@ -116,6 +120,7 @@ def test_all_agree_whatever_became_of_it(tmp_path):
         _assert_next_works(rig, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["telling", "decided"])
 def test_rank_0_vanishes(tmp_path, stage):
     """Its training too: nobody can tell the others; they look at the branch."""
@@ -133,6 +138,7 @@ def test_rank_0_vanishes(tmp_path, stage):
             assert [*rig.repo.log()] == []
 
 
+@pytest.mark.slow
 def test_another_rank_vanishes(tmp_path):
     with CrewRig(tmp_path / "run", 3, stages={2: "serve"}) as rig:
         rig.submit(make_whole(1), 1)
@@ -151,6 +157,7 @@ def test_another_rank_vanishes(tmp_path):
         assert [*rig.repo.log()] == []
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_leaves_its_last_commit(tmp_path):
     with CrewRig(tmp_path / "run", 2) as rig:
         for one in rig.ranks:
@@ -170,6 +177,7 @@ def test_a_training_that_ends_leaves_its_last_commit(tmp_path):
             one.writer.is_lost = True
 
 
+@pytest.mark.slow
 def test_a_machine_that_says_nothing_is_not_waited_for(tmp_path):
     """As one that lost its power, or its network: no connection is closed."""
     with CrewRig(tmp_path / "run", 3, stages={2: "silent"}, grace_s=3.0) as rig:
@@ -187,7 +195,7 @@ def test_a_machine_that_says_nothing_is_not_waited_for(tmp_path):
 # Something else goes wrong.
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", rest_slow([1, 0]))
 def test_what_fails_on_one_is_told_to_all(tmp_path, victim):
     with CrewRig(tmp_path / "run", 2) as rig:
         state = make_whole(1)
@@ -218,6 +226,7 @@ def test_what_fails_on_one_is_told_to_all(tmp_path, victim):
         _assert_next_works(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_cannot_start_a_writer_tells_all(tmp_path, victim, monkeypatch):
     with CrewRig(tmp_path / "run", 2) as rig:
@@ -271,7 +280,7 @@ def _commit_checked(rig, step, others=None):
     return report.agreement
 
 
-@pytest.mark.parametrize("nodes", [None, "abc"])
+@pytest.mark.parametrize("nodes", rest_slow([None, "abc"]))
 def test_replicas_agree_or_the_commit_says_which_do_not(tmp_path, nodes):
     """On one machine they read each other's memory, on several they send what they check."""
     with CrewRig(tmp_path / "run", 3, nodes=nodes) as rig:
@@ -286,6 +295,7 @@ def test_replicas_agree_or_the_commit_says_which_do_not(tmp_path, nodes):
         assert rig.repo.fsck(data=True).problems == ()
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_while_it_checks_fails_the_commit_as_any_other(tmp_path):
     with CrewRig(tmp_path / "run", 2) as rig:
         for array, victim in ((0, 1), (1, 0)):
