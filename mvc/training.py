@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from mvc.runs.feed import RunFeed as RunFeed
     from mvc.runs.feed import is_process_alive as is_process_alive
     from mvc.runs.feed import this_process as this_process
-    from mvc.states.image import compare_image as compare_image
-    from mvc.states.image import outline_image as outline_image
-    from mvc.states.image import read_image as read_image
+    from mvc.states.encode import SpreadTensor as SpreadTensor
     from mvc.states.layout import LayoutPlan as LayoutPlan
     from mvc.states.layout import StateLayout as StateLayout
     from mvc.states.layout import layout_state as layout_state
     from mvc.states.outline import ArrayOutline as ArrayOutline
     from mvc.states.share import Peers as Peers
     from mvc.states.share import Share as Share
-    from mvc.states.spread_tensor import SpreadTensor as SpreadTensor
-    from mvc.workspace.agreement import Agreement as Agreement
-    from mvc.workspace.agreement import Dispute as Dispute
+    from mvc.states.state import compare_image as compare_image
+    from mvc.states.state import outline_image as outline_image
+    from mvc.states.state import read_image as read_image
     from mvc.workspace.held import HeldChunks as HeldChunks
     from mvc.workspace.stored_share import StoredShare as StoredShare
     from mvc.workspace.stored_share import parse_stored_share as parse_stored_share
+    from mvc.workspace.trailers import Agreement as Agreement
+    from mvc.workspace.trailers import Dispute as Dispute
     from mvc.workspace.whereabouts import Whereabouts as Whereabouts
     from mvc.workspace.whereabouts import choose_senders as choose_senders
 else:  # imported on first use
@@ -45,12 +45,12 @@ else:  # imported on first use
             "mvc.operations.open_state": "StoredState",
             "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
             "mvc.runs.feed": "RunFeed is_process_alive this_process",
-            "mvc.states.image": "compare_image outline_image read_image",
+            "mvc.states.state": "compare_image outline_image read_image",
             "mvc.states.layout": "LayoutPlan StateLayout layout_state",
             "mvc.states.outline": "ArrayOutline",
             "mvc.states.share": "Peers Share",
-            "mvc.states.spread_tensor": "SpreadTensor",
-            "mvc.workspace.agreement": "Agreement Dispute",
+            "mvc.states.encode": "SpreadTensor",
+            "mvc.workspace.trailers": "Agreement Dispute",
             "mvc.workspace.held": "HeldChunks",
             "mvc.workspace.stored_share": "StoredShare parse_stored_share",
             "mvc.workspace.whereabouts": "Whereabouts choose_senders",

@@ -173,7 +173,7 @@ PROPERTIES = {"worktree", "git_dir", "chunk_bytes", "head", "identity", "is_inte
 RESULTS = {
     "operations.add.AddResult": "added removed unchanged counts gaps",
     "operations.add.AddPlan": "read drop unchanged size_bytes",
-    "workspace.annotations.Annotations": "step metrics meta",
+    "workspace.trailers.Annotations": "step metrics meta",
     "operations.best.BestCommit": "metric commit value step maximise compared left_out is_released",
     "operations.bisect.BisectStep": "status commit left steps terms bad good doubtful is_merge_base "
     "released",
@@ -187,8 +187,8 @@ RESULTS = {
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to "
     "failed_gates unsent agreement",
-    "workspace.agreement.Agreement": "agreed chunks differed disputes",
-    "workspace.agreement.Dispute": "path tensor chunk stored checked",
+    "workspace.trailers.Agreement": "agreed chunks differed disputes",
+    "workspace.trailers.Dispute": "path tensor chunk stored checked",
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",

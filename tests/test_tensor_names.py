@@ -54,12 +54,12 @@ def test_every_verb_takes_the_same(repo, pattern, taken, tmp_path):
 
 @pytest.mark.parametrize(("pattern", "taken"), TAKEN)
 def test_rules_of_a_merge_take_the_same_in_one_file_or_all(pattern, taken):
-    from mvc.merging.rules import Rule
+    from mvc.merging.rules import MergeRule
 
     for written in (pattern, f"h.safetensors:{pattern}", f"*:{pattern}"):
-        rule = Rule(written, "ours")
+        rule = MergeRule(written, "ours")
         assert {name for name in NAMES if rule.fits("h.safetensors", name)} == taken
-    assert not Rule(f"g*:{pattern}", "ours").fits("h.safetensors", NAMES[0])
+    assert not MergeRule(f"g*:{pattern}", "ours").fits("h.safetensors", NAMES[0])
 
 
 @pytest.mark.parametrize(

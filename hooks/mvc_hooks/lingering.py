@@ -88,7 +88,7 @@ def linger(images: Sequence[tuple[Held, int]]) -> NoReturn:
 
 def hold(descriptors: Sequence[int], *, patience_s: float = _LINGER_S) -> None:
     """Hand out descriptors until nobody can want them any more: what is held, and all the memory."""
-    (first, *_), folder = read_told(descriptors[0]), find_folder()
+    (first, *_), folder = read_choices(descriptors[0]), find_folder()
     if folder is None:
         return
     path = folder / f"{name_branch(first.git_dir, first.branch)}-{first.rank}"
@@ -179,7 +179,7 @@ def _find_inode(path: Path) -> int | None:
         return None
 
 
-def read_told(told: int) -> list[Held]:
+def read_choices(told: int) -> list[Held]:
     """Return what the descriptor of a text says that is held.
 
     Raises:

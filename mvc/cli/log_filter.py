@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from mvc.cli.parameters import parse_number
 from mvc.errors import UsageError
 from mvc.upkeep.durations import parse_duration
-from mvc.workspace.metrics import find_value
+from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

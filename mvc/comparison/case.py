@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mvc.comparison.frozen import kind_of
-from mvc.comparison.kinds import is_state
+from mvc.comparison.kinds import is_state, kind_of
 from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorChange
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
 
@@ -25,7 +24,7 @@ _WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ComparisonVerdict:
     """One sentence on a comparison.
 
     Attributes:
@@ -61,9 +60,11 @@ class Case:
     ) -> None:
         self.changes, self.spectra, self.rearranged = changes, spectra, rearranged
         self.measured: Measured = [
-            (one, one.statistics)
-            for one in self.having("modified")
-            if one.statistics is not None and one.statistics.is_numeric and one.statistics.elements
+            (change, change.statistics)
+            for change in self.having("modified")
+            if change.statistics is not None
+            and change.statistics.is_numeric
+            and change.statistics.elements
         ]
         self.weights: Measured = [
             (one, two)
@@ -73,7 +74,7 @@ class Case:
 
     def having(self, status: str) -> list[TensorChange]:
         """Return the tensors of a status."""
-        return [one for one in self.changes if one.status == status]
+        return [change for change in self.changes if change.status == status]
 
 
 def is_part(change: TensorChange) -> bool:
@@ -116,10 +117,10 @@ def group(some: Iterable[tuple[TensorChange, _Key]]) -> list[tuple[_Key, list[Te
 
 def tell(
     kind: str, text: str, some: Iterable[TensorChange], rest: str = "", *, level: str = "note"
-) -> Verdict:
+) -> ComparisonVerdict:
     """Return a verdict that names the first of its tensors between ``text`` and ``rest``."""
     names = names_of(some)
-    return Verdict(kind, f"{text}{enumerate_words(names)}{rest}", level, names)
+    return ComparisonVerdict(kind, f"{text}{enumerate_words(names)}{rest}", level, names)
 
 
 def names_of(some: Iterable[TensorChange]) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.forks import compute_each
 from mvc.chunkstore.parallel import for_each
-from mvc.comparison.changes import TensorChange, find_common_shape
-from mvc.comparison.pairs import identify
+from mvc.comparison.pairs import TensorChange, find_common_shape, identify
 from mvc.comparison.piecewise import PairRun, cut_ranges
 from mvc.errors import FormatError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
@@ -150,16 +149,12 @@ def _look(pair: TensorPair, ids: _Ids) -> tuple[int, bool]:
     elif ids.new is None and ids.old is not None and _is_plain(old):
         ids.new = identify(new, old.chunk_bytes)
     else:
-        return new.size_bytes, _is_equal(old, new)
+        read_old, read_new = old.open(), new.open()
+        return new.size_bytes, all(
+            (read_old(offset, size) == read_new(offset, size)).all()
+            for offset, size in cut_ranges(new.size_bytes, DEFAULT_CHUNK_BYTES)
+        )
     return new.size_bytes, ids.old == ids.new
-
-
-def _is_equal(old: ModelTensor, new: ModelTensor) -> bool:
-    read_old, read_new = old.open(), new.open()
-    return all(
-        (read_old(offset, size) == read_new(offset, size)).all()
-        for offset, size in cut_ranges(new.size_bytes, DEFAULT_CHUNK_BYTES)
-    )
 
 
 def _look_up(kept: Kept | None, keys: dict[int, bytes | None]) -> dict[int, TensorStatistics]:

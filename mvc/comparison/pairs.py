@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.dcp.metadata import name_box
+from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, cut_sizes
 from mvc.ids import hash_chunk, hash_tensor
@@ -15,9 +16,11 @@ from mvc.workspace.dcp_folders import iterate_boxes, join_shards
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from mvc.ids import TensorId
+    from mvc.numbers.spectral import Spectrum
+    from mvc.numbers.statistics import TensorStatistics
     from mvc.workspace.models import Model
     from mvc.workspace.tensors import ModelTensor
 
@@ -153,7 +156,9 @@ def _match_bytes(
         [place for place in places if _kind(side[place]) in kinds]
         for side, places in ((old, gone), (new, came))
     )
-    chunk_bytes = _find_cut([*(old[place] for place in gone), *(new[place] for place in came)])
+    moved = [*(old[place] for place in gone), *(new[place] for place in came)]
+    cuts = (tensor.chunk_bytes for tensor in moved if tensor.chunks)
+    chunk_bytes = next(cuts, DEFAULT_CHUNK_BYTES)
     return pair_renames(
         {place: identify(old[place], chunk_bytes) for place in gone},
         ((place, identify(new[place], chunk_bytes)) for place in came),
@@ -162,10 +167,6 @@ def _match_bytes(
 
 def _kind(tensor: ModelTensor) -> tuple[str, tuple[int, ...]]:
     return tensor.view.dtype, tensor.view.shape
-
-
-def _find_cut(tensors: Iterable[ModelTensor]) -> int:
-    return next((one.chunk_bytes for one in tensors if one.chunks), DEFAULT_CHUNK_BYTES)
 
 
 def identify(tensor: ModelTensor, chunk_bytes: int) -> TensorId:
@@ -177,3 +178,60 @@ def identify(tensor: ModelTensor, chunk_bytes: int) -> TensorId:
         chunks.append(hash_chunk(read(position, size).data))
         position += size
     return hash_tensor(tensor.view.dtype, tensor.view.shape, chunks)
+
+
+STATUSES = ("unchanged", "modified", "renamed", "added", "removed")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorChange:
+    """One tensor of two models, compared.
+
+    Attributes:
+        pair: the tensor on both sides; readable as long as the models are open.
+        status: one of ``STATUSES``. A renamed one has the same bytes; whatever differs in bytes,
+            dtype or shape is modified.
+        statistics: of the elements that both sides have; None where none were compared: one side
+            has no such tensor, nothing differs, or shapes do not fit.
+    """
+
+    pair: TensorPair
+    status: str
+    statistics: TensorStatistics | None = None
+    key: bytes | None = None
+    spectrum: Spectrum | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the new model, or in the old one if it was removed."""
+        return self.pair.shown.name
+
+    @property
+    def compared_shape(self) -> tuple[int, ...] | None:
+        """Shape of what was compared; None if nothing was."""
+        return None if self.statistics is None else find_common_shape(self.pair)
+
+
+def find_common_shape(pair: TensorPair) -> tuple[int, ...] | None:
+    """Return the shape that both sides have: of all, or of the rows that both begin with.
+
+    None if a side has no such tensor, if more than the first dimension differs, or if the common
+    part ends within a block of a packed type.
+    """
+    if pair.old is None or pair.new is None:
+        return None
+    old, new = pair.old.view.shape, pair.new.view.shape
+    if len(old) != len(new) or old[1:] != new[1:]:
+        return None
+    shape = (min(old[0], new[0]), *old[1:]) if old else ()
+    blocks = (get_dtype(side.view.dtype).block_elements for side in (pair.old, pair.new))
+    return None if any(count_elements(shape) % block for block in blocks) else shape
+
+
+def unravel(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the place of a flat index (in C order) in a shape."""
+    place = []
+    for dim in reversed(shape):
+        index, rest = divmod(index, dim)
+        place.append(rest)
+    return tuple(reversed(place))

@@ -38,7 +38,7 @@ class PairRun:
         row = count_elements(shape[1:]) if len(shape) > 1 else 0
         self._row = 0 if row % self._whole else row
         self.pieces = list(self._cut(count_elements(shape)))
-        self._parts: list[list[Part]] = [[]] * len(self.pieces)
+        self._parts: list[list[PieceStatistics]] = [[]] * len(self.pieces)
         self._left = len(self.pieces)
         self._readers: tuple[Reader, Reader] | None = None
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class PairRun:
         """Whether both sides are read piece by piece; one with strides is read whole."""
         return all(side.view.strides is None for side in self._sides)
 
-    def compare(self, number: int) -> list[Part]:
+    def compare(self, number: int) -> list[PieceStatistics]:
         """Compare one piece."""
         first, count = self.pieces[number]
         ranges = [_range_of(dtype, first, count) for dtype in self._dtypes]
@@ -70,11 +70,11 @@ class PairRun:
         old = read_old(*ranges[0])
         new = old if self._is_shared(*ranges[0]) else read_new(*ranges[1])
         return [
-            Part(self._compare(old, new, at, length, first, row), is_whole=row > 0)
+            PieceStatistics(self._compare(old, new, at, length, first, row), is_whole=row > 0)
             for at, length, row in _cut_rows(first, count, self._row)
         ]
 
-    def take(self, number: int, parts: list[Part]) -> int:
+    def take(self, number: int, parts: list[PieceStatistics]) -> int:
         """Add what a piece came to; return the bytes that it has on both sides."""
         self._parts[number] = parts
         with self._lock:
@@ -137,7 +137,7 @@ def _range_of(dtype: DType, first: int, count: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PieceStatistics:
     """Statistics of some elements: of whole rows, in which case these are counted, or of less."""
 
     statistics: TensorStatistics
@@ -153,7 +153,7 @@ def _cut_rows(first: int, count: int, row: int) -> Iterator[tuple[int, int, int]
             yield at, min(length, count - at), rows
 
 
-def _join(parts: Iterable[Part], row: int) -> TensorStatistics:
+def _join(parts: Iterable[PieceStatistics], row: int) -> TensorStatistics:
     """Add parts up in their order; rows that were cut are counted once they are complete."""
     total, cut = TensorStatistics(), TensorStatistics()
     for part in parts:

@@ -13,14 +13,14 @@ from mvc.tensor_names import natural_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorChange
     from mvc.numbers.statistics import TensorStatistics
 
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TensorGroup:
     """Several tensors as one.
 
     Attributes:
@@ -38,10 +38,10 @@ class Group:
     statistics: TensorStatistics | None
 
 
-def sum_up(changes: Sequence[TensorChange], name: str = "") -> Group:
+def sum_up(changes: Sequence[TensorChange], name: str = "") -> TensorGroup:
     """Return tensors as one group."""
-    compared = [one.statistics for one in changes if one.statistics is not None]
-    return Group(
+    compared = [change.statistics for change in changes if change.statistics is not None]
+    return TensorGroup(
         name,
         len(changes),
         sum(max(side.elements for side in one.pair.sides) for one in changes),
@@ -50,17 +50,17 @@ def sum_up(changes: Sequence[TensorChange], name: str = "") -> Group:
     )
 
 
-def by_layer(changes: Iterable[TensorChange]) -> list[Group]:
+def by_layer(changes: Iterable[TensorChange]) -> list[TensorGroup]:
     """Return layers (``model.layers.10``), and the modules outside of them, in natural order."""
     return sort_naturally(_group(changes, lambda change: [find_part(change.name)]))
 
 
-def by_kind(changes: Iterable[TensorChange]) -> list[Group]:
+def by_kind(changes: Iterable[TensorChange]) -> list[TensorGroup]:
     """Return the kinds of tensors, in the order in which they first appear."""
     return _group(changes, lambda one: [find_kind(one.name, one.pair.shown.view.shape)])
 
 
-def by_module(changes: Iterable[TensorChange]) -> list[Group]:
+def by_module(changes: Iterable[TensorChange]) -> list[TensorGroup]:
     """Return every module that holds more than one tensor, each before the modules in it."""
 
     def names_of(change: TensorChange) -> list[str]:
@@ -73,7 +73,7 @@ def _group(
     changes: Iterable[TensorChange],
     names_of: Callable[[TensorChange], Iterable[str]],
     least: int = 1,
-) -> list[Group]:
+) -> list[TensorGroup]:
     """Return the groups that tensors belong to, those of at least so many."""
     groups: dict[str, list[TensorChange]] = {}
     for change in changes:
@@ -82,6 +82,6 @@ def _group(
     return [sum_up(some, name) for name, some in groups.items() if len(some) >= least]
 
 
-def sort_naturally(groups: Sequence[Group]) -> list[Group]:
+def sort_naturally(groups: Sequence[TensorGroup]) -> list[TensorGroup]:
     """Return groups by name, where ``layers.9`` comes before ``layers.10``."""
     return sorted(groups, key=lambda group: natural_key(group.name))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorChange
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor, Reader
@@ -88,7 +88,7 @@ def _has_spectrum(change: TensorChange) -> bool:
     return (
         bool(found.sum_sq_difference)
         and all(map(is_readable, dtypes))
-        and not any("complex" in one.numpy_name or one.name == "C32" for one in dtypes)
+        and not any("complex" in dtype.numpy_name or dtype.name == "C32" for dtype in dtypes)
         and not any(columns % one.block_elements for one in dtypes)
     )
 

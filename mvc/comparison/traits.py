@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from mvc.comparison.case import (
-    Verdict,
+    ComparisonVerdict,
     count,
     dtypes_of,
     enumerate_words,
@@ -17,7 +17,7 @@ from mvc.comparison.case import (
     names_of,
     tell,
 )
-from mvc.comparison.frozen import find_frozen_modules, kind_of, name_part
+from mvc.comparison.kinds import find_frozen_modules, kind_of, name_part
 from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:
@@ -34,26 +34,26 @@ _WORTH_TELLING = 0.01  # share of elements that is frozen here and there
 _TWINS, _UNRELATED = 0.01, 0.5  # σ below; cosine below
 
 
-def see_identity(case: Case) -> Iterator[Verdict]:
+def see_identity(case: Case) -> Iterator[ComparisonVerdict]:
     """Nothing differs."""
-    statuses = {one.status for one in case.changes}
+    statuses = {change.status for change in case.changes}
     tensors = count(len(case.changes), "tensor")
     if not statuses:
-        yield Verdict("empty", "nothing to compare: neither side has a tensor")
+        yield ComparisonVerdict("empty", "nothing to compare: neither side has a tensor")
     elif statuses <= {"unchanged", "renamed"}:
         names = " except for names" if "renamed" in statuses else ""
         text = f"identical{names}: every bit of {tensors} is the same"
-        yield Verdict("identical", text, "good")
+        yield ComparisonVerdict("identical", text, "good")
 
 
-def see_casts(case: Case) -> Iterator[Verdict]:
+def see_casts(case: Case) -> Iterator[ComparisonVerdict]:
     """Tensors that have another dtype: rounded and nothing else, or more."""
     said = {
         "cast": "cast from {} to {}, the old values exactly rounded: ",
         "quantised": "converted from {} to {} as quantisation does, ΔW/W {:.2g} %: ",
         "retyped": "converted from {} to {}, with values that rounding does not explain: ",
     }
-    found = [(one, two) for one, two in case.measured if len(set(dtypes_of(one))) > 1]
+    found = [(change, two) for change, two in case.measured if len(set(dtypes_of(change))) > 1]
     kinds = [
         (one, ("cast" if two.is_cast else "quantised" if is_quantised(one, two) else "retyped"))
         for one, two in found
@@ -64,16 +64,16 @@ def see_casts(case: Case) -> Iterator[Verdict]:
             total = sum((figures[one] for one in some), TensorStatistics())
             text = said[kind].format(old, new, 100 * (total.relative_l2 or 0))
             if len(some) == len(case.changes):
-                yield Verdict(kind, f"{text}every tensor", tensors=names_of(some))
+                yield ComparisonVerdict(kind, f"{text}every tensor", tensors=names_of(some))
             else:
                 yield tell(kind, text, some)
 
 
-def see_scaling(case: Case) -> Iterator[Verdict]:
+def see_scaling(case: Case) -> Iterator[ComparisonVerdict]:
     """Tensors multiplied by a number; of vectors training alone makes such as nearly are, as norms."""
     scaled = [
-        (one, two.scale)
-        for one, two in case.weights
+        (change, two.scale)
+        for change, two in case.weights
         if two.elements > 1 and two.scale is not None and _is_scaled(two)
     ]
     if len(scaled) < len(case.having("modified")):
@@ -86,7 +86,7 @@ def see_scaling(case: Case) -> Iterator[Verdict]:
     text = f"scaled: new ≈ {factor} × old in "
     if len(scaled) == len(case.having("modified")):
         where = f"every tensor that changed ({len(scaled):,})"
-        yield Verdict("scaled", text + where, tensors=names_of(one for one, _ in scaled))
+        yield ComparisonVerdict("scaled", text + where, tensors=names_of(one for one, _ in scaled))
     else:
         yield tell("scaled", text, [one for one, _ in scaled])
 
@@ -103,11 +103,11 @@ def _is_scaled(two: TensorStatistics) -> bool:
     return 1 - share < min(1 - _SCALED_SHARE, 10 ** (-16 / (two.elements - 1)))
 
 
-def see_pruned(case: Case) -> Iterator[Verdict]:
+def see_pruned(case: Case) -> Iterator[ComparisonVerdict]:
     """Elements that became zero while the others did not change."""
     pruned = {
-        one: two.new.zeros - two.old.zeros
-        for one, two in case.weights
+        change: two.new.zeros - two.old.zeros
+        for change, two in case.weights
         if two.norm_new
         and two.changed == two.new.zeros - two.old.zeros > _PRUNED_SHARE * two.elements
     }
@@ -117,20 +117,20 @@ def see_pruned(case: Case) -> Iterator[Verdict]:
         yield tell("pruned", text, pruned)
 
 
-def see_rearranged(case: Case) -> Iterator[Verdict]:
+def see_rearranged(case: Case) -> Iterator[ComparisonVerdict]:
     """Tensors whose elements moved, with none changed."""
     found = [
-        (one, case.rearranged[one.name])
-        for one in case.having("modified")
-        if one.name in case.rearranged
+        (change, case.rearranged[change.name])
+        for change in case.having("modified")
+        if change.name in case.rearranged
     ]
     for how, some in group(found):
         yield tell("rearranged", f"{how}, no value changed: ", some)
 
 
-def see_low_rank(case: Case) -> Iterator[Verdict]:
+def see_low_rank(case: Case) -> Iterator[ComparisonVerdict]:
     """Whether a LoRA could hold the whole update."""
-    known = {name: one for name, one in case.spectra.items() if one.energy}
+    known = {name: spectrum for name, spectrum in case.spectra.items() if spectrum.energy}
     ranks = {name: one.find_rank(LORA_ENERGY) for name, one in known.items()}
     low = {name: rank for name, rank in ranks.items() if rank and rank * 4 <= known[name].full_rank}
     share, differences = f"{100 * LORA_ENERGY:.0f} % of the energy", count(len(known), "difference")
@@ -138,21 +138,23 @@ def see_low_rank(case: Case) -> Iterator[Verdict]:
         rank = max(low.values())
         size = 2 ** math.ceil(math.log2(rank))
         text = f"low-rank update, LoRA-extractable at r = {size}: {share} of {differences} is in "
-        yield Verdict("low-rank", f"{text}{count(rank, 'direction')} each", tensors=tuple(low))
+        yield ComparisonVerdict(
+            "low-rank", f"{text}{count(rank, 'direction')} each", tensors=tuple(low)
+        )
     elif known:
         high = tuple(name for name in known if name not in low)
         text = f"not low-rank: in {len(high):,} of {differences} a few directions have less than {share}"
-        yield Verdict("full-rank", text, tensors=high)
+        yield ComparisonVerdict("full-rank", text, tensors=high)
 
 
-def see_vocabulary(case: Case) -> Iterator[Verdict]:
+def see_vocabulary(case: Case) -> Iterator[ComparisonVerdict]:
     """Embeddings and heads with more rows, or fewer."""
     resized = []
-    for one in case.having("modified"):
-        shapes = [side.view.shape for side in one.pair.sides]
-        is_table = kind_of(one) in {"embedding", "head"} and all(shapes)
+    for change in case.having("modified"):
+        shapes = [side.view.shape for side in change.pair.sides]
+        is_table = kind_of(change) in {"embedding", "head"} and all(shapes)
         if is_table and shapes[0] != shapes[1] and shapes[0][1:] == shapes[1][1:]:
-            resized.append((one, (shapes[0][0], shapes[1][0])))
+            resized.append((change, (shapes[0][0], shapes[1][0])))
     for (before, after), some in group(resized):
         changed = any(one.statistics is None or one.statistics.changed for one in some)
         verb = "grew" if after > before else "shrank"
@@ -161,10 +163,11 @@ def see_vocabulary(case: Case) -> Iterator[Verdict]:
         yield tell("vocabulary", text, some, rest)
 
 
-def see_frozen(case: Case) -> Iterator[Verdict]:
+def see_frozen(case: Case) -> Iterator[ComparisonVerdict]:
     """Which part changed, and which is frozen."""
     frozen, changed = (
-        [one for one in case.having(status) if is_part(one)] for status in ("unchanged", "modified")
+        [change for change in case.having(status) if is_part(change)]
+        for status in ("unchanged", "modified")
     )
     if not frozen or not changed:
         return
@@ -180,15 +183,15 @@ def see_frozen(case: Case) -> Iterator[Verdict]:
     if not modules and size < _WORTH_TELLING * whole:
         return
     within = f", including all of {enumerate_words(modules)}" if modules else ""
-    yield Verdict("frozen", f"frozen: {rest}{within}", tensors=names_of(frozen))
+    yield ComparisonVerdict("frozen", f"frozen: {rest}{within}", tensors=names_of(frozen))
 
 
-def see_size(case: Case) -> Iterator[Verdict]:
+def see_size(case: Case) -> Iterator[ComparisonVerdict]:
     """How far the weights that changed have moved, all together."""
     weights = [
-        (is_matrix(one), two)
-        for one, two in case.weights
-        if two.sum_sq_difference and one.name not in case.rearranged
+        (is_matrix(change), two)
+        for change, two in case.weights
+        if two.sum_sq_difference and change.name not in case.rearranged
     ]
     if not weights:
         return
@@ -207,12 +210,12 @@ def see_size(case: Case) -> Iterator[Verdict]:
         text = "unrelated values"
     twins = ", typical of near twins" if sigma < _TWINS else ""
     figures = f"ΔW/W {100 * distance:.3g} %, σ {sigma:.2g}{twins}"
-    yield Verdict("size", f"{text} in {count(len(weights), 'tensor')}: {figures}")
+    yield ComparisonVerdict("size", f"{text} in {count(len(weights), 'tensor')}: {figures}")
 
 
-def see_names(case: Case) -> Iterator[Verdict]:
+def see_names(case: Case) -> Iterator[ComparisonVerdict]:
     """Tensors that are new, gone, renamed or of a shape that does not fit."""
-    adapters = [one for one in case.having("added") if kind_of(one) == "lora_A"]
+    adapters = [change for change in case.having("added") if kind_of(change) == "lora_A"]
     if adapters:
         ranks = sorted({min(one.pair.shown.view.shape, default=0) for one in adapters})
         text = f"a LoRA adapter was added (r = {enumerate_words([str(rank) for rank in ranks])}): "
@@ -227,10 +230,12 @@ def see_names(case: Case) -> Iterator[Verdict]:
         yield tell("reshaped", "shape changed, cannot be compared: ", unfit)
 
 
-def see_bytes_only(case: Case) -> Iterator[Verdict]:
+def see_bytes_only(case: Case) -> Iterator[ComparisonVerdict]:
     """Types whose values are not known."""
     some = [
-        one for one in case.having("modified") if one.statistics and not one.statistics.is_numeric
+        change
+        for change in case.having("modified")
+        if change.statistics and not change.statistics.is_numeric
     ]
     if some:
         types = enumerate_words(sorted({name for one in some for name in dtypes_of(one)}))

@@ -24,7 +24,12 @@ from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import UnsupportedError, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.numbers.elements import largest_finite, read_values
-from mvc.numbers.merge_methods.method import MAX_ROW_ELEMENTS, PIECE_ELEMENTS, Piece, Settings
+from mvc.numbers.merge_methods.method import (
+    MAX_ROW_ELEMENTS,
+    PIECE_ELEMENTS,
+    MergePiece,
+    MethodSettings,
+)
 from mvc.numbers.merge_methods.table import get_method
 from mvc.sources import ByteSource, FileSource
 from mvc.workspace.tensors import ModelTensor
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 
     from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
-    from mvc.numbers.merge_methods.method import Apply, Array, Method, Parameter, Value
+    from mvc.numbers.merge_methods.method import Apply, Array, Method, MethodParameter, Value
     from mvc.workspace.tensors import Reader
 
 T = TypeVar("T")
@@ -92,7 +97,7 @@ def make_strategy(
     """
     method = get_method(name)
     _check_inputs(method, len(each), has_base=has_base)
-    known = {one.name: one for one in method.parameters}
+    known = {parameter.name: parameter for parameter in method.parameters}
     for given in (common, *each):
         for key in given:
             if key not in known:
@@ -113,7 +118,7 @@ def make_strategy(
         }
         for given in each
     )
-    fault = method.find_fault(Settings("", chosen, own, seed))
+    fault = method.find_fault(MethodSettings("", chosen, own, seed))
     if fault is not None:
         raise UsageError(f"{name}: {fault}")
     return Strategy(method, chosen, own, seed)
@@ -137,7 +142,11 @@ def _check_inputs(method: Method, count: int, *, has_base: bool) -> None:
 
 
 def _choose(
-    method: str, parameter: Parameter, given: Sequence[Mapping[str, object]], *, is_recipe: bool
+    method: str,
+    parameter: MethodParameter,
+    given: Sequence[Mapping[str, object]],
+    *,
+    is_recipe: bool,
 ) -> Value:
     for values in given:
         value = values.get(parameter.name)
@@ -200,7 +209,7 @@ class Blend(ByteSource):
         tensors = [*([self.base] if self.base else []), *self.inputs]
         self.dtype = get_dtype(dtype or tensors[0].view.dtype)
         self.shape = tensors[0].view.shape
-        self._settings = Settings(name, strategy.common, strategy.each, strategy.seed)
+        self._settings = MethodSettings(name, strategy.common, strategy.each, strategy.seed)
         _check_tensors(name, tensors, self.dtype)
         needs_rows = self.shape and method.needs_rows(self._settings)
         self._row = max(self.shape[-1], 1) if needs_rows else 1
@@ -211,7 +220,7 @@ class Blend(ByteSource):
             )
         self._step = max(PIECE_ELEMENTS // self._row, 1) * self._row
         self._span = max(_SPAN_ELEMENTS // self._step, 1) * self._step
-        is_plain = all(isinstance(one.source, FileSource) for one in tensors)
+        is_plain = all(isinstance(tensor.source, FileSource) for tensor in tensors)
         self._read_at_once = (
             max(_READ_ELEMENTS // self._step, 1) * self._step if is_plain else self._span
         )
@@ -240,7 +249,7 @@ class Blend(ByteSource):
         tensors = [*([self.base] if self.base else []), *self.inputs]
         first = tensors[0]
         same = len(tensors) == 1 or (
-            first.id is not None and all(one.id == first.id for one in tensors)
+            first.id is not None and all(tensor.id == first.id for tensor in tensors)
         )
         if (
             same
@@ -266,7 +275,7 @@ class Blend(ByteSource):
                 begin, stop = max(at, offset), min(at + raw.size, offset + len(buffer))
                 buffer[begin - offset : stop - offset] = raw[begin - at : stop - at].data
 
-    def map(self, function: Callable[[Piece], T], every: int = 1) -> Iterator[T]:
+    def map(self, function: Callable[[MergePiece], T], every: int = 1) -> Iterator[T]:
         """Yield what a function says of every piece, in their order, computed by some threads.
 
         With ``every``, of a sample instead: one of so many elements, or of so many rows.
@@ -302,9 +311,9 @@ class Blend(ByteSource):
     def _open(self) -> None:
         if self._readers is None:
             base = None if self.base is None else self.base.open()
-            self._readers = base, [one.open() for one in self.inputs]
+            self._readers = base, [tensor.open() for tensor in self.inputs]
 
-    def _read(self, start: int, end: int, every: int = 1) -> Iterator[Piece]:
+    def _read(self, start: int, end: int, every: int = 1) -> Iterator[MergePiece]:
         """Yield the pieces of a range; of stored tensors a chunk is read at once: decoded once."""
         assert self._readers is not None
         base, inputs = self._readers
@@ -320,7 +329,7 @@ class Blend(ByteSource):
                 old = _read_numbers(base, self.base, begin, count)
             step = self._step if every == 1 else self._span
             for at in range(0, max(count, 1), step):
-                yield Piece(
+                yield MergePiece(
                     begin + at,
                     None if old is None else self._take(old[at : at + step], every),
                     tuple(self._take(one[at : at + step], every) for one in read),
@@ -332,11 +341,11 @@ class Blend(ByteSource):
 
 
 def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> None:
-    for one in tensors:
-        if one.view.shape != tensors[0].view.shape:
+    for tensor in tensors:
+        if tensor.view.shape != tensors[0].view.shape:
             raise UsageError(
                 f"tensor {name!r} is {list(tensors[0].view.shape)} in {tensors[0].path} "
-                f"and {list(one.view.shape)} in {one.path}",
+                f"and {list(tensor.view.shape)} in {tensor.path}",
                 hint="take it from one side with a rule, or align a grown vocabulary by its tokens",
             )
     for kind in dict.fromkeys([*(one.view.dtype for one in tensors), dtype.name]):

@@ -10,17 +10,23 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from mvc.checkpoints.safetensors import METADATA_KEY
-from mvc.checkpoints.zip_frame import ZipFrame, join_crc32
-from mvc.errors import UnsupportedError
+from mvc.checkpoints.safetensors import (
+    DTYPES,
+    LENGTH_BYTES,
+    MAX_HEADER_BYTES,
+    METADATA_KEY,
+    encode_header,
+    read_metadata,
+)
+from mvc.checkpoints.zip_frame import GapBytes, ZipFrame, join_crc32
+from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import FileLayout, single_tensor
-from mvc.formats.manifest import Manifest, StoredSegment
+from mvc.formats.manifest import Manifest, StoredSegment, cut_run
 from mvc.formats.manifest_lines import encode_manifest
-from mvc.merging.around import ZIPS, Around, find_misfit
-from mvc.merging.decided import decide_tensors, read_tensors
-from mvc.merging.table import Outcome
+from mvc.merging.decided import decide_tensors, find_shape, read_tensors
+from mvc.merging.table import Outcome, decide
 from mvc.sources import ByteSource, JoinedSource, MemorySource
 
 if TYPE_CHECKING:
@@ -29,10 +35,12 @@ if TYPE_CHECKING:
     from mvc.formats.layout import Segment
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId
-    from mvc.merging.decided import DecidedTensors, Fit, Resolve
+    from mvc.merging.decided import DecidedTensors, Fit, Resolve, Tensors
     from mvc.workspace.context import Context
     from mvc.workspace.files import Cutter
     from mvc.workspace.tensors import ModelTensor
+
+    Metadata: TypeAlias = Mapping[str, str] | None
 
 _READ_BYTES = 2**22
 
@@ -69,9 +77,9 @@ class CheckpointMerge:
     def _fresh(self) -> dict[str, ModelTensor]:
         cut = self.like.chunk_bytes
         return {
-            name: one
-            for name, one in self.tensors.items()
-            if not _is_cut_at(one, cut) or (self.frame and one.chunks not in self.crc32s)
+            name: tensor
+            for name, tensor in self.tensors.items()
+            if not _is_cut_at(tensor, cut) or (self.frame and tensor.chunks not in self.crc32s)
         }
 
     def write(self, open_cutter: Callable[[int], Cutter]) -> bytes:
@@ -101,8 +109,8 @@ class CheckpointMerge:
             return encode_manifest(replace(like, gaps=gaps, segments=segments))
         start = len(self.header)
         placed = []
-        for name, one in self.tensors.items():
-            segment = single_tensor(name, one.view.dtype, one.view.shape, start)
+        for name, tensor in self.tensors.items():
+            segment = single_tensor(name, tensor.view.dtype, tensor.view.shape, start)
             placed.append(StoredSegment(segment, chunks[name]))
             start = segment.end
         return encode_manifest(Manifest(like.format, start, like.chunk_bytes, gaps, tuple(placed)))
@@ -173,12 +181,14 @@ def merge_checkpoint(
     fit: Fit | None = None,
 ) -> CheckpointMerge | str:
     """Plan the merge of one checkpoint, or return the reason why its tensors cannot be merged."""
-    formats = list(dict.fromkeys(context.manifests.read(one.blob).format for one in sides))
+    formats = list(dict.fromkeys(context.manifests.read(side.blob).format for side in sides))
     if len(formats) > 1:
         return f"it is {' here and '.join(formats)} there"
     versions = [base, *sides]
-    tensors = [{} if one is None else read_tensors(context, {path: one}) for one in versions]
-    places = dict.fromkeys((name for one in tensors for name in one), path)
+    tensors = [
+        {} if version is None else read_tensors(context, {path: version}) for version in versions
+    ]
+    places = dict.fromkeys((name for version in tensors for name in version), path)
     decided = decide_tensors(tensors, places, lambda _, name: find_strategy(name), resolve, fit)[
         path
     ]
@@ -205,8 +215,10 @@ def place_tensors(
         strategy: who decides about what both changed around them.
         must_fit: raise UnsupportedError if the file of no side can hold a tensor of this shape.
     """
-    base, *sides = (None if one is None else context.manifests.read(one.blob) for one in versions)
-    layout = Around(context, base, [one for one in sides if one is not None])
+    base, *sides = (
+        None if version is None else context.manifests.read(version.blob) for version in versions
+    )
+    layout = Around(context, base, [side for side in sides if side is not None])
     result, conflicts, taken = decided.result, decided.conflicts, decided.taken
     if not layout.is_safetensors:
         like, frame, crc32s, fault = layout.take_frame(strategy)
@@ -225,3 +237,155 @@ def place_tensors(
     conflicts += [(f"{METADATA_KEY}.{key}", Outcome.MODIFY_MODIFY.value) for key in keys]
     ordered, header, like = layout.place(result, metadata)
     return CheckpointMerge(path, ordered, header, like, tuple(conflicts), taken)
+
+
+ZIPS = ("torch", "npz", "dcp")
+"""What is made of zip archives; several in one file, as DCP writes, cannot be made anew."""
+_MAX_FRAME_BYTES = 2**28
+"""Held in memory of each side: directory, pickle, entries that are no tensors."""
+
+
+class Around:
+    """The places of the result's tensors, and the bytes around them."""
+
+    def __init__(self, context: Context, base: Manifest | None, sides: Sequence[Manifest]) -> None:
+        self._context = context
+        self._base = base
+        self._sides = sides
+        self._all = [base, *sides]
+        self._read: dict[tuple[ChunkId, ...], Metadata] = {}
+        self.is_safetensors = all(side.format == "safetensors" for side in sides)
+
+    def take_frame(
+        self, strategy: str | None
+    ) -> tuple[Manifest, ZipFrame | None, dict[tuple[ChunkId, ...], int], str | None]:
+        """Return what the result takes after: a file, the archive that it is, all known CRC-32.
+
+        The last is what both changed of it, if nothing decides that.
+        """
+        frames = [None if one is None else self._read_frame(one) for one in self._all]
+        base, *versions = (
+            None if one is None else one.gaps if frame is None else frame.version
+            for one, frame in zip(self._all, frames, strict=True)
+        )
+        side, fault = decide(base, versions).side, None
+        if side is None:
+            side = {"theirs": len(versions) - 1, "base": -1}.get(strategy or "", 0)
+            fault = _describe_frames(frames[1:]) if strategy is None else None
+        like = self._all[side + 1] or self._sides[0]
+        crc32s = {
+            stored.chunks: crc32
+            for one, frame in zip(self._all, frames, strict=True)
+            if one is not None and frame is not None
+            for stored, crc32 in zip(one.segments, frame.crc32s(), strict=True)
+        }
+        return like, frames[side + 1], crc32s, fault
+
+    def _read_frame(self, manifest: Manifest) -> ZipFrame | None:
+        """Return the zip archive around the tensors of a version, or None if it is none."""
+        if manifest.format not in ZIPS or manifest.gap_bytes > _MAX_FRAME_BYTES:
+            return None
+        gaps = GapBytes([*manifest.gap_ranges()], self._read_gaps(manifest), manifest.size_bytes)
+        try:
+            return ZipFrame(gaps, [stored.segment for stored in manifest.segments])
+        except FormatError:
+            return None
+
+    def _read_gaps(self, manifest: Manifest) -> bytearray:
+        data = bytearray(manifest.gap_bytes)
+        runs = cut_run(manifest.gap_bytes, manifest.gaps, manifest.chunk_bytes)
+        for offset, chunk, size in runs:
+            self._context.store.read_into(chunk, memoryview(data)[offset : offset + size])
+        return data
+
+    def merge_metadata(self, strategy: str | None) -> tuple[Metadata, list[str]]:
+        """Return the metadata of the result, and the keys that both sides changed."""
+        if len({one.gaps for one in self._sides}) == 1:
+            return None, []
+        base, *sides = map(self._read_metadata, self._all)
+        result: dict[str, str] = {}
+        conflicts: list[str] = []
+        for key in dict.fromkeys(key for one in (*sides, base or {}) for key in one or {}):
+            versions = [(one or {}).get(key) for one in (base, *sides)]
+            side = decide(versions[0], versions[1:]).side
+            place = side if side is not None else {"theirs": -1, "base": -2}.get(strategy or "", 0)
+            if side is None and strategy is None:
+                conflicts.append(key)
+            value = versions[0] if place == -2 else versions[1:][place]  # noqa: PLR2004  as above
+            if value is not None:
+                result[key] = value
+        return result if any(one is not None for one in sides) else None, conflicts
+
+    def _read_metadata(self, manifest: Manifest | None) -> Metadata:
+        if manifest is None or manifest.format != "safetensors":
+            return None
+        if manifest.gap_bytes > MAX_HEADER_BYTES + LENGTH_BYTES:
+            return None
+        if manifest.gaps in self._read:
+            return self._read[manifest.gaps]
+        data = self._read_gaps(manifest)
+        found = self._read[manifest.gaps] = read_metadata(bytes(data[LENGTH_BYTES:]))
+        return found
+
+    def place(self, tensors: Tensors, metadata: Metadata) -> tuple[Tensors, bytes | None, Manifest]:
+        """Return the tensors in order, the header if it is a new one, and what it takes after."""
+        if len({one.gaps for one in self._sides}) == 1 and _fits(self._sides[0], tensors):
+            return tensors, None, self._sides[0]
+        ordered = self._order(tensors)
+        for one in self._sides:
+            if (
+                _names(one) == tuple(ordered)
+                and _fits(one, ordered)
+                and self._read_metadata(one) == metadata
+            ):
+                return ordered, None, one
+        if metadata is None and len({one.gaps for one in self._sides}) == 1:
+            metadata = self._read_metadata(self._sides[0])
+        table = [
+            (name, one.view.dtype, one.view.shape, one.size_bytes) for name, one in ordered.items()
+        ]
+        return ordered, encode_header(table, metadata), self._sides[0]
+
+    def _order(self, tensors: Tensors) -> dict[str, ModelTensor]:
+        orders = [_names(one) for one in self._all]
+        side = decide(orders[0] or None, orders[1:]).side
+        names = () if side is None else orders[1:][side]
+        if not tensors.keys() <= set(names):
+            # As the library writes files: wide elements first, for alignment, then by name.
+            return dict(
+                sorted(tensors.items(), key=lambda one: (-DTYPES[one[1].view.dtype], one[0]))
+            )
+        return {name: tensors[name] for name in names if name in tensors}
+
+
+def _describe_frames(frames: Sequence[ZipFrame | None]) -> str:
+    """Describe which entries around the tensors several sides changed."""
+    found = [dict(frame.version) for frame in frames if frame is not None]
+    names = dict.fromkeys(name for one in found for name in one)
+    differ = [name for name in names if len({one.get(name) for one in found}) > 1]
+    entries = f" ({', '.join(differ[:3])})" if differ else ""
+    return Outcome.MODIFY_MODIFY.value + entries
+
+
+def find_misfit(manifest: Manifest, tensors: Tensors) -> str | None:
+    """Return a tensor that cannot be put into a file in place of what is there, or None."""
+    places = {
+        stored.segment.tensors[0].name: find_shape(stored.segment) for stored in manifest.segments
+    }
+    found = {name: find_shape(tensor.segment) for name, tensor in tensors.items()}
+    names = dict.fromkeys([*places, *found])
+    return next((one for one in names if places.get(one) != found.get(one)), None)
+
+
+def _names(manifest: Manifest | None) -> tuple[str, ...]:
+    if manifest is None:
+        return ()
+    return tuple(stored.segment.tensors[0].name for stored in manifest.segments)
+
+
+def _fits(manifest: Manifest, tensors: Tensors) -> bool:
+    """Return whether a file has exactly these tensors, by name, dtype and shape."""
+    found = {view.name: (view.dtype, view.shape) for view, _ in manifest.tensors()}
+    return found == {
+        name: (tensor.view.dtype, tensor.view.shape) for name, tensor in tensors.items()
+    }

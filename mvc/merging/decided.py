@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from mvc.errors import UnsupportedError, UsageError
 from mvc.merging.rules import SIDES
-from mvc.merging.table import Outcome, Row, merge_names
+from mvc.merging.table import MergeRow, Outcome, merge_names
 from mvc.workspace.models import read_tree_model
 from mvc.workspace.tensors import ModelTensor
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 Tensors: TypeAlias = Mapping[str, ModelTensor]
-Resolve: TypeAlias = Callable[[str, str, Row[ModelTensor]], ModelTensor]
+Resolve: TypeAlias = Callable[[str, str, MergeRow[ModelTensor]], ModelTensor]
 """(strategy, path, row) → the tensor that a method makes of a conflict; it is not read yet."""
-Fit: TypeAlias = Callable[[str, Row[ModelTensor]], Row[ModelTensor]]
+Fit: TypeAlias = Callable[[str, MergeRow[ModelTensor]], MergeRow[ModelTensor]]
 """(path, row) → the row with its versions made to fit each other."""
 _READ_BYTES = 2**22
 _BY_METHOD = (Outcome.MODIFY_MODIFY, Outcome.ADD_ADD)
@@ -78,8 +78,8 @@ def decide_tensors(
 def read_tensors(context: Context, tree: Mapping[str, TreeEntry]) -> dict[str, ModelTensor]:
     """Return name → tensor; segments of several tensors go by the first."""
     found: dict[int, ModelTensor] = {}
-    for one in read_tree_model(context, tree, "").tensors:
-        found.setdefault(id(one.segment), one)
+    for tensor in read_tree_model(context, tree, "").tensors:
+        found.setdefault(id(tensor.segment), tensor)
     return {one.name: one for one in found.values()}
 
 
@@ -103,17 +103,17 @@ def _version_by_bytes(tensor: ModelTensor) -> Hashable:
     return find_shape(tensor.segment), digest.digest()
 
 
-def _describe(row: Row[ModelTensor]) -> str:
+def _describe(row: MergeRow[ModelTensor]) -> str:
     """Describe how the dtypes or shapes in a conflict differ, if they do."""
     kinds = dict.fromkeys(
-        f"{one.view.dtype}[{','.join(map(str, one.view.shape))}]" for one in row.sides if one
+        f"{side.view.dtype}[{','.join(map(str, side.view.shape))}]" for side in row.sides if side
     )
     return f" ({' and '.join(kinds)})" if len(kinds) > 1 else ""
 
 
 def _decide(
     path: str,
-    row: Row[ModelTensor],
+    row: MergeRow[ModelTensor],
     find_strategy: Callable[[str], str | None],
     resolve: Resolve,
 ) -> tuple[str, ModelTensor | None]:
@@ -140,7 +140,7 @@ def _decide(
     return "conflict", row.sides[0]
 
 
-def _is_whole(row: Row[ModelTensor]) -> bool:
+def _is_whole(row: MergeRow[ModelTensor]) -> bool:
     """Return whether each version fills its segment in order; tied tensors may share it."""
-    segments = [one.segment for one in (row.base, *row.sides) if one is not None]
-    return all(replace(one, tensors=one.tensors[:1]).is_plain for one in segments)
+    segments = [side.segment for side in (row.base, *row.sides) if side is not None]
+    return all(replace(segment, tensors=segment.tensors[:1]).is_plain for segment in segments)

@@ -14,12 +14,11 @@ from mvc.errors import ConflictError
 from mvc.history.paths import folders_of
 from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
-from mvc.merging.json_text import merge_json
 from mvc.merging.likeness import make_likeness
 from mvc.merging.rules import SIDES
 from mvc.merging.shards import find_models, lacks_tensors, merge_model
-from mvc.merging.table import Decision, Outcome, Row, decide, merge_names
-from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
+from mvc.merging.table import Decision, MergeRow, Outcome, decide, merge_names
+from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_json, merge_text
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class FileMerge:
     """
 
     path: str
-    row: Row[TreeEntry]
+    row: MergeRow[TreeEntry]
     taken: TreeEntry | None = None
     text: MergedText | None = None
     checkpoint: CheckpointMerge | None = None
@@ -204,7 +203,7 @@ class _Planner:
         whole = self._sides if self._sides.around is None else self._sides.around()
         return Tokens(self._context, whole.base, whole.trees, self._sides.tokenizer)
 
-    def plan(self, row: Row[TreeEntry]) -> FileMerge:
+    def plan(self, row: MergeRow[TreeEntry]) -> FileMerge:
         """Plan one file."""
         plan = FileMerge(row.name, row, mode=_merge_modes(row))
         if self._sides.tokenizer is not None and self.tokens.aligns(plan.path):
@@ -213,7 +212,7 @@ class _Planner:
 
     def plan_new(self, known: Collection[str]) -> tuple[FileMerge, ...]:
         """Plan files of the tokenizer that no side has."""
-        row: Row[TreeEntry] = Row("", None, (None,), Decision(Outcome.OURS, 0))
+        row: MergeRow[TreeEntry] = MergeRow("", None, (None,), Decision(Outcome.OURS, 0))
         return tuple(
             FileMerge(path, replace(row, name=path), data=data, mode=MODE_FILE)
             for path, data in self.tokens.all_files()
@@ -263,7 +262,7 @@ class _Planner:
             return []
         rows = merge_names(base, trees, _version, lambda _: False)
         merges = [self._plan_part(row, files[row.name]) for row in rows]
-        return [replace(one, is_open=any(one.conflicts for one in merges)) for one in merges]
+        return [replace(one, is_open=any(merge.conflicts for merge in merges)) for one in merges]
 
     def _plan_rest(self, base: Tree, trees: Sequence[Tree]) -> list[FileMerge]:
         """Plan the files of a model of which a person has decided others already.
@@ -279,7 +278,7 @@ class _Planner:
 
     @staticmethod
     def _plan_part(
-        row: Row[TreeEntry], part: CheckpointMerge | TreeEntry | bytes | None
+        row: MergeRow[TreeEntry], part: CheckpointMerge | TreeEntry | bytes | None
     ) -> FileMerge:
         plan = FileMerge(row.name, row, mode=_merge_modes(row))
         if isinstance(part, bytes):
@@ -304,7 +303,8 @@ class _Planner:
         if any(one is not None and one.mode == MODE_SYMLINK for one in versions):
             return None
         found = [
-            None if one is None else find_manifest(self._context, one.blob) for one in versions
+            None if version is None else find_manifest(self._context, version.blob)
+            for version in versions
         ]
         if all(one is not None and one.segments for one in found[1:]):
             return self._merge_tensors(plan, sides)
@@ -331,16 +331,19 @@ class _Planner:
     def _fit(self) -> Fit | None:
         return None if self._sides.tokenizer is None else self.tokens.fit
 
-    def _resolve(self, strategy: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
+    def _resolve(self, strategy: str, path: str, row: MergeRow[ModelTensor]) -> ModelTensor:
         if self._check_tokens:
             self.tokens.check(path, row)
         return self._compute(strategy, path, row)
 
     def _merge_text(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
         versions = [plan.row.base, *sides]
-        if any(self._size_bytes(one) > MAX_TEXT_BYTES for one in versions):
+        blobs = [None if version is None else version.blob for version in versions]
+        history = self._context.history
+        sizes = (0 if blob is None else history.find_blob_size(blob) or 0 for blob in blobs)
+        if any(size_bytes > MAX_TEXT_BYTES for size_bytes in sizes):
             return None
-        texts = [self._read(one) for one in versions]
+        texts = [b"" if blob is None else history.read_blob(blob) for blob in blobs]
         if self._sides.tokenizer is not None:
             texts = [self.tokens.set_size(plan.path, one) for one in texts]
         base, first, *others = texts
@@ -367,14 +370,8 @@ class _Planner:
             return MergedText(data, 0)
         return merge_text(*versions, labels=labels, favour=favour) if favour else merged
 
-    def _size_bytes(self, entry: TreeEntry | None) -> int:
-        return 0 if entry is None else self._context.history.find_blob_size(entry.blob) or 0
 
-    def _read(self, entry: TreeEntry | None) -> bytes:
-        return b"" if entry is None else self._context.history.read_blob(entry.blob)
-
-
-def _merge_modes(row: Row[TreeEntry]) -> int:
+def _merge_modes(row: MergeRow[TreeEntry]) -> int:
     """Return the mode of the result; the executable bit is merged separately from the bytes."""
     modes = [None if one is None else one.mode for one in row.sides]
     side = decide(None if row.base is None else row.base.mode, modes).side

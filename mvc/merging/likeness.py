@@ -45,11 +45,11 @@ def make_likeness(context: Context) -> Callable[[TreeEntry, TreeEntry], float]:
             Counter((view.name, tensor_id(view, stored)) for view, stored in tensors),
         )
 
-    def compare(one: TreeEntry, other: TreeEntry) -> float:
+    def compare(entry: TreeEntry, other: TreeEntry) -> float:
         """Return how alike they are."""
-        if EMPTY_BLOB in (one.blob, other.blob) or MODE_SYMLINK in (one.mode, other.mode):
+        if EMPTY_BLOB in (entry.blob, other.blob) or MODE_SYMLINK in (entry.mode, other.mode):
             return 0.0
-        (names, content), (other_names, other_content) = read(one.blob), read(other.blob)
+        (names, content), (other_names, other_content) = read(entry.blob), read(other.blob)
         same = _share(content, other_content)
         if not (names or other_names):
             return same

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
-from mvc.merging.layers import count_layers, find_depth, is_embedding, scale_depth, split_layer
+from mvc.merging.output import find_only, take
 from mvc.merging.recipe import evaluate
-from mvc.merging.taken import find_only, take
 from mvc.merging.tokenizer import (
     align_vocabularies,
     check_same,
@@ -24,11 +23,11 @@ from mvc.merging.tokenizer import (
 from mvc.numbers.merge_methods.table import get_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
-    from mvc.merging.recipe import Recipe, Setting, Slice, Source
+    from mvc.merging.recipe import Recipe, RecipeSlice, RecipeSource, Setting
     from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
     from mvc.workspace.models import Model
@@ -48,7 +47,7 @@ class PlannedTensor:
         tensor: where it is read: in a model, or merged as it is read.
         sources: (model, name there) of what it is made of; the base first.
         method: how; None if it is taken as it is.
-        parameters: what the method is told, common ones first, then of each input.
+        parameters: its parameters, common ones first, then of each input.
     """
 
     name: str
@@ -88,12 +87,12 @@ class MergePlan:
     @property
     def size_bytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(one.tensor.size_bytes for one in self.tensors)
+        return sum(planned.tensor.size_bytes for planned in self.tensors)
 
     @property
     def read_bytes(self) -> int:
         """Bytes of the tensors that have to be merged."""
-        return sum(one.tensor.size_bytes for one in self.tensors if one.method)
+        return sum(planned.tensor.size_bytes for planned in self.tensors if planned.method)
 
 
 def plan_merge(
@@ -118,10 +117,10 @@ def plan_merge(
         UsageError: shapes, dtypes, parameters or numbers of models that do not fit.
         UnsupportedError: elements that cannot be averaged.
     """
-    tensors = {name: model_tensors(one) for name, one in models.items()}
+    tensors = {name: model_tensors(model) for name, model in models.items()}
     plan = _Planner(recipe, tensors, vocabularies, seed, threads).plan()
     commits = {name: one.commit for name, one in models.items()}
-    places = dict.fromkeys(one.path for one in tensors[plan.host].values())
+    places = dict.fromkeys(tensor.path for tensor in tensors[plan.host].values())
     return replace(
         plan, commits=commits, places=tuple(places) if commits[plan.host] is not None else ()
     )
@@ -136,13 +135,13 @@ def model_tensors(model: Model) -> Tensors:
             tensors = chosen
             break
     found: dict[str, ModelTensor] = {}
-    for one in tensors:
-        if one.name in found:
+    for tensor in tensors:
+        if tensor.name in found:
             raise UsageError(
-                f"{model.label} has tensor {one.name!r} in {found[one.name].path} and {one.path}",
+                f"{model.label} has tensor {tensor.name!r} in {found[tensor.name].path} and {tensor.path}",
                 hint="name the file, as in REV:PATH",
             )
-        found[one.name] = one
+        found[tensor.name] = tensor
     if not found:
         raise NotFoundError(f"{model.label} has no tensors")
     return found
@@ -165,7 +164,7 @@ class _Planner:
         self._layers = count_layers(models[self._host])
         self._notes: dict[str, None] = dict.fromkeys(recipe.ignored)
         self._vocabularies = vocabularies
-        self._row_counts = {name: find_row_count(one) for name, one in models.items()}
+        self._row_counts = {name: find_row_count(model) for name, model in models.items()}
         self._notes |= dict.fromkeys(find_faults(vocabularies, self._row_counts))
         self._alignment: Alignment | None = None
         if recipe.tokenizer is not None:
@@ -178,7 +177,9 @@ class _Planner:
         recipe, layers = self._recipe, None
         if recipe.is_sliced:
             tensors = list(self._plan_slices())
-            layers = tuple(number for one in recipe.slices for number in _layers_of(one.sources[0]))
+            layers = tuple(
+                number for part in recipe.slices for number in _layers_of(part.sources[0])
+            )
         else:
             tensors = [self._plan_tensor(recipe.slices[0], one) for one in self._models[self._host]]
             self._note_left_out(recipe.slices[0])
@@ -187,7 +188,7 @@ class _Planner:
             recipe, self._seed, self._host, tuple(tensors), layers, self._alignment, notes
         )
 
-    def _note_left_out(self, only: Slice) -> None:
+    def _note_left_out(self, only: RecipeSlice) -> None:
         host = self._models[self._host]
         for source in only.sources:
             more = [name for name in self._models[source.model] if name not in host]
@@ -213,16 +214,16 @@ class _Planner:
             if split_layer(name)[0] != stack:
                 yield self._plan_tensor(slices[0] if is_embedding(name) else slices[-1], name)
         number = 0
-        for one in slices:
-            first, numbers = one.sources[0], _layers_of(one.sources[0])
+        for part in slices:
+            first, numbers = part.sources[0], _layers_of(part.sources[0])
             for offset in range(len(numbers)):
                 depth = scale_depth(offset, len(numbers))
                 for rest in self._find_rests(first.model, stack, numbers[offset]):
                     names = {
                         source.model: f"{stack}{_layers_of(source)[offset]}{rest}"
-                        for source in one.sources
+                        for source in part.sources
                     }
-                    yield self._plan_tensor(one, f"{stack}{number}{rest}", names, depth)
+                    yield self._plan_tensor(part, f"{stack}{number}{rest}", names, depth)
                 number += 1
 
     def _find_rests(self, model: str, stack: str, number: int) -> list[str]:
@@ -238,7 +239,7 @@ class _Planner:
 
     def _plan_tensor(
         self,
-        place: Slice,
+        place: RecipeSlice,
         name: str,
         names: Mapping[str, str] | None = None,
         depth: float | None = None,
@@ -256,14 +257,17 @@ class _Planner:
             return replace(planned, tensor=take(find_only(name, tensors), name))
         levels = [place.parameters, self._recipe.parameters]
         common = _evaluate(levels, name, depth)
-        each = [_evaluate([one.parameters, *levels], made_of[one.model], depth) for one in sources]
+        each = [
+            _evaluate([source.parameters, *levels], made_of[source.model], depth)
+            for source in sources
+        ]
         inputs = [found[one.model] for one in sources]
         return self._blend(planned, None if base is None else found[base], inputs, common, each)
 
-    def _split_base(self, place: Slice) -> tuple[str | None, list[Source]]:
+    def _split_base(self, place: RecipeSlice) -> tuple[str | None, list[RecipeSource]]:
         """Return the base model that the method knows, or None, and the other sources."""
         base = None if self._method.base == "none" else place.base
-        models = {one.model for one in place.sources}
+        models = {source.model for source in place.sources}
         if place.base != base and place.base not in models:
             raise UsageError(
                 f"{self._method.name} does not use a base model, and {place.base!r} is not among the models",
@@ -291,7 +295,9 @@ class _Planner:
         each: Sequence[Mapping[str, Value]],
     ) -> PlannedTensor:
         """Plan what the method computes; parameters are those of all, and of each input."""
-        shared = {one.name for one in self._method.parameters if not one.per_input}
+        shared = {
+            parameter.name for parameter in self._method.parameters if not parameter.per_input
+        }
         strategy = make_strategy(
             self._method.name,
             {key: value for key, value in common.items() if key in shared},
@@ -306,9 +312,9 @@ class _Planner:
         equal = blend.find_equal()
         if equal is not None:
             return replace(planned, tensor=take(equal, planned.name))
-        told = (strategy.common, *strategy.each)
+        parameters = (strategy.common, *strategy.each)
         return replace(
-            planned, tensor=blend.as_tensor(""), method=self._method.name, parameters=told
+            planned, tensor=blend.as_tensor(""), method=self._method.name, parameters=parameters
         )
 
     def _find(self, model: str, name: str) -> ModelTensor:
@@ -341,6 +347,42 @@ def _evaluate(
     return found
 
 
-def _layers_of(source: Source) -> range:
+def _layers_of(source: RecipeSource) -> range:
     assert source.layers is not None
     return source.layers
+
+
+_LAYER = re.compile(r"^(?P<stack>(?:[^.]*\.)*?)(?P<number>0|[1-9][0-9]{0,4})(?P<rest>\..*)$")
+_EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_\w+|w[tp]e|word_embeddings?)([._]|$)")
+
+
+def is_embedding(name: str) -> bool:
+    """Return whether a tensor comes before the layers, by its name."""
+    return _EMBEDDING.search(name) is not None
+
+
+def split_layer(name: str) -> tuple[str, int, str]:
+    """Return what precedes the number of a layer in a name, the number, and what follows it."""
+    match = _LAYER.match(name)
+    return ("", -1, "") if match is None else (match["stack"], int(match["number"]), match["rest"])
+
+
+def count_layers(names: Iterable[str]) -> dict[str, int]:
+    """Return what precedes the numbers of layers in names → how many layers there are."""
+    numbers: dict[str, set[int]] = {}
+    for stack, number, _ in map(split_layer, names):
+        if number >= 0:
+            numbers.setdefault(stack, set()).add(number)
+    return {stack: len(one) for stack, one in numbers.items() if one == set(range(len(one)))}
+
+
+def find_depth(name: str, counts: Mapping[str, int]) -> float:
+    """Return where a tensor is between the first layer, 0, and the last, 1."""
+    stack, number, _ = split_layer(name)
+    # As in mergekit, what is in no layer counts as the first, and a single layer as the last.
+    return scale_depth(number, counts[stack]) if counts.get(stack) else 0.0
+
+
+def scale_depth(number: int, count: int) -> float:
+    """Return where one of so many layers is between the first, 0, and the last, 1."""
+    return number / (count - 1) if count > 1 else 1.0

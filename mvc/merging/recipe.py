@@ -48,19 +48,19 @@ Gradient: TypeAlias = "tuple[Value, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FilteredValue:
     """A value for the tensors whose names contain a text; None or ``*`` is every tensor."""
 
     filter: str | None
     value: Value | Gradient
 
 
-Setting: TypeAlias = "tuple[Condition, ...]"
+Setting: TypeAlias = "tuple[FilteredValue, ...]"
 Settings: TypeAlias = "Mapping[str, Setting]"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecipeSource:
     """One model of a slice, and which of its layers; None for all."""
 
     model: str
@@ -69,10 +69,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class RecipeSlice:
     """Layers that are merged from some models."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[RecipeSource, ...]
     base: str | None
     parameters: Settings
 
@@ -101,7 +101,7 @@ class Recipe:
     """
 
     method: str
-    slices: tuple[Slice, ...]
+    slices: tuple[RecipeSlice, ...]
     base: str | None
     parameters: Settings
     dtype: str | None = None
@@ -112,7 +112,7 @@ class Recipe:
     @property
     def models(self) -> list[str]:
         """What the recipe names, each once: the base first."""
-        named = [source.model for one in self.slices for source in one.sources]
+        named = [source.model for part in self.slices for source in part.sources]
         bases = [self.base, *(one.base for one in self.slices)]
         chosen = None if self.tokenizer is None else self.tokenizer.source
         tokens = [None if chosen in {"union", "base"} else chosen]
@@ -235,7 +235,7 @@ class _Parser:
             tuple(self._ignored),
         )
 
-    def _slices(self, top: Mapping[str, object], base: str | None) -> tuple[Slice, ...]:
+    def _slices(self, top: Mapping[str, object], base: str | None) -> tuple[RecipeSlice, ...]:
         if (top.get("models") is None) is (top.get("slices") is None):
             raise FormatError("recipe needs either models or slices")
         if top.get("models") is not None:
@@ -245,29 +245,29 @@ class _Parser:
                 for number, one in enumerate(named)
             )
             self._check_twice(sources, "models")
-            return (Slice(sources, base, {}),)
+            return (RecipeSlice(sources, base, {}),)
         slices = tuple(
             self._slice(one, f"slices[{number}]", base)
             for number, one in enumerate(self._list(top["slices"], "slices"))
         )
-        if sum(len(one.sources[0].layers or ()) for one in slices) > MAX_LAYERS:
+        if sum(len(part.sources[0].layers or ()) for part in slices) > MAX_LAYERS:
             raise FormatError(f"slices have more than {MAX_LAYERS:,} layers")
         return slices
 
-    def _slice(self, found: object, place: str, base: str | None) -> Slice:
+    def _slice(self, found: object, place: str, base: str | None) -> RecipeSlice:
         given = self._mapping(found, place)
         self._check_keys(given, ("sources", "base_model", "parameters"), place)
         sources = tuple(
             self._source(one, f"{place}.sources[{number}]", with_layers=True)
             for number, one in enumerate(self._list(given.get("sources"), f"{place}.sources"))
         )
-        if len({len(one.layers) for one in sources if one.layers}) > 1:
+        if len({len(source.layers) for source in sources if source.layers}) > 1:
             raise FormatError(f"sources of {place} have different numbers of layers")
         own = given.get("base_model")
         own_base = base if own is None else self._model(own, f"{place}.base_model")
-        return Slice(sources, own_base, self._settings(given, place))
+        return RecipeSlice(sources, own_base, self._settings(given, place))
 
-    def _source(self, found: object, place: str, *, with_layers: bool) -> Source:
+    def _source(self, found: object, place: str, *, with_layers: bool) -> RecipeSource:
         given = self._mapping(found, place)
         keys = ("model", "layer_range", "parameters") if with_layers else ("model", "parameters")
         self._check_keys(given, keys, place)
@@ -277,11 +277,13 @@ class _Parser:
         if with_layers:
             layers = self._layers(given.get("layer_range"), place)
         settings = self._settings(given, place)
-        for one in get_method(self._method).parameters:
-            if one.name in settings and not (one.per_input or one.name == "int8_mask"):
-                what = f"`{one.name}` of {self._method} takes one value for all models"
+        for parameter in get_method(self._method).parameters:
+            if parameter.name in settings and not (
+                parameter.per_input or parameter.name == "int8_mask"
+            ):
+                what = f"`{parameter.name}` of {self._method} takes one value for all models"
                 self._ignored[f"{what}: that of {place} is ignored, as in mergekit"] = None
-        return Source(self._model(given["model"], place), layers, settings)
+        return RecipeSource(self._model(given["model"], place), layers, settings)
 
     def _layers(self, found: object, place: str) -> range:
         match found:
@@ -289,8 +291,8 @@ class _Parser:
                 return range(start, end)
         raise FormatError(f"layer_range of {place} must be [first, end], not {_show(found)}")
 
-    def _check_twice(self, sources: Sequence[Source], place: str) -> None:
-        names = Counter(one.model for one in sources)
+    def _check_twice(self, sources: Sequence[RecipeSource], place: str) -> None:
+        names = Counter(source.model for source in sources)
         twice = max(names, key=names.__getitem__)
         if names[twice] > 1:
             raise FormatError(f"{place} names {twice!r} twice")
@@ -310,7 +312,7 @@ class _Parser:
         found = given.get("parameters")
         if found is None:
             return {}
-        known = {one.name for one in get_method(self._method).parameters}
+        known = {parameter.name for parameter in get_method(self._method).parameters}
         everywhere = {one.name for method in METHODS.values() for one in method.parameters}
         settings: dict[str, Setting] = {}
         for name, value in self._mapping(found, f"parameters of {place}").items():
@@ -332,16 +334,16 @@ class _Parser:
         if isinstance(found, list) and found and all(isinstance(one, dict) for one in found):
             self._count(found)
             return tuple(self._condition(one, place) for one in found)
-        return (Condition(None, self._value(found, place)),)
+        return (FilteredValue(None, self._value(found, place)),)
 
-    def _condition(self, given: Mapping[str, object], place: str) -> Condition:
+    def _condition(self, given: Mapping[str, object], place: str) -> FilteredValue:
         self._check_keys(given, ("filter", "value"), place)
         chosen = given.get("filter")
         if chosen is not None and not isinstance(chosen, str):
             raise FormatError(f"filter for {place} must be text, not {_show(chosen)}")
         if "value" not in given:
             raise FormatError(f"a condition for {place} has no value")
-        return Condition(chosen, self._value(given["value"], place))
+        return FilteredValue(chosen, self._value(given["value"], place))
 
     def _value(self, found: object, place: str) -> Value | Gradient:
         if isinstance(found, list) and found:

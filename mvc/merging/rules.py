@@ -22,7 +22,7 @@ _OPTIMIZER = re.compile(r"(^|\.)state\.\d+\.(?!(weight|bias)$)\w+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MergeRule:
     """A strategy for the tensors or files that match a pattern: NAME, PATH or PATH:NAME.
 
     NAME is a tensor, a module or a wildcard, PATH a file or a wildcard.
@@ -51,7 +51,7 @@ class Rules:
     from memory, what is not the model needs a rule of its own; so does an optimizer's state elsewhere.
     """
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[MergeRule, ...] = ()
     default: str | None = None
 
     def find(self, path: str, name: str | None, paths: Collection[str]) -> str | None:
@@ -84,11 +84,11 @@ def is_training_state(path: str, paths: Collection[str]) -> bool:
     return f"{folder}{slash}{STATE_FILE}" in paths and not name.startswith("model")
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> MergeRule:
     """Parse the rule ``GLOB=strategy``."""
     pattern, equals, strategy = text.rpartition("=")
     if not equals or not pattern or not strategy:
         raise UsageError(
             f"rule {text[:80]!r} is not GLOB=STRATEGY", hint="such as 'lm_head.*=theirs'"
         )
-    return Rule(pattern, strategy)
+    return MergeRule(pattern, strategy)

@@ -86,18 +86,24 @@ def merge_model(
             shard = place_tensors(context, path, versions, decided, strategy)
             assert isinstance(shard, CheckpointMerge)  # safetensors can always be made anew
             files[path] = shard
-    shards = [one for one in files.values() if isinstance(one, CheckpointMerge)]
+    shards = [file for file in files.values() if isinstance(file, CheckpointMerge)]
     for path, index in indexes.items():
         new = _renew(index, shards, tensors[side].values())
-        files[path] = trees[side][path] if new == index else _encode(new)
+        # As the transformers library writes an index.
+        text = json.dumps(new, indent=2, sort_keys=True) + "\n"
+        files[path] = trees[side][path] if new == index else text.encode()
     return files
 
 
 def lacks_tensors(context: Context, versions: Sequence[TreeEntry | None]) -> bool:
     """Return whether versions of a shard differ in which tensors they have."""
-    manifests = [None if one is None else find_manifest(context, one.blob) for one in versions]
-    names = [None if one is None else one.tensors_by_name().keys() for one in manifests]
-    return any(one != names[0] for one in names)
+    manifests = [
+        None if version is None else find_manifest(context, version.blob) for version in versions
+    ]
+    names = [
+        None if manifest is None else manifest.tensors_by_name().keys() for manifest in manifests
+    ]
+    return any(name != names[0] for name in names)
 
 
 def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
@@ -116,7 +122,9 @@ def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
 def _differ(layouts: Sequence[Layout]) -> bool:
     """Return whether a tensor is in several files."""
     seen: dict[str, str] = {}
-    return any(seen.setdefault(name, path) != path for one in layouts for name, path in one.items())
+    return any(
+        seen.setdefault(name, path) != path for layout in layouts for name, path in layout.items()
+    )
 
 
 def _is_index_disputed(trees: Sequence[Tree]) -> bool:
@@ -130,7 +138,7 @@ def _is_index_disputed(trees: Sequence[Tree]) -> bool:
 def _choose(layouts: Sequence[Layout]) -> int:
     """Return the side whose files the result has: the one that moved tensors that all have, or ours."""
     common = sorted(set.intersection(*(set(one) for one in layouts if one)))
-    base, *sides = (tuple(map(one.get, common)) if one else None for one in layouts)
+    base, *sides = (tuple(map(layout.get, common)) if layout else None for layout in layouts)
     return decide(base, sides).side or 0
 
 
@@ -163,7 +171,7 @@ def _renew(
     index: Mapping[str, Any], shards: Sequence[CheckpointMerge], before: Collection[ModelTensor]
 ) -> dict[str, Any]:
     """Return an index of the merged tensors; its totals change by what was added and removed."""
-    files = {name: one.path.rpartition("/")[2] for one in shards for name in one.tensors}
+    files = {name: shard.path.rpartition("/")[2] for shard in shards for name in shard.tensors}
     after = [tensor for one in shards for tensor in one.tensors.values()]
     metadata = index.get("metadata")
     if not isinstance(metadata, dict):
@@ -175,8 +183,3 @@ def _renew(
         if isinstance(metadata.get(key), int | float)
     }  # fmt: skip
     return {**index, "metadata": {**metadata, **totals}, "weight_map": files}
-
-
-def _encode(index: Mapping[str, Any]) -> bytes:
-    """Return an index as the transformers library writes it."""
-    return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 
-class Change(Enum):
+class SideChange(Enum):
     """One side's change to a thing."""
 
     ABSENT = "absent"
@@ -73,20 +73,20 @@ _CONFLICTS = frozenset(
 )
 
 # fmt: off
-TABLE: Mapping[tuple[Change, Change], Outcome] = {
-    (Change.ABSENT,  Change.ABSENT):  Outcome.KEEP,
-    (Change.ADDED,   Change.ABSENT):  Outcome.OURS,
-    (Change.ABSENT,  Change.ADDED):   Outcome.THEIRS,
-    (Change.ADDED,   Change.ADDED):   Outcome.ADD_ADD,
-    (Change.SAME,    Change.SAME):    Outcome.KEEP,
-    (Change.CHANGED, Change.SAME):    Outcome.OURS,
-    (Change.SAME,    Change.CHANGED): Outcome.THEIRS,
-    (Change.CHANGED, Change.CHANGED): Outcome.MODIFY_MODIFY,
-    (Change.REMOVED, Change.SAME):    Outcome.REMOVE,
-    (Change.SAME,    Change.REMOVED): Outcome.REMOVE,
-    (Change.REMOVED, Change.REMOVED): Outcome.REMOVE,
-    (Change.CHANGED, Change.REMOVED): Outcome.MODIFY_REMOVE,
-    (Change.REMOVED, Change.CHANGED): Outcome.MODIFY_REMOVE,
+TABLE: Mapping[tuple[SideChange, SideChange], Outcome] = {
+    (SideChange.ABSENT,  SideChange.ABSENT):  Outcome.KEEP,
+    (SideChange.ADDED,   SideChange.ABSENT):  Outcome.OURS,
+    (SideChange.ABSENT,  SideChange.ADDED):   Outcome.THEIRS,
+    (SideChange.ADDED,   SideChange.ADDED):   Outcome.ADD_ADD,
+    (SideChange.SAME,    SideChange.SAME):    Outcome.KEEP,
+    (SideChange.CHANGED, SideChange.SAME):    Outcome.OURS,
+    (SideChange.SAME,    SideChange.CHANGED): Outcome.THEIRS,
+    (SideChange.CHANGED, SideChange.CHANGED): Outcome.MODIFY_MODIFY,
+    (SideChange.REMOVED, SideChange.SAME):    Outcome.REMOVE,
+    (SideChange.SAME,    SideChange.REMOVED): Outcome.REMOVE,
+    (SideChange.REMOVED, SideChange.REMOVED): Outcome.REMOVE,
+    (SideChange.CHANGED, SideChange.REMOVED): Outcome.MODIFY_REMOVE,
+    (SideChange.REMOVED, SideChange.CHANGED): Outcome.MODIFY_REMOVE,
 }
 """(what ours did, what theirs did) → outcome, where the two are not equal."""
 # fmt: on
@@ -104,7 +104,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[Thing]):
+class MergeRow(Generic[Thing]):
     """One thing on all sides.
 
     Attributes:
@@ -141,13 +141,13 @@ class Row(Generic[Thing]):
         return self.sides[self.decision.side]
 
 
-def find_change(base: Hashable, side: Hashable) -> Change:
+def find_change(base: Hashable, side: Hashable) -> SideChange:
     """Return a side's change, given the base's version and its own; None means absent."""
     if base is None:
-        return Change.ABSENT if side is None else Change.ADDED
+        return SideChange.ABSENT if side is None else SideChange.ADDED
     if side is None:
-        return Change.REMOVED
-    return Change.SAME if side == base else Change.CHANGED
+        return SideChange.REMOVED
+    return SideChange.SAME if side == base else SideChange.CHANGED
 
 
 def decide(base: Hashable, sides: Sequence[Hashable]) -> Decision:
@@ -160,11 +160,11 @@ def decide(base: Hashable, sides: Sequence[Hashable]) -> Decision:
 
 
 _ALONE = {
-    Change.ABSENT: Outcome.KEEP,
-    Change.SAME: Outcome.KEEP,
-    Change.ADDED: Outcome.OURS,
-    Change.CHANGED: Outcome.OURS,
-    Change.REMOVED: Outcome.REMOVE,
+    SideChange.ABSENT: Outcome.KEEP,
+    SideChange.SAME: Outcome.KEEP,
+    SideChange.ADDED: Outcome.OURS,
+    SideChange.CHANGED: Outcome.OURS,
+    SideChange.REMOVED: Outcome.REMOVE,
 }
 
 
@@ -188,7 +188,7 @@ def merge_names(
     version: Callable[[Thing], Hashable],
     may_move: Callable[[Thing], bool] = lambda _: True,
     likeness: Callable[[Thing, Thing], float] | None = None,
-) -> list[Row[Thing]]:
+) -> list[MergeRow[Thing]]:
     """Return a row for every thing of the base or of a side, in the order of ours.
 
     ``version`` returns what makes two versions of a thing equal, ``may_move`` whether a thing is
@@ -212,7 +212,7 @@ def _make_row(
     sides: Sequence[Mapping[str, Thing]],
     places: Sequence[Mapping[str, str]],
     version: Callable[[Thing], Hashable],
-) -> Row[Thing]:
+) -> MergeRow[Thing]:
     old = base.get(name)
     found = tuple(
         side.get(place.get(name, name)) for side, place in zip(sides, places, strict=True)
@@ -224,7 +224,9 @@ def _make_row(
     renamed = list(dict.fromkeys(place[name] for place in places if name in place))
     if len(renamed) > 1:
         decision = Decision(Outcome.RENAME_RENAME, None)
-    return Row(renamed[0] if renamed else name, old, found, decision, name if renamed else None)
+    return MergeRow(
+        renamed[0] if renamed else name, old, found, decision, name if renamed else None
+    )
 
 
 def _find_origins(

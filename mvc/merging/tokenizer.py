@@ -64,7 +64,11 @@ def read_vocabulary(files: Mapping[str, bytes]) -> Vocabulary | None:
 def find_row_count(tensors: Mapping[str, ModelTensor]) -> int | None:
     """Return how many tokens the embedding of a model has rows for, or None if none is found."""
     for part in _PARTS:
-        found = [one for name, one in tensors.items() if part in name and len(one.view.shape) > 1]
+        found = [
+            tensor
+            for name, tensor in tensors.items()
+            if part in name and len(tensor.view.shape) > 1
+        ]
         if found:
             return found[0].view.shape[0]
     return None
@@ -155,7 +159,9 @@ def align_vocabularies(
             f"{source} has no tokenizer whose vocabulary can be read",
             hint="it needs tokenizer.json, tokenizer.model, vocab.json or vocab.txt beside it",
         )
-    own = {name: one or vocabularies[host] or first for name, one in vocabularies.items()}
+    own = {
+        name: vocabulary or vocabularies[host] or first for name, vocabulary in vocabularies.items()
+    }
     known = {name: _with_rows(one, row_counts.get(name)) for name, one in own.items()}
     result = _join(first, known) if choice.source == "union" else first
     multiple = choice.pad_to_multiple_of
@@ -192,14 +198,14 @@ def find_faults(
 ) -> list[str]:
     """Describe the tokens without a row in a model's embedding."""
     found = []
-    for name, one in vocabularies.items():
+    for name, vocabulary in vocabularies.items():
         rows = row_counts.get(name)
-        if one is None or rows is None or one.size <= rows:
+        if vocabulary is None or rows is None or vocabulary.size <= rows:
             continue
-        lost = sum(1 for row in one.ids.values() if row >= rows)
+        lost = sum(1 for row in vocabulary.ids.values() if row >= rows)
         tokens = "1 token" if lost == 1 else f"{lost:,} tokens"
         found.append(
-            f"the tokenizer of {name} has ids up to {one.size - 1:,}, and its embedding {rows:,} rows: "
+            f"the tokenizer of {name} has ids up to {vocabulary.size - 1:,}, and its embedding {rows:,} rows: "
             f"{tokens} without one"
         )
     return found
@@ -241,7 +247,7 @@ class _AlignedRows(ByteSource):
         self._own = tensors[model]
         self._size_bytes = size_bytes
         self._row_bytes = size_bytes // alignment.rows if alignment.rows else 0
-        self._blocks = {name: _Blocks(one) for name, one in tensors.items()}
+        self._blocks = {name: _Blocks(tensor) for name, tensor in tensors.items()}
         self._mean: NDArray[Any] | None = None
         self._lock = threading.Lock()
 
@@ -386,8 +392,8 @@ _PLAIN = {
 def _added_flags(files: Iterable[Mapping[str, bytes]]) -> dict[str, dict[str, bool]]:
     """Return token → how it is found in a text, of tokens that some model has added."""
     found: dict[str, dict[str, bool]] = {}
-    for one in files:
-        for token in json.loads(one[_FAST]).get("added_tokens") or [] if _FAST in one else []:
+    for file in files:
+        for token in json.loads(file[_FAST]).get("added_tokens") or [] if _FAST in file else []:
             flags = {key: bool(token.get(key, value)) for key, value in _PLAIN.items()}
             found.setdefault(token["content"], flags)
     return found

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mvc.formats.tokenizer import Vocabulary
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
-    from mvc.merging.table import Row
+    from mvc.merging.table import MergeRow
     from mvc.merging.tokenizer import Alignment
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
@@ -87,7 +87,7 @@ class Tokens:
         """Return whether rows of a file of that folder are aligned."""
         return self._choice is not None and self._beside(path).alignment is not None
 
-    def check(self, path: str, row: Row[ModelTensor]) -> None:
+    def check(self, path: str, row: MergeRow[ModelTensor]) -> None:
         """Check that the rows of a tensor that is to be computed stand for the same tokens.
 
         Raises:
@@ -100,12 +100,12 @@ class Tokens:
         if self.aligns(path) or not self._are_rows(found, row.name, versions):
             return
         check_same(found.vocabularies, versions, _HINT)
-        counts = {name: one.view.shape[0] for name, one in versions.items()}
+        counts = {name: version.view.shape[0] for name, version in versions.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
-            raise UsageError(f"{row.name!r} has rows for different tokens: {told}", hint=_HINT)
+            rows = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
+            raise UsageError(f"{row.name!r} has rows for different tokens: {rows}", hint=_HINT)
 
-    def fit(self, path: str, row: Row[ModelTensor]) -> Row[ModelTensor]:
+    def fit(self, path: str, row: MergeRow[ModelTensor]) -> MergeRow[ModelTensor]:
         """Return the versions of a tensor with the rows of the result."""
         found, versions = self._beside(path), self._versions(row)
         alignment = found.alignment
@@ -166,12 +166,14 @@ class Tokens:
             hint="it needs tokenizer.json, tokenizer.model, vocab.json or vocab.txt",
         )
 
-    def _versions(self, row: Row[ModelTensor]) -> dict[str, ModelTensor]:
+    def _versions(self, row: MergeRow[ModelTensor]) -> dict[str, ModelTensor]:
         named = zip(self._trees, (row.base, *row.sides), strict=True)
         return {name: one for name, one in named if one is not None}
 
     def _are_rows(self, found: _Folder, name: str, versions: Mapping[str, ModelTensor]) -> bool:
-        return all(is_vocabulary(name, one, found.rows[side]) for side, one in versions.items())
+        return all(
+            is_vocabulary(name, version, found.rows[side]) for side, version in versions.items()
+        )
 
     def _beside(self, path: str) -> _Folder:
         folder = path.rpartition("/")[0]
@@ -183,8 +185,8 @@ class Tokens:
         files, vocabularies = self._read_tokenizers(folder)
         rows = {name: self._count_rows(tree, folder) for name, tree in self._trees.items()}
         found = _Folder(vocabularies, rows)
-        known = [one for one in vocabularies.values() if one is not None]
-        counts = {one for one in rows.values() if one is not None}
+        known = [vocabulary for vocabulary in vocabularies.values() if vocabulary is not None]
+        counts = {row for row in rows.values() if row is not None}
         is_same = all(one == known[0] for one in known) and len(counts) == 1
         if self._choice is None or not known or not counts or is_same:
             return found
@@ -209,7 +211,9 @@ class Tokens:
             return files, self._read_tokens(files)
 
         found = {
-            side: read(tuple((name, tree[one].blob) for name, one in paths.items() if one in tree))
+            side: read(
+                tuple((name, tree[path].blob) for name, path in paths.items() if path in tree)
+            )
             for side, tree in self._trees.items()
         }
         files = {side: own for side, (own, _) in found.items()}
@@ -230,7 +234,7 @@ class Tokens:
                 manifest = find_manifest(self._context, entry.blob)
                 if manifest is not None and manifest.segments:
                     model = read_tree_model(self._context, {path: entry}, path)
-                    tensors |= {one.name: one for one in model.tensors}
+                    tensors |= {tensor.name: tensor for tensor in model.tensors}
         return find_row_count(tensors)
 
 

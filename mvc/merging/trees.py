@@ -16,15 +16,16 @@ from mvc.merging.strategies import Methods
 from mvc.sources import MemorySource
 from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import Undecided
-from mvc.workspace.kept_health import keep_chunks
 from mvc.workspace.recorded import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from mvc.chunkstore.writer import ChunkWriter
+    from mvc.history.values import Index
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, Tree
+    from mvc.merging.strategies import MergeChoices
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
@@ -51,7 +52,7 @@ class MergedTree:
     @property
     def conflicts(self) -> tuple[Conflict, ...]:
         """What is not decided."""
-        return tuple(one for merge in self.merges for one in merge.conflicts)
+        return tuple(conflict for merge in self.merges for conflict in merge.conflicts)
 
     def undecided(self, asleep: Container[str]) -> tuple[Undecided, ...]:
         """Return the files that are not decided as the index will have them."""
@@ -61,7 +62,7 @@ class MergedTree:
 
 def _stages(merge: FileMerge) -> _Stages:
     base, ours, theirs = (
-        None if one is None else (one.mode, str(one.blob)) for one in merge.stages
+        None if stage is None else (stage.mode, str(stage.blob)) for stage in merge.stages
     )
     return base, ours, theirs
 
@@ -86,7 +87,7 @@ def write_merge(
 
         entries = {merge.path: _write(context, merge, open_cutter) for merge in merges}
     for writer in writers:
-        keep_chunks(context, writer.health)
+        context.kept.keep_chunk_health(writer.health)
     context.history.sync_objects()  # a journal may name them before a commit does
     kept = {path: entry for path, entry in entries.items() if entry is not None}
     return MergedTree(kept, tuple(merges))
@@ -144,3 +145,33 @@ def _merge_bases(context: Context, bases: Sequence[GitId], depth: int) -> Tree:
         merges = plan_files(context, sides, Rules((), "base"), Methods(_TWO, {}).resolve)
         tree = dict(write_merge(context, merges, common).entries)
     return tree
+
+
+def find_conflicts(context: Context, index: Index, choices: MergeChoices) -> tuple[Conflict, ...]:
+    """Return every tensor and file that is not decided; no weight is read for it."""
+    sides = undecided_sides(context, index, choices)
+    merges = plan_files(context, sides, choices.rules, choices.methods(context, 2).resolve)
+    return tuple(conflict for merge in merges for conflict in merge.conflicts)
+
+
+def undecided_sides(context: Context, index: Index, choices: MergeChoices) -> Sides:
+    """Return the versions of the undecided files; ``choices`` are those of the merge."""
+    base, ours, theirs = (
+        {path: one for path, stages in index.unmerged.items() if (one := stages[number])}
+        for number in range(3)
+    )
+    return Sides(
+        base, [ours, theirs], ("HEAD", "theirs"), tuple(index.entries), choices.tokenizer,
+        lambda: _read_sides(context) or Sides(base, [ours, theirs]),
+    )  # fmt: skip
+
+
+def _read_sides(context: Context) -> Sides | None:
+    """Return the whole trees of a merge under way, or None if it is something else."""
+    head, heads = context.history.head().commit, context.history.refs.merge_heads()
+    if head is None or not heads:
+        return None
+    commits = (head, *heads)
+    return Sides(
+        find_base(context, commits) or {}, [context.history.read_tree(commit) for commit in commits]
+    )

@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.numbers.elements import widen
+from mvc.numbers.elements import find_order, largest_finite, read_values, widen
+from mvc.numbers.health import Health
+from mvc.numbers.statistics import (
+    HISTOGRAM_BUCKETS,
+    HISTOGRAM_LOWEST,
+    ULP_BUCKETS,
+    TensorStatistics,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
+    from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
+
+    Raw = NDArray[np.uint8]
 
 BLOCK = 2**16  # elements; whole blocks of every packed type
 _ROW = 2**12  # what BLAS adds at once: less than it would spread over threads of its own
@@ -145,3 +157,123 @@ def is_rounded(first: Numbers, second: Numbers) -> bool:
     if first.dtype.kind == "c" and second.dtype.kind != "c":
         return False
     return not find_differing(first.astype(second.dtype), second, is_same=False).any()
+
+
+MANTISSA, EXPONENTS = 52, 2048
+"""Bits of a float64 below its exponent, and the number of its exponents."""
+_LOWEST = HISTOGRAM_LOWEST + 1023
+_ULP_SHIFT, _ULP_BIAS = 18, 127 * 32 - 1  # bits of a distance as float32 → bucket of 1/32 octave
+
+
+def fold_exponents(counts: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the histogram of differences, given how many have each exponent."""
+    highest = _LOWEST + HISTOGRAM_BUCKETS
+    histogram = counts[_LOWEST:highest].copy()
+    histogram[0] += counts[1:_LOWEST].sum()  # that of zero left out
+    histogram[-1] += counts[highest:].sum()
+    return trim(histogram)
+
+
+def bucket_ulps(distances: NDArray[Any]) -> NDArray[np.int32]:
+    """Return the bucket (see ``ulp_of_bucket``) of each distance."""
+    bits = distances.astype(np.float32).view(np.int32)
+    buckets: NDArray[np.int32] = np.maximum((bits >> _ULP_SHIFT) - _ULP_BIAS, 0)
+    return buckets
+
+
+def trim(counts: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return counts up to the last that is not zero."""
+    used = np.flatnonzero(counts)
+    return tuple(counts[: used[-1] + 1].tolist()) if used.size else ()
+
+
+_STEP = 2**18
+_PAIRS = 2**16
+
+
+def compare_codes(
+    old: Raw, old_dtype: DType, new: Raw, new_dtype: DType, first_index: int
+) -> TensorStatistics:
+    """Return the statistics of ``compare_pieces``, rows left out, for two types of one byte."""
+    counts = np.zeros(_PAIRS, np.int64)
+    for _, pairs in _blocks(old, new):
+        counts += np.bincount(pairs, minlength=_PAIRS)
+    present = np.flatnonzero(counts)
+    first = read_values((present & 0xFF).astype(np.uint8), old_dtype)
+    second = read_values((present >> 8).astype(np.uint8), new_dtype)
+    assert first is not None
+    assert second is not None
+    weights = counts[present]
+    is_same = old_dtype == new_dtype
+    finite = np.isfinite(widen(first)) & np.isfinite(widen(second))
+    old_values, new_values, times = widen(first)[finite], widen(second)[finite], weights[finite]
+    differences = np.abs(new_values - old_values)
+    largest = float(differences.max(initial=0))
+    farthest = present[finite][differences == largest] if largest else present[:0]
+    exponents = np.bincount(differences.view(np.int64) >> MANTISSA, times, minlength=EXPONENTS)
+    ulps = _count_ulps(first[finite], second[finite], old_dtype, times) if is_same else None
+    return TensorStatistics(
+        elements=old.size,
+        changed=int(weights[find_differing(first, second, is_same=is_same)].sum()),
+        left_out=int(weights[~finite].sum()),
+        sum_abs_difference=float(times @ differences),
+        sum_abs_old=float(times @ np.abs(old_values)),
+        sum_abs_new=float(times @ np.abs(new_values)),
+        sum_sq_difference=float(times @ differences**2),
+        sum_sq_old=float(times @ old_values**2),
+        sum_sq_new=float(times @ new_values**2),
+        dot=float(times @ (old_values * new_values)),
+        largest=largest,
+        largest_index=_find_first(old, new, farthest, first_index),
+        old=_measure(first, weights, old_dtype),
+        new=_measure(second, weights, new_dtype),
+        histogram=fold_exponents(exponents.astype(np.int64)),
+        ulps=None if ulps is None else ulps[0],
+        ulp_max=None if ulps is None else ulps[1],
+        is_cast=None if is_same else is_rounded(first, second),
+    )
+
+
+def _blocks(old: Raw, new: Raw) -> Iterator[tuple[int, NDArray[np.uint16]]]:
+    """Yield where a block begins, and its pairs of codes, the new one in the high byte."""
+    for at in range(0, old.size, _STEP):
+        pairs = new[at : at + _STEP].astype(np.uint16)
+        np.left_shift(pairs, 8, out=pairs)
+        np.bitwise_or(pairs, old[at : at + _STEP], out=pairs)
+        yield at, pairs
+
+
+def _find_first(old: Raw, new: Raw, wanted: NDArray[np.intp], first_index: int) -> int | None:
+    if not wanted.size:
+        return None
+    is_wanted = np.zeros(_PAIRS, np.bool_)
+    is_wanted[wanted] = True
+    hits = ((at, is_wanted[pairs]) for at, pairs in _blocks(old, new))
+    return first_index + next(at + int(hit.argmax()) for at, hit in hits if hit.any())
+
+
+def _count_ulps(
+    first: Numbers, second: Numbers, dtype: DType, times: NDArray[np.int64]
+) -> tuple[tuple[int, ...], int] | None:
+    orders = find_order(first, dtype), find_order(second, dtype)
+    if orders[0] is None or orders[1] is None:
+        return None
+    distances: NDArray[Any] = span(orders[0], orders[1])
+    counts = np.bincount(bucket_ulps(distances), times, minlength=ULP_BUCKETS)
+    return trim(counts.astype(np.int64)), int(distances.max(initial=0))
+
+
+def _measure(values: Numbers, weights: NDArray[np.int64], dtype: DType) -> Health:
+    is_nan, is_finite = np.isnan(widen(values)), np.isfinite(widen(values))
+    magnitudes, times = absolute(values[is_finite]), weights[is_finite]
+    limit = largest_finite(dtype)
+    nan = int(weights[is_nan].sum())
+    return Health(
+        elements=int(weights.sum()),
+        nan=nan,
+        inf=int(weights[~is_finite].sum()) - nan,
+        zeros=int(times[magnitudes == 0].sum()),
+        saturated=0 if limit is None else int(times[magnitudes == limit].sum()),
+        largest=float(magnitudes.max(initial=0)),
+        sum_sq=float(times @ magnitudes**2),
+    )

@@ -15,11 +15,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
+
 
 Shape = tuple[int, ...]
 _MAX_WORK = 200_000
@@ -139,8 +141,8 @@ def _find_overlap(boxes: list[Box]) -> str | None:
     return None
 
 
-def _do_meet(one: Box, other: Box) -> bool:
-    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+def _do_meet(box: Box, other: Box) -> bool:
+    sides = zip(box.offsets, box.sizes, other.offsets, other.sizes, strict=True)
     return all(low < start + count and start < low + size for low, size, start, count in sides)
 
 
@@ -256,3 +258,76 @@ def _as_words(data: NDArray[np.uint8], item_bytes: int, shape: Shape) -> NDArray
     if item_bytes in (1, 2, 4, 8):
         return data.view(f"u{item_bytes}").reshape(shape)
     return data.view(f"V{item_bytes}").reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PartRun:
+    """What a part has of one chunk; offsets and sizes are in bytes.
+
+    Attributes:
+        number: of the chunk in its tensor, where it begins at ``offset``.
+        size_bytes: length of the chunk.
+        part_offset: where its elements begin in the part.
+        part_bytes: length of those, more than 0.
+    """
+
+    number: int
+    offset: int
+    size_bytes: int
+    part_offset: int
+    part_bytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the part has all of the chunk, which then is one piece of it."""
+        return self.part_bytes == self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A box of a tensor whose elements have some bytes; its own bytes are its elements in C order."""
+
+    shape: Shape
+    box: Box
+    item_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of its elements."""
+        return self.box.elements * self.item_bytes
+
+    def cut(self, chunk_bytes: int) -> Iterator[PartRun]:
+        """Yield what it has of every chunk that it has something of, in their order.
+
+        Chunks are whole elements long.
+        """
+        if not self.size_bytes:
+            return
+        total = math.prod(self.shape) * self.item_bytes
+        last = [at + size - 1 for at, size in zip(self.box.offsets, self.box.sizes, strict=True)]
+        first_chunk = self._find_offset(self.box.offsets) // chunk_bytes
+        last_chunk = self._find_offset(last) // chunk_bytes
+        before = 0
+        for number in range(first_chunk, last_chunk + 1):
+            offset = number * chunk_bytes
+            end = min(offset + chunk_bytes, total)
+            after = locate_part(self.shape, self.box, end // self.item_bytes) * self.item_bytes
+            if after > before:
+                yield PartRun(number, offset, end - offset, before, after - before)
+            before = after
+
+    def take(self, run: PartRun, chunk: memoryview, target: memoryview) -> None:
+        """Copy its bytes of a chunk, given whole, to a buffer of just their length."""
+        if run.is_whole:
+            target[:] = chunk
+            return
+        source, into = np.frombuffer(chunk, np.uint8), np.frombuffer(target, np.uint8)
+        first = run.offset // self.item_bytes
+        gather(source, into, self.shape, self.box, first, self.item_bytes)
+
+    def _find_offset(self, index: list[int] | Shape) -> int:
+        """Return where an element begins in the tensor."""
+        number = 0
+        for at, dim in zip(index, self.shape, strict=True):
+            number = number * dim + at
+        return number * self.item_bytes

@@ -243,7 +243,7 @@ def _find_ulps(raw: tuple[Raw, Raw], dtypes: tuple[DType, DType], place: int) ->
     at = slice(block * dtype.block_bytes, (block + 1) * dtype.block_bytes)
     values = [read_values(side[at], dtype) for side in raw]
     orders = [read_order(side[at], dtype) for side in raw]
-    if any(one is None or np.isnan(widen(one[inside])) for one in values):
+    if any(value is None or np.isnan(widen(value[inside])) for value in values):
         return None
-    old, new = (None if one is None else int(one[inside]) for one in orders)
+    old, new = (None if order is None else int(order[inside]) for order in orders)
     return None if old is None or new is None else abs(new - old)

@@ -72,7 +72,7 @@ class Interference:
 
 def measure(deltas: Sequence[NDArray[Any]]) -> Interference:
     """Measure some elements of the task vectors of several models."""
-    wide = [one.astype(np.float64) for one in deltas]
+    wide = [delta.astype(np.float64) for delta in deltas]
     signs = np.sign(wide)
     changed = ~(signs == 0)  # a NaN is a change, too
     up, down = np.any(signs > 0, axis=0), np.any(signs < 0, axis=0)

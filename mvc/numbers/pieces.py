@@ -14,19 +14,23 @@ import numpy as np
 
 from mvc.numbers.blocks import (
     BLOCK,
+    EXPONENTS,
+    MANTISSA,
     absolute,
     add_up,
+    bucket_ulps,
+    compare_codes,
     find_differing,
     find_dot,
+    fold_exponents,
     is_rounded,
     load,
     order_words,
     read_largest,
     scratch,
     span,
+    trim,
 )
-from mvc.numbers.codes import compare_codes
-from mvc.numbers.counting import EXPONENTS, MANTISSA, bucket_ulps, fold_exponents, trim
 from mvc.numbers.elements import (
     IEEE,
     count_top_codes,

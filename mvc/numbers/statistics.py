@@ -198,7 +198,7 @@ def join(several: Sequence[TensorStatistics]) -> TensorStatistics:
     """Join statistics; sums are added in order, so that all machines agree."""
     added = {name: reduce(add, [getattr(one, name) for one in several]) for name in _ADDED}
     farthest = min(several, key=_size_of_largest)
-    ulps = [one.ulps for one in several if one.ulps is not None]
+    ulps = [statistics.ulps for statistics in several if statistics.ulps is not None]
     casts = [one.is_cast for one in several if one.is_cast is not None]
     return TensorStatistics(
         **added,
@@ -221,9 +221,9 @@ def ulp_of_bucket(bucket: int) -> int:
     return math.ceil(2.0**octave * (1 + part / 32)) if bucket else 0
 
 
-def _size_of_largest(one: TensorStatistics) -> tuple[float, float]:
-    index = math.inf if one.largest_index is None else one.largest_index
-    return -one.largest, index
+def _size_of_largest(statistics: TensorStatistics) -> tuple[float, float]:
+    index = math.inf if statistics.largest_index is None else statistics.largest_index
+    return -statistics.largest, index
 
 
 def _add_counts(several: Sequence[Sequence[int]]) -> tuple[int, ...]:

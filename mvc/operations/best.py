@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.operations.log import log
-from mvc.workspace.metrics import find_value
+from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,8 @@ from mvc.operations.checkout import checkout_revision
 from mvc.workspace import bisection as files
 from mvc.workspace.bisection import find_bisection, get_bisection
 from mvc.workspace.checkout_plan import CheckoutResult
+from mvc.workspace.manifests import TensorContents
 from mvc.workspace.recovery import recover
-from mvc.workspace.tensor_contents import TensorContents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

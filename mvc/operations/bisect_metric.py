@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.bisection import find_doubtful
-from mvc.workspace.metrics import find_value
+from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,9 +16,8 @@ from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.numbers.statistics import TensorStatistics
 from mvc.operations.blame_walk import Trail, Version, follow
 from mvc.tensor_names import takes
-from mvc.workspace.manifests import find_manifest
+from mvc.workspace.manifests import TensorContents, find_manifest
 from mvc.workspace.pathspec import select_paths
-from mvc.workspace.tensor_contents import TensorContents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import GitId, TensorId
     from mvc.workspace.context import Context
-    from mvc.workspace.tensor_contents import TensorContents
+    from mvc.workspace.manifests import TensorContents
 
     Tree = Mapping[str, TreeEntry]
     Place = tuple[str, str]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import NotFoundError
 from mvc.workspace.manifests import find_manifest
+from mvc.workspace.models import select_tensors
 from mvc.workspace.released import command_text
-from mvc.workspace.selection import select_tensors
 from mvc.workspace.tensors import ModelTensor, StoredSource, find_maker
 
 if TYPE_CHECKING:

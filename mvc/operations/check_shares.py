@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.parallel import Crew
 from mvc.errors import FormatError
 from mvc.ids import split_ids
-from mvc.states.checking import UNCHECKED, ChunkChecker
+from mvc.states.assembling import UNCHECKED, ChunkChecker
 from mvc.states.cross_check import count_checkable, list_checkers
-from mvc.workspace.agreement import MAX_DISPUTES, Agreement, Dispute
 from mvc.workspace.context import threads_of
+from mvc.workspace.trailers import MAX_DISPUTES, Agreement, Dispute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

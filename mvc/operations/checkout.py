@@ -10,7 +10,7 @@ from mvc.history.values import SWITCH_TEXT, Head
 from mvc.remotes.tracking import find_namesake, follow
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.marks import ENDED
+from mvc.workspace.journal import ENDED
 from mvc.workspace.pending import check_nothing_pending, is_marked
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content

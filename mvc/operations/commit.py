@@ -10,11 +10,11 @@ from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.revisions import STEP_TRAILER
 from mvc.history.values import Stamp
-from mvc.workspace.annotations import FACT_TRAILERS, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.pending import check_decided, find_pending
 from mvc.workspace.recovery import recover
+from mvc.workspace.trailers import FACT_TRAILERS, Annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,8 +112,7 @@ def _move(
     # Git's own words, so that undo and stock Git read the reflog alike.
     subject = text.lstrip("\n").split("\n", 1)[0]
     if pending is not None:
-        from mvc.workspace.journal import Transition  # noqa: PLC0415  rarely needed
-        from mvc.workspace.marks import mark_done  # noqa: PLC0415
+        from mvc.workspace.journal import Transition, mark_done  # noqa: PLC0415  rarely needed
         from mvc.workspace.transition import plan_head_move, run  # noqa: PLC0415
 
         words = f"commit ({pending.kind}): {subject}"

@@ -11,7 +11,7 @@ from mvc.history.values import MODE_FILE
 from mvc.merging.checkpoint import CheckpointMerge
 from mvc.merging.files import FileMerge
 from mvc.merging.output import header_of, in_file_order
-from mvc.merging.table import Decision, Outcome, Row
+from mvc.merging.table import Decision, MergeRow, Outcome
 from mvc.merging.trees import write_merge
 from mvc.operations.merge import MergeResult, check_not_staged
 from mvc.operations.merge_recipe import MODEL_FILE, RECIPE_FILE, files_beside, open_plan
@@ -19,7 +19,7 @@ from mvc.progress import announce
 from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.marks import ENDED, mark_origin
+from mvc.workspace.journal import ENDED, mark_origin
 from mvc.workspace.pending import check_nothing_pending
 from mvc.workspace.recorded import tree_of
 from mvc.workspace.recovery import recover
@@ -135,7 +135,7 @@ def store_result(
     like = Manifest("safetensors", 0, context.chunk_bytes, ())
     checkpoint = CheckpointMerge(target, tensors, header_of([*tensors.values()]), like, (), {})
     announce(progress, checkpoint.fresh_bytes)
-    row: Row[TreeEntry] = Row(target, None, (None,), Decision(Outcome.OURS, 0))
+    row: MergeRow[TreeEntry] = MergeRow(target, None, (None,), Decision(Outcome.OURS, 0))
     merges = [FileMerge(target, row, checkpoint=checkpoint, mode=MODE_FILE)]
     folder, slash, _ = target.rpartition("/")
     for name, data in files_beside(plan, files).items():

@@ -25,16 +25,13 @@ from mvc.operations.check_shares import add_checked, compare_checked
 from mvc.operations.commit_state import commit_files, find_place, store_state_file
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
-from mvc.states.image import open_file, open_image
 from mvc.states.layout import RANKS_FOLDER
 from mvc.states.outline import check_sizes
-from mvc.states.state import measure_tensors
-from mvc.workspace.bases import Relatives, masters_first
+from mvc.states.state import measure_tensors, open_file, open_image
+from mvc.workspace.bases import OwnMasters, Relatives, masters_first
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
-from mvc.workspace.kept_health import keep_files
 from mvc.workspace.measuring import SessionHealth
-from mvc.workspace.own_masters import OwnMasters
 from mvc.workspace.stored_share import ID_BYTES, StoredShare, list_ids
 
 if TYPE_CHECKING:
@@ -49,10 +46,10 @@ if TYPE_CHECKING:
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
     from mvc.states.share import CheckPeers, Share
-    from mvc.workspace.annotations import Annotations
     from mvc.workspace.bases import Hint
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
+    from mvc.workspace.trailers import Annotations
 
 _LOOK_AGAIN_S = (0.0, 0.1, 0.5, 2.0, 8.0, 30.0)
 FIRST = 0
@@ -222,7 +219,9 @@ def commit_shares(
         blobs = {path: context.history.write_blob(one) for path, one in data.items()}
         totals = zip(manifests, zip(*(one.health for one in by_rank), strict=True), strict=True)
         found = {path: sum(parts, Health()) for path, parts in totals} | own_health
-        keep_files(context, {blobs[path]: one for path, one in found.items() if path in blobs})
+        context.kept.keep_file_health(
+            {blobs[path]: one for path, one in found.items() if path in blobs}
+        )
         entries = {path: TreeEntry(MODE_FILE, blob) for path, blob in blobs.items()}
         return entries, _add_counts([one.counts for one in by_rank])
 

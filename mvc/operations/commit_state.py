@@ -17,7 +17,6 @@ from mvc.history.paths import find_path_fault
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.sources import read_bytes
-from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
@@ -29,6 +28,7 @@ from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
+from mvc.workspace.trailers import Annotations
 from mvc.workspace.transition import plan_head_move, run
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.states.files import StateFile
-    from mvc.workspace.agreement import Agreement
     from mvc.workspace.context import Context
+    from mvc.workspace.trailers import Agreement
 
 
 @holds_sweep_lock

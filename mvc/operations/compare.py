@@ -24,10 +24,9 @@ from mvc.workspace.recovery import recover
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.comparison.changes import TensorChange
-    from mvc.comparison.pairs import TensorPair
-    from mvc.comparison.rollup import Group
-    from mvc.comparison.verdicts import Verdict
+    from mvc.comparison.case import ComparisonVerdict
+    from mvc.comparison.pairs import TensorChange, TensorPair
+    from mvc.comparison.rollup import TensorGroup
     from mvc.ids import GitId
     from mvc.operations.token_rows import TokenChanges
     from mvc.progress import ByteProgress
@@ -61,8 +60,8 @@ class ModelDiff:
     old: Side
     new: Side
     changes: tuple[TensorChange, ...]
-    total: Group
-    verdicts: tuple[Verdict, ...]
+    total: TensorGroup
+    verdicts: tuple[ComparisonVerdict, ...]
     tokens: TokenChanges | None = None
 
     @property

@@ -14,15 +14,13 @@ from mvc.errors import ConflictError
 from mvc.merging.files import plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.shards import find_models
+from mvc.merging.strategies import MergeChoices, read_choices
 from mvc.merging.text import MAX_TEXT_BYTES
-from mvc.merging.told import Told, read_told
-from mvc.merging.trees import write_merge
-from mvc.merging.undecided import find_conflicts, undecided_sides
+from mvc.merging.trees import find_conflicts, undecided_sides, write_merge
 from mvc.operations.merge import MergeResult, check_rules, count_tensors
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_return
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import EntryChange
-from mvc.workspace.marks import ENDED, make_marks
+from mvc.workspace.journal import ENDED, EntryChange, make_marks
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import Pending, find_pending
 from mvc.workspace.recorded import holds, staged_tree, tree_of
@@ -75,13 +73,13 @@ def get_pending(context: Context, kind: str) -> Pending:
 
 @holds_sweep_lock
 def decide(
-    context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
+    context: Context, kind: str, told: MergeChoices | None = None, progress: ByteProgress = None
 ) -> list[FileMerge]:
     """Resolve by rules what a merge left undecided, or raise ConflictError; return the result."""
     recover(context)
     pending = get_pending(context, kind)
-    earlier = read_told(pending.message)
-    told = (told or Told()).after(earlier)
+    earlier = read_choices(pending.message)
+    told = (told or MergeChoices()).after(earlier)
     index = context.history.read_index()
     done: list[FileMerge] = []
     if index.unmerged and told != earlier:
@@ -98,11 +96,11 @@ def decide(
 
 
 def _decide(
-    context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
+    context: Context, index: Index, told: MergeChoices, pending: Pending, progress: ByteProgress
 ) -> list[FileMerge]:
     """Write the files that rules resolved to index and worktree."""
     sides, methods = undecided_sides(context, index, told), told.methods(context, _TWO)
-    earlier = read_told(pending.message)
+    earlier = read_choices(pending.message)
     new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
     # One about what is decided already is no mistake: it had nothing to decide.
     everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
@@ -172,7 +170,7 @@ def _only(tree: Mapping[str, TreeEntry], paths: Sequence[str]) -> dict[str, Tree
 
 
 def _check_untouched(
-    context: Context, index: Index, paths: Sequence[str], sides: Sides, told: Told
+    context: Context, index: Index, paths: Sequence[str], sides: Sides, told: MergeChoices
 ) -> None:
     """Check that files of the worktree are as the merge left them."""
     merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
@@ -200,7 +198,7 @@ def conclude(
     context: Context,
     kind: str,
     *,
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
@@ -210,7 +208,7 @@ def conclude(
 
     merges = decide(context, kind, told, progress)
     pending = get_pending(context, kind)
-    told = (told or Told()).after(read_told(pending.message))
+    told = (told or MergeChoices()).after(read_choices(pending.message))
     done = commit(context, told.sign(message or pending.message), no_gate=no_gate)
     tensors, size = count_tensors(merges)
     return MergeResult(

@@ -14,7 +14,7 @@ from mvc.chunkstore.store import count_cores
 from mvc.errors import FormatError, MvcError, StorageError
 from mvc.fs import write_durable
 from mvc.ids import hash_chunk
-from mvc.workspace.gates import read_gates
+from mvc.workspace.health import read_gates
 from mvc.workspace.pending import find_pending, is_bisecting
 from mvc.workspace.staging import scratch_folder
 

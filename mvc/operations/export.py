@@ -14,18 +14,20 @@ from mvc.progress import announce
 from mvc.workspace.content import stage_file
 from mvc.workspace.manifests import read_stored
 from mvc.workspace.model_files import (
+    DCP_FILE,
     HUB_INDEX,
     SHARD_BYTES,
     check_writable,
     plan_shards,
+    write_dcp,
     write_hub,
     write_safetensors,
+    write_torch,
 )
 from mvc.workspace.model_tree import Cleaner, read_model_tree
+from mvc.workspace.models import select_tensors
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_content, command_text
-from mvc.workspace.selection import select_tensors
-from mvc.workspace.torch_files import DCP_FILE, write_dcp, write_torch
 from mvc.workspace.worktree import find_obstacle
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from mvc.history.values import TreeEntry
 from mvc.ids import GitId
 from mvc.numbers.figures import Health
 from mvc.workspace.commit_health import find_health, name_tensors
-from mvc.workspace.gates import read_gates
+from mvc.workspace.health import read_gates
 from mvc.workspace.recorded import is_clean, staged_tree
 from mvc.workspace.worktree import find_file_stat, git_mode
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Index
     from mvc.workspace.context import Context
-    from mvc.workspace.gates import Failure
-    from mvc.workspace.health import CheckpointHealth
+    from mvc.workspace.health import CheckpointHealth, GateFailure
 
     Rows = list[tuple[str, Health]]
 
@@ -38,7 +37,7 @@ class GateReport:
 
     limits: Mapping[str, float]
     health: tuple[CheckpointHealth, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[GateFailure, ...]
 
 
 def check_gates(

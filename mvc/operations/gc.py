@@ -21,7 +21,7 @@ from mvc.upkeep.sweep import (
     mark,
     upkeep_lock,
 )
-from mvc.workspace.leftovers import list_leftovers
+from mvc.workspace.staging import list_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,9 @@ from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError
 from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import plan_state
-from mvc.workspace.parts import read_part
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorIds, TensorSizes, read_state_text, read_state_tree
-from mvc.workspace.tensors import ModelTensor, stored_tensors
+from mvc.workspace.tensors import ModelTensor, read_part, stored_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,11 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.workspace.agreement import CHECK_TRAILER, Agreement, read_agreement
-from mvc.workspace.annotations import Annotations, read_annotations
 from mvc.workspace.health import GATE_TRAILER, CheckpointHealth, read_failed, read_health
 from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
+from mvc.workspace.trailers import (
+    CHECK_TRAILER,
+    Agreement,
+    Annotations,
+    read_agreement,
+    read_annotations,
+)
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
 
 if TYPE_CHECKING:

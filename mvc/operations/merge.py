@@ -15,7 +15,7 @@ from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS, REMOTES, TAGS
 from mvc.merging.files import Sides, plan_files
-from mvc.merging.told import Told
+from mvc.merging.strategies import MergeChoices
 from mvc.merging.trees import MergedTree, find_base, write_merge
 from mvc.operations.status import staged_changes
 from mvc.workspace.checkout_plan import (
@@ -27,8 +27,8 @@ from mvc.workspace.checkout_plan import (
 )
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.journal import make_marks, mark_done, mark_origin
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.marks import make_marks, mark_done, mark_origin
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import Pending, check_decided, check_nothing_pending
 from mvc.workspace.recovery import recover
@@ -114,7 +114,7 @@ def merge(
     context: Context,
     revisions: Sequence[str],
     *,
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     message: str | None = None,
     fast_forward: FastForward = "allowed",
     allow_unrelated: bool = False,
@@ -124,7 +124,7 @@ def merge(
 ) -> MergeResult:
     """Merge other commits into the current branch."""
     recover(context)
-    told = told or Told()
+    told = told or MergeChoices()
     told.methods(context, 1 + len(revisions))
     check_nothing_pending(context)
     if not revisions:
@@ -213,7 +213,7 @@ def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
 
 
 def apply_change(
-    context: Context, head: Head, change: Change, told: Told, progress: ByteProgress = None
+    context: Context, head: Head, change: Change, told: MergeChoices, progress: ByteProgress = None
 ) -> MergeResult:
     """Merge a change into HEAD and commit it, or leave it under way."""
     history, pending = context.history, change.pending

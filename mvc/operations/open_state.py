@@ -15,8 +15,7 @@ import numpy as np
 from mvc.dtypes import TORCH_NAMES
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.formats.manifest import StoredSegment
-from mvc.numbers.boxes import Box, is_inside
-from mvc.numbers.parts import TensorPart
+from mvc.numbers.boxes import Box, TensorPart, is_inside
 from mvc.operations.load_state import fill_reads
 from mvc.states.document import STATE_FILE, parse_document
 from mvc.states.elements import get_torch_element
@@ -25,11 +24,10 @@ from mvc.states.outline import ArrayOutline, decode_outline
 from mvc.states.reads import get_form, load_torch
 from mvc.states.refusals import format_path
 from mvc.states.state import find_node, read_node
-from mvc.workspace.parts import StoredRun, read_runs
+from mvc.workspace.models import select_tensors
 from mvc.workspace.released import check_content
-from mvc.workspace.selection import select_tensors
 from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
-from mvc.workspace.tensors import stored_tensors
+from mvc.workspace.tensors import StoredPiece, read_runs, stored_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,7 +90,7 @@ class StoredState(ABC):
             NotFoundError: there is no tensor at a path.
             UsageError: a box that is not inside of its tensor, or a buffer of another size.
         """
-        runs: list[tuple[StoredRun, TensorPart, memoryview]] = []
+        runs: list[tuple[StoredPiece, TensorPart, memoryview]] = []
         for path, offsets, sizes, target in boxes:
             box, place = Box(tuple(offsets), tuple(sizes)), self._find(path)
             if place is None:
@@ -103,12 +101,12 @@ class StoredState(ABC):
             tensor = place.tensor
             stored = StoredSegment(tensor.segment, tensor.chunks or ())
             runs += [
-                (StoredRun(tensor.path, stored, run), part, target)
+                (StoredPiece(tensor.path, stored, run), part, target)
                 for run in part.cut(tensor.chunk_bytes)
             ]
         self._read(runs)
 
-    def _read(self, runs: list[tuple[StoredRun, TensorPart, memoryview]]) -> None:
+    def _read(self, runs: list[tuple[StoredPiece, TensorPart, memoryview]]) -> None:
         def take(index: int, chunk: memoryview) -> None:
             one, part, target = runs[index]
             start = one.run.part_offset

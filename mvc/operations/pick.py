@@ -15,11 +15,11 @@ from mvc.history.messages import parse_trailers
 from mvc.history.revisions import split_range
 from mvc.history.values import Stamp
 from mvc.merging.files import Sides
-from mvc.merging.told import Told, read_told
+from mvc.merging.strategies import MergeChoices, read_choices
 from mvc.operations.conclude import conclude, get_pending, go_back
 from mvc.operations.merge import Change, MergeResult, apply_change
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.marks import mark_done
+from mvc.workspace.journal import mark_done
 from mvc.workspace.pending import Pending, check_nothing_pending, find_pending
 from mvc.workspace.recorded import staged_tree, tree_of
 from mvc.workspace.recovery import recover
@@ -44,7 +44,7 @@ def pick(
     kind: PickKind,
     revisions: Sequence[str],
     *,
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     mainline: int | None = None,
     record_origin: bool = False,
     commit: bool = True,
@@ -54,7 +54,7 @@ def pick(
     """Pick or revert commits, one after another; stops at the first with conflicts."""
     recover(context)
     check_nothing_pending(context)
-    told = told or Told()
+    told = told or MergeChoices()
     told.methods(context, 2)
     commits = _expand(context, kind, revisions)
     options = {_ORIGIN: "true"} if record_origin else {}
@@ -109,7 +109,12 @@ def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
 
 
 def _run(
-    context: Context, sequence: Pending, told: Told, *, commit: bool = True, progress: ByteProgress
+    context: Context,
+    sequence: Pending,
+    told: MergeChoices,
+    *,
+    commit: bool = True,
+    progress: ByteProgress,
 ) -> MergeResult:
     """Apply the rest of a sequence; return the result of the last step."""
     head = context.history.head()
@@ -127,7 +132,7 @@ def _run(
 
 
 def _apply(
-    context: Context, step: Pending, told: Told, *, commit: bool, progress: ByteProgress
+    context: Context, step: Pending, told: MergeChoices, *, commit: bool, progress: ByteProgress
 ) -> MergeResult | None:
     """Apply one commit; None if that changes nothing."""
     info, head = context.history.read_commit(step.heads[0]), context.history.head()
@@ -177,7 +182,7 @@ def resume(
     context: Context,
     kind: PickKind,
     *,
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
@@ -187,7 +192,7 @@ def resume(
     pending = get_pending(context, kind)
     if no_gate:
         pending = replace(pending, options={**pending.options, _NO_GATE: "true"})
-    told = (told or Told()).after(read_told(pending.message))
+    told = (told or MergeChoices()).after(read_choices(pending.message))
     done = None
     if pending.heads:
         done = conclude(
@@ -203,14 +208,14 @@ def skip(context: Context, kind: PickKind, *, progress: ByteProgress = None) -> 
     pending = get_pending(context, kind)
     back = go_back(context, None, mark_done(pending))
     done = MergeResult("up-to-date", back.commit, back.branch, (), back.written, back.removed)
-    return _go_on(context, pending, read_told(pending.message), done, progress)
+    return _go_on(context, pending, read_choices(pending.message), done, progress)
 
 
 @holds_sweep_lock
 def _go_on(
     context: Context,
     pending: Pending,
-    told: Told,
+    told: MergeChoices,
     done: MergeResult | None,
     progress: ByteProgress,
 ) -> MergeResult:

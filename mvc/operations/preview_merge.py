@@ -11,8 +11,8 @@ from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
+from mvc.merging.strategies import MergeChoices
 from mvc.merging.table import Outcome
-from mvc.merging.told import Told
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
 from mvc.operations.merge import check_rules, is_behind, leave_out_known
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.merging.files import Conflict, FileMerge
-    from mvc.merging.table import Row
+    from mvc.merging.table import MergeRow
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
@@ -91,11 +91,11 @@ class MergePreview:
 def preview_merge(
     context: Context,
     revisions: Sequence[str],
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     progress: ByteProgress = None,
 ) -> MergePreview:
     """Say what a merge of branches would do."""
-    told = told or Told()
+    told = told or MergeChoices()
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
     history = context.history
@@ -141,7 +141,7 @@ def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
     """Return the weights that all sides have and several changed."""
     rows: list[Task] = []
 
-    def note(_: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
+    def note(_: str, path: str, row: MergeRow[ModelTensor]) -> ModelTensor:
         present = [side for side in row.sides if side is not None]
         if row.base is not None and len(present) == len(sides.trees):
             rows.append((path, row.name, row.base, present))

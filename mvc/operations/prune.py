@@ -39,11 +39,11 @@ from mvc.upkeep.retention import (
 )
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import Versions, commits_of, walk_all
-from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
 from mvc.workspace.releases import Release, add_releases, read_releases
 from mvc.workspace.state_files import find_state_files
+from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

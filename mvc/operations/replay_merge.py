@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import NotFoundError, UsageError
 from mvc.history.messages import parse_trailers
 from mvc.merging.files import Sides, plan_files
-from mvc.merging.told import read_told
+from mvc.merging.strategies import read_choices
 from mvc.merging.trees import find_base, write_merge
 from mvc.operations.commit_recipe import RECIPE, SEED, read_inputs, store_result
 from mvc.operations.merge_recipe import open_plan
@@ -84,7 +84,7 @@ def _replay_recipe(
 def _replay_branches(
     context: Context, found: CommitInfo, progress: ByteProgress
 ) -> dict[str, TreeEntry]:
-    told = read_told(found.message)
+    told = read_choices(found.message)
     trees = [context.history.read_tree(one) for one in found.parents]
     base = find_base(context, found.parents) or {}
     sides = Sides(base, trees, tokenizer=told.tokenizer)

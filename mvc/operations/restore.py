@@ -19,8 +19,7 @@ from mvc.workspace.checkout_plan import (
     plan_checkout,
 )
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import EntryChange
-from mvc.workspace.marks import ENDED
+from mvc.workspace.journal import ENDED, EntryChange
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.pending import check_decided, is_marked
 from mvc.workspace.recorded import head_tree, holds, is_clean, staged_tree

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
-from mvc.workspace.annotations import check_steps, read_annotations
 from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import ROLLBACK_COMMAND, SHORT_ID, BranchLine, check_whole
+from mvc.workspace.trailers import check_steps, read_annotations
 from mvc.workspace.transition import head_moved, plan_head_move
 from mvc.workspace.verdicts import Divergence, add_divergence
 

@@ -15,8 +15,7 @@ from mvc.history.values import TreeEntry
 from mvc.ids import GitId
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
-from mvc.merging.strategies import Methods
-from mvc.merging.told import Told
+from mvc.merging.strategies import MergeChoices, Methods
 from mvc.merging.trees import write_merge
 from mvc.operations.add import plan_add, store_planned
 from mvc.operations.merge import MergeResult, check_rules, make_result
@@ -191,7 +190,7 @@ def apply(
     context: Context,
     number: int = 0,
     *,
-    told: Told | None = None,
+    told: MergeChoices | None = None,
     pop: bool = False,
     index: bool = False,
     progress: ByteProgress = None,
@@ -199,7 +198,7 @@ def apply(
     """Merge a stash into the files; ``pop`` drops it unless there are conflicts."""
     recover(context)
     check_nothing_pending(context)
-    told = told or Told()
+    told = told or MergeChoices()
     history, entry = context.history, pick_stash(list_stashes(context), number)
     info = history.read_commit(entry.commit)
     head, now = history.head(), history.read_index()

@@ -144,10 +144,10 @@ def _find_conflicts(
 ) -> tuple[Conflict, ...]:
     if not index.unmerged:
         return ()
-    from mvc.merging.told import read_told  # noqa: PLC0415  brings NumPy
-    from mvc.merging.undecided import find_conflicts  # noqa: PLC0415  as above
+    from mvc.merging.strategies import read_choices  # noqa: PLC0415  brings NumPy
+    from mvc.merging.trees import find_conflicts  # noqa: PLC0415  as above
 
-    return find_conflicts(context, index, read_told(pending.message if pending else ""))
+    return find_conflicts(context, index, read_choices(pending.message if pending else ""))
 
 
 def _outermost(path: str, tracked_folders: Container[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from blake3 import blake3
 
-from mvc.comparison.case import Verdict, count, enumerate_words
+from mvc.comparison.case import ComparisonVerdict, count, enumerate_words
 from mvc.comparison.gather import gather
 from mvc.comparison.kinds import find_kind
 from mvc.comparison.pairs import TensorPair
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorChange
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
@@ -60,22 +60,22 @@ class TokenChanges:
     statistics: Mapping[str, TensorStatistics | None]
     faults: tuple[str, ...] = ()
 
-    def judge(self) -> Iterator[Verdict]:
+    def judge(self) -> Iterator[ComparisonVerdict]:
         """Yield what that means."""
         for fault in self.faults:
-            yield Verdict("tokenizer-fault", fault, "bad")
+            yield ComparisonVerdict("tokenizer-fault", fault, "bad")
         counts = ((self.added, "added"), (self.removed, "removed"), (self.moved, "at other ids"))
         words = [f"{count(number, 'token')} {what}" for number, what in counts if number]
         if words:
-            yield Verdict("tokenizer", f"the tokenizer changed: {', '.join(words)}")
+            yield ComparisonVerdict("tokenizer", f"the tokenizer changed: {', '.join(words)}")
         same = [name for name, one in self.statistics.items() if one is None or not one.changed]
         if same:
             text = f"by token, every row is the same: {enumerate_words(same)}"
-            yield Verdict("tokens-same", text, tensors=tuple(same))
+            yield ComparisonVerdict("tokens-same", text, tensors=tuple(same))
         for name, one in self.statistics.items():
             if one is not None and one.changed and one.sigma is not None:
                 text = f"by token, sigma is {one.sigma:.2g}: {name}"
-                yield Verdict("tokens-changed", text, tensors=(name,))
+                yield ComparisonVerdict("tokens-changed", text, tensors=(name,))
 
 
 def compare_tokens(

@@ -20,13 +20,11 @@ from mvc.history.values import MODE_SYMLINK
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
-from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes, compare_texts
-from mvc.states.state import encode_spread, find_files
+from mvc.states.state import encode_spread, find_files, pair_segments
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
-from mvc.workspace.parts import LivePart, find_different_parts
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
@@ -36,7 +34,7 @@ from mvc.workspace.state_files import (
     read_state_text,
     read_state_tree,
 )
-from mvc.workspace.tensors import live_tensors, stored_tensors
+from mvc.workspace.tensors import LivePart, find_different_parts, live_tensors, stored_tensors
 from mvc.workspace.worktree import find_file_stat, read_link, scan_files
 
 if TYPE_CHECKING:

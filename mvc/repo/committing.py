@@ -148,7 +148,7 @@ class Committing(OpenRepo):
         result = operations.commit.commit(
             self._context,
             message,
-            annotations=workspace.annotations.Annotations(step, metrics, meta),
+            annotations=workspace.trailers.Annotations(step, metrics, meta),
             paths=self._paths(paths),
             everything=everything,
             amend=amend,

@@ -12,7 +12,7 @@ from mvc.repo.opening import OpenRepo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.merging import told as _told  # noqa: F401
+    from mvc.merging import strategies as _strategies  # noqa: F401
     from mvc.operations import conclude, pick  # noqa: F401
     from mvc.operations.merge import MergeResult
     from mvc.operations.merge_recipe import RecipeResult
@@ -70,7 +70,7 @@ class Merging(OpenRepo):
             GateError: the result fails a gate.
             UsageError: a parameter out of range, shapes or vocabularies that do not fit.
         """
-        told = merging.told.make_told(strategy, rules, parameters or {}, seed, tokenizer)
+        told = merging.strategies.make_choices(strategy, rules, parameters or {}, seed, tokenizer)
         return operations.merge.merge(
             self._context,
             revisions,
@@ -121,7 +121,7 @@ class Merging(OpenRepo):
             return operations.preview_merge.preview_recipe(
                 self._context, recipe, seed=seed, progress=progress
             )
-        told = merging.told.make_told(strategy, rules, parameters or {}, seed, tokenizer)
+        told = merging.strategies.make_choices(strategy, rules, parameters or {}, seed, tokenizer)
         return operations.preview_merge.preview_merge(
             self._context, revisions, told, progress=progress
         )
@@ -155,7 +155,7 @@ class Merging(OpenRepo):
             ConflictError: nothing of that kind is under way, or something is still undecided.
             GateError: the result fails a gate.
         """
-        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        told = merging.strategies.make_choices(strategy, rules, parameters or {}, seed)
         if kind == "merge":
             return operations.conclude.conclude(
                 self._context, kind, told=told, message=message, no_gate=no_gate, progress=progress
@@ -225,7 +225,7 @@ class Merging(OpenRepo):
             self._context,
             "cherry-pick",
             revisions,
-            told=merging.told.make_told(strategy, rules, parameters or {}, seed),
+            told=merging.strategies.make_choices(strategy, rules, parameters or {}, seed),
             mainline=mainline,
             record_origin=record_origin,
             commit=commit,
@@ -276,7 +276,7 @@ class Merging(OpenRepo):
             self._context,
             "revert",
             revisions,
-            told=merging.told.make_told(chosen, rules, parameters, 0),
+            told=merging.strategies.make_choices(chosen, rules, parameters, 0),
             mainline=mainline,
             commit=commit,
             no_gate=no_gate,

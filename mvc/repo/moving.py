@@ -242,7 +242,7 @@ class Moving(OpenRepo):
             NotFoundError: there is no such stash.
             ConflictError: local changes or untracked files are in the way, or what was staged is.
         """
-        told = merging.told.make_told(strategy, rules, {}, 0)
+        told = merging.strategies.make_choices(strategy, rules, {}, 0)
         return operations.stash.apply(
             self._context, number, told=told, pop=pop, index=index, progress=progress
         )

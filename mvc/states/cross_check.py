@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mvc.states.keepers import Keepers
 
+
 CHECK_ROUNDS = 16
 _GOLDEN, _BITS = 0x9E3779B1, 32  # 2**32 divided by the golden ratio
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 JsonValue: TypeAlias = (
-    "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | Kept | None"
+    "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | KeptNode | None"
 )
 Node: TypeAlias = dict[str, Any]
 """A JSON object whose key ``$`` says what it is."""
@@ -45,7 +45,7 @@ _AFTER_ENTRY = re.compile(rb',\n  "|\n \}')
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-class Kept:
+class KeptNode:
     """A node that keeps its text from one rendering to the next, in place of the node itself.
 
     The node must not change once it has been rendered.
@@ -66,7 +66,7 @@ class Kept:
 
 def keep_text(node: JsonValue) -> JsonValue:
     """Return a node that keeps its text, or the node itself if it is too small to gain from that."""
-    return node if _is_flat(node) or isinstance(node, Kept) else Kept(node)
+    return node if _is_flat(node) or isinstance(node, KeptNode) else KeptNode(node)
 
 
 def encode_text(value: JsonValue) -> bytes:
@@ -81,7 +81,7 @@ def encode_text(value: JsonValue) -> bytes:
 def _render(value: JsonValue, newline: str) -> str:
     """Return the text of a value whose lines after the first begin with ``newline``."""
     if not isinstance(value, (list, dict)) or not value:
-        return value.render(newline) if isinstance(value, Kept) else _dump(value)
+        return value.render(newline) if isinstance(value, KeptNode) else _dump(value)
     if isinstance(value, list):
         if SCALARS.issuperset(map(type, value)):
             return _dump(value)
@@ -150,7 +150,7 @@ def _refuse_constant(name: str) -> JsonValue:
 class Document:
     """The content of a ``state.json``: files with arrays, shared storages, the state itself.
 
-    ``state`` is an object; in a text yet to be written, ``Kept`` may take its place. All files in
+    ``state`` is an object; in a text yet to be written, ``KeptNode`` may take its place. All files in
     ``folders`` belong to the state too: they hold what single ranks of a run have of their own.
     """
 

@@ -13,20 +13,23 @@ from mvc.checkpoints.limits import Names
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
+from mvc.numbers.boxes import Box, whole_box
+from mvc.sources import JoinedSource, MemorySource
 from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
 from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, PART, TENSOR_SUFFIX
-from mvc.states.elements import find_numpy_element, stored_form
-from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
+from mvc.states.elements import find_numpy_element, get_torch_element, stored_form
+from mvc.states.files import LiveArray, Spread, clean_tensor_name, escape_file_name
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
 from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
-from mvc.states.spread_tensor import SpreadTensor, describe_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping, Sequence
 
+    from mvc.sources import ByteSource
     from mvc.states.containers import OpenValue
     from mvc.states.document import JsonValue, Node
+
 
 FLAT_NAME = "model"
 """What a flat state is: its arrays are in the file that tools look for."""
@@ -83,7 +86,11 @@ class EncodeWalk:
         """Return the node of any value; an UnsupportedError names the path of what cannot be stored."""
         self._count(1)
         if type(value) in CONTAINERS:
-            held = self._enter(value)
+            if id(value) in self._open:
+                raise UnsupportedError(f"{format_path(self.steps)} contains itself")
+            self._check_depth()
+            self._open.add(id(value))
+            held = open_value(value, self.steps)
             node = self.make_node(type(value), held, self._encode_children(held))
             self._open.remove(id(value))
             return node
@@ -91,16 +98,11 @@ class EncodeWalk:
         if not isinstance(scalar, NotScalar):
             return scalar
         if type(value) is set or type(value) is frozenset:
-            return self._encode_set(value)
+            self._check_depth()
+            nodes = [self.encode_key(item) for item in value]
+            # Sorted: its own order means nothing and changes from run to run.
+            return {"$": type(value).__name__, "items": sorted(nodes, key=repr)}
         return self._encode_array(value)
-
-    def _enter(self, value: object) -> OpenValue:
-        """Take a container apart, and note that the walk is in it."""
-        if id(value) in self._open:
-            raise UnsupportedError(f"{format_path(self.steps)} contains itself")
-        self._check_depth()
-        self._open.add(id(value))
-        return open_value(value, self.steps)
 
     def _check_depth(self) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -149,12 +151,6 @@ class EncodeWalk:
             return node | {"items": [[self.encode_key(key), item] for key, item in pairs]}
         items: Any = dict(zip(keys, nodes, strict=True))
         return items if kind is dict else node | {"items": items}
-
-    def _encode_set(self, value: Collection[object]) -> JsonValue:
-        """Return a set, sorted: its own order means nothing and changes from run to run."""
-        self._check_depth()
-        nodes = [self.encode_key(item) for item in value]
-        return {"$": type(value).__name__, "items": sorted(nodes, key=repr)}
 
     def encode_key(self, key: object, depth: int = 0) -> JsonValue:
         """Return the node of a value that a dict or set finds by its value."""
@@ -262,3 +258,58 @@ def describe_ndarray(
         if not array.flags.c_contiguous:
             strides = find_kept_strides(array.shape, array.strides, element.size_bytes)
     return LiveArray(element, array.shape, HostArray(words), region, strides, is_torch=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadTensor:
+    """A tensor of which every rank of a run has boxes, as one of these ranks sees it.
+
+    Attributes:
+        dtype: as torch spells it: ``bfloat16``.
+        shape: of the whole.
+        boxes: (rank, offsets, sizes) of every box; given alike, in this order, on every rank.
+        mine: number of a box in ``boxes`` → the torch tensor that it is, of those on this rank.
+    """
+
+    dtype: str
+    shape: Sequence[int]
+    boxes: Sequence[tuple[int, Sequence[int], Sequence[int]]]
+    mine: Mapping[int, Any]
+
+
+def describe_spread(tensor: SpreadTensor, steps: Sequence[object]) -> LiveArray:
+    """Return the array of a tensor given as boxes.
+
+    UnsupportedError: what is here of it is of another form than its boxes say.
+    """
+    from mvc.states.torch_arrays import describe_tensor  # noqa: PLC0415  imports torch, which is loaded
+
+    element, shape = get_torch_element(tensor.dtype), tuple(tensor.shape)
+    boxes = [Box(tuple(offsets), tuple(sizes)) for _, offsets, sizes in tensor.boxes]
+    held: list[tuple[Box, ByteSource]] = []
+    for number, part in tensor.mine.items():
+        _, array = describe_tensor(part, steps)
+        box = boxes[number]
+        if not isinstance(array, LiveArray) or (array.element, array.shape) != (element, box.sizes):
+            raise UnsupportedError(
+                f"{format_path(steps)} is {tensor.dtype} {list(box.sizes)} by its plan, and a "
+                f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)} in fact"
+            )
+        if box.elements:
+            held.append((box, array.source))
+    mine = [box for box, _ in held] or [Box((0,) * len(shape), (0,) * len(shape))]
+    ranks = tuple(rank for rank, _, _ in tensor.boxes)
+    spread = Spread(shape, ranks, tuple(boxes), mine[0], tuple(mine[1:]))
+    if not boxes:  # an empty tensor that nobody has a part of
+        spread = Spread(shape, (0,), (whole_box(shape),), whole_box(shape))
+    source = _join([one for _, one in held])
+    return LiveArray(element, shape, source, None, None, is_torch=True, spread=spread)
+
+
+def _join(parts: Sequence[ByteSource]) -> ByteSource:
+    if len(parts) < 2:  # noqa: PLR2004  nothing to join
+        return parts[0] if parts else MemorySource(b"")
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + part.size_bytes)
+    return JoinedSource(parts, starts)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.numbers.parts import TensorPart
+    from mvc.numbers.boxes import TensorPart
     from mvc.states.elements import AnyDType, ElementType
 
 Reader: TypeAlias = "Callable[[memoryview], None]"
@@ -35,7 +35,7 @@ Filler: TypeAlias = "Callable[[Reader], None]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class LiveTarget:
     """A live array: how to fill it, where it is, and which part of the stored one it takes."""
 
     fill: Filler
@@ -58,7 +58,7 @@ def fill_words(words: NDArray[Any], read: Reader) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArrayForm:
+class MemoryForm:
     """How an array is laid out in its memory; ``offset`` and ``strides`` count bytes."""
 
     element: ElementType
@@ -75,7 +75,7 @@ class NumpyFactory(PlainScalars):
         memory = np.empty(size_bytes, np.uint8)
         return memory, memory.__array_interface__["data"][0]
 
-    def view(self, memory: object, form: ArrayForm) -> object:
+    def view(self, memory: object, form: MemoryForm) -> object:
         """Return the array of that form in that memory."""
         return view_array(memory, numpy_dtype(form.element), form)
 
@@ -85,7 +85,7 @@ class NumpyFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> Target | None:
+    ) -> LiveTarget | None:
         """Return how to fill a live array in place; None if it is not an array.
 
         Another dtype or shape, or an array that cannot be written to, is a ConflictError.
@@ -104,7 +104,7 @@ class NumpyFactory(PlainScalars):
         address = live.__array_interface__["data"][0]
         words = view_memory(address, shape, live.strides, element, live, writable=True)
         region = Region("cpu", address, shape, live.strides, element.name, element.size_bytes)
-        return Target(partial(fill_words, words), region if live.size else None)
+        return LiveTarget(partial(fill_words, words), region if live.size else None)
 
 
 def numpy_dtype(element: ElementType) -> AnyDType:
@@ -117,7 +117,7 @@ def numpy_dtype(element: ElementType) -> AnyDType:
     return np.dtype(name) if hasattr(np, name) else parse_numpy_dtype(name)
 
 
-def view_array(memory: Any, dtype: AnyDType, form: ArrayForm) -> NDArray[Any]:
+def view_array(memory: Any, dtype: AnyDType, form: MemoryForm) -> NDArray[Any]:
     """Return the array of that form in memory, which may be torch's; FormatError if it cannot be."""
     try:
         return np.ndarray(form.shape, dtype, np.asarray(memory), form.offset, form.strides)

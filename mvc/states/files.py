@@ -19,7 +19,7 @@ from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
 from mvc.checkpoints.safetensors import DTYPES, LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
 from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.formats.layout import FileLayout, single_tensor
-from mvc.numbers.parts import TensorPart
+from mvc.numbers.boxes import TensorPart
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
 

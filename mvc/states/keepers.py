@@ -61,7 +61,7 @@ class Holders:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptBox:
     """A box that one rank keeps, of a tensor seen in ``shape``: flat, where the box is one run.
 
     ``checker`` is another rank that holds it, or -1 if none does.
@@ -76,14 +76,14 @@ class Kept:
 class Division:
     """An array, divided: ``kept`` are boxes that do not overlap and together are all of it."""
 
-    def __init__(self, kept: Sequence[Kept], form: ArrayForm, chunk_bytes: int) -> None:
+    def __init__(self, kept: Sequence[KeptBox], form: ArrayForm, chunk_bytes: int) -> None:
         self.kept = tuple(kept)
         self._form, self._chunk = form, chunk_bytes // form.item_bytes
 
     @cached_property
     def bytes_by_rank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ranks that keep something, and how much each."""
-        ranks = np.array([one.rank for one in self.kept], np.int64)
+        ranks = np.array([kept.rank for kept in self.kept], np.int64)
         sizes = np.array([one.box.elements for one in self.kept], np.int64)
         return ranks, sizes * self._form.item_bytes
 
@@ -94,7 +94,7 @@ class Division:
     @cached_property
     def _hulls(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First element of every box, and past its last."""
-        bounds = [_find_hull(one) for one in self.kept]
+        bounds = [_find_hull(kept) for kept in self.kept]
         low, high = np.array(bounds, np.int64).reshape(-1, 2).T
         return low, high
 
@@ -104,7 +104,7 @@ class Division:
 
     @cached_property
     def _checkers(self) -> NDArray[np.int64]:
-        return np.array([one.checker for one in self.kept], np.int64)
+        return np.array([kept.checker for kept in self.kept], np.int64)
 
     def chunks_of(self, numbers: Sequence[int]) -> range:
         """Return chunks among which are all that have something of some boxes."""
@@ -141,7 +141,7 @@ class Division:
         return found
 
 
-def _find_hull(kept: Kept) -> tuple[int, int]:
+def _find_hull(kept: KeptBox) -> tuple[int, int]:
     rows = math.prod(kept.shape[1:])
     start, size = kept.box.offsets[0], kept.box.sizes[0]
     if len(kept.shape) == 1:
@@ -199,7 +199,7 @@ def _choose_owners(
     return np.array(chosen, np.int64)
 
 
-def _divide(form: ArrayForm, turn: int, load: NDArray[np.int64] | None) -> Iterator[Kept]:
+def _divide(form: ArrayForm, turn: int, load: NDArray[np.int64] | None) -> Iterator[KeptBox]:
     """Yield the boxes of an array with the rank that keeps each.
 
     Replicas come in the order of their load, or take turns if that is not given.
@@ -207,7 +207,7 @@ def _divide(form: ArrayForm, turn: int, load: NDArray[np.int64] | None) -> Itera
     for box, ranks in zip(form.holders.boxes, form.holders.ranks, strict=True):
         shape, flat = flatten_box(form.shape, box)
         if len(ranks) == 1:
-            yield Kept(ranks[0], shape, flat)
+            yield KeptBox(ranks[0], shape, flat)
             continue
         ordered = [*ranks[turn:], *ranks[:turn]]
         if load is not None:
@@ -220,7 +220,7 @@ def _divide(form: ArrayForm, turn: int, load: NDArray[np.int64] | None) -> Itera
         cuts = _cut_rows(flat, len(pairs), max(1, DEFAULT_CHUNK_BYTES // row_bytes))
         for (rank, checker), (start, stop) in zip(pairs, cuts, strict=True):
             if stop > start:
-                yield Kept(rank, shape, flat.narrow(start, stop), checker)
+                yield KeptBox(rank, shape, flat.narrow(start, stop), checker)
 
 
 def _cut_rows(box: Box, count: int, step: int) -> list[tuple[int, int]]:

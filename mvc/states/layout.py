@@ -197,14 +197,14 @@ def _add_own(
     folder = f"{RANKS_FOLDER}/{world.rank}/"
     inner = () if own is None else own.files
     files = [
-        *((one.path, one.offset, one.size_bytes) for one in layout.files),
+        *((file.path, file.offset, file.size_bytes) for file in layout.files),
         *((folder + one.path, start + one.offset, one.size_bytes) for one in inner),
     ]
     parts = () if own is None else own.parts
     plan = layout.plan
     return StateLayout(
         (),
-        (*layout.parts, *(ImagePart(start + one.offset, one.source) for one in parts)),
+        (*layout.parts, *(ImagePart(start + part.offset, part.source) for part in parts)),
         layout.size_bytes if own is None else start + own.size_bytes,
         None if plan is None else replace(plan, own=None if own is None else own.plan),
         encode_share(world.rank, layout.form or b"", files, check),
@@ -245,9 +245,9 @@ def _find_runs(parts: Iterable[ImagePart], walk: Recorder) -> dict[int, KeptRun]
     """Return the whole arrays among parts, by ``id`` of their source."""
     indexes = {id(item.array.source): index for index, item in enumerate(walk.placed)}
     return {
-        id(one.source): KeptRun(one.offset, indexes[id(one.source)], 0, one.size_bytes)
-        for one in parts
-        if id(one.source) in indexes
+        id(part.source): KeptRun(part.offset, indexes[id(part.source)], 0, part.size_bytes)
+        for part in parts
+        if id(part.source) in indexes
     }
 
 
@@ -284,8 +284,8 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World, number: i
 def _open_checked(
     checked: Sequence[Sequence[KeptRun]], number: int, sources: Sequence[ByteSource]
 ) -> Iterator[ImagePart]:
-    for one in checked[number % CHECK_ROUNDS] if checked else ():
-        yield ImagePart(one.offset, one.open(sources[one.index]))
+    for part in checked[number % CHECK_ROUNDS] if checked else ():
+        yield ImagePart(part.offset, part.open(sources[part.index]))
 
 
 def _is_followable(walk: Recorder) -> bool:
@@ -392,7 +392,9 @@ def _follow_plan(plan: LayoutPlan, state: object, number: int) -> StateLayout | 
     walk = Follow(is_local=plan.world.is_local)
     try:
         root = walk.follow(plan.root, state)
-        ties = _find_ties(plan, walk)
+        crowded = find_crowded(walk.spans)
+        regions = {index: walk.find_region(index, plan.arrays[index]) for index in crowded}
+        ties = _describe_groups(find_groups(regions), regions)
         text = plan.text
         if root is not plan.root and text:
             text = encode_document(replace(plan.document, state=root.form))
@@ -408,12 +410,6 @@ def _follow_plan(plan: LayoutPlan, state: object, number: int) -> StateLayout | 
     plan = replace(plan, root=root, text=text)
     layout = _finish(plan.files, parts, text, plan.text_offset, plan)
     return replace(layout, form=plan.form) if plan.form else layout
-
-
-def _find_ties(plan: LayoutPlan, walk: Follow) -> tuple[object, ...]:
-    crowded = find_crowded(walk.spans)
-    regions = {index: walk.find_region(index, plan.arrays[index]) for index in crowded}
-    return _describe_groups(find_groups(regions), regions)
 
 
 def _make_part(piece: _Piece, sources: Sequence[ByteSource]) -> ImagePart:

@@ -302,7 +302,10 @@ class Follow(EncodeWalk):
             self.sources.append(found)
             self.spans.append((found.address, found.address + form.size_bytes, index))
             if form.shard is not None:
-                self._regions[index] = _locate(value, form.shard.box, part.element)
+                from mvc.states.torch_shards import locate_shard  # noqa: PLC0415  imports torch, which is loaded
+
+                local = value._local_tensor  # noqa: SLF001  as there
+                self._regions[index] = locate_shard(local, form.shard.box, part.element)
             return part
         array = self.take_here(_describe(value, is_tensor=form is not None))
         if (array.element, array.shape, array.strides, array.region is None) != (
@@ -320,12 +323,6 @@ class Follow(EncodeWalk):
 
     def _encode_array(self, value: Any) -> JsonValue:  # noqa: ARG002  as the walk calls it
         raise DiffersError  # an array in what was a leaf
-
-
-def _locate(value: Any, box: Box, element: ElementType) -> Region:
-    from mvc.states.torch_shards import locate_shard  # noqa: PLC0415  imports torch, which is loaded
-
-    return locate_shard(value._local_tensor, box, element)  # noqa: SLF001  as there
 
 
 def _describe(value: Any, *, is_tensor: bool) -> LiveArray:

@@ -18,17 +18,17 @@ from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.numbers.boxes import Box, is_inside
 from mvc.states.document import PART, check_fields, get_dims, get_field
 from mvc.states.elements import get_numpy_element, get_torch_element
-from mvc.states.factory import ArrayForm, NumpyFactory, fill_words, numpy_dtype, view_array
+from mvc.states.factory import MemoryForm, NumpyFactory, fill_words, numpy_dtype, view_array
 from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
 from mvc.states.refusals import format_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.numbers.parts import TensorPart
+    from mvc.numbers.boxes import TensorPart
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
-    from mvc.states.factory import Filler, Target
+    from mvc.states.factory import Filler, LiveTarget
     from mvc.states.torch_arrays import TorchFactory
 
     Factory: TypeAlias = NumpyFactory | TorchFactory
@@ -71,7 +71,7 @@ class _Storage:
     memory: object
     size_bytes: int
     skew: int
-    form: ArrayForm
+    form: MemoryForm
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +147,7 @@ class ReadTable:
 
     def _place(
         self, node: Node, element: ElementType, shape: tuple[int, ...]
-    ) -> tuple[_Storage, ArrayForm]:
+    ) -> tuple[_Storage, MemoryForm]:
         """Return the memory that holds a node's array, and its layout there."""
         if "shared" not in node:
             storage = self._allocate(node)
@@ -163,7 +163,7 @@ class ReadTable:
             if (storage.form.element, storage.form.shape) != (element, shape):
                 raise FormatError(f"tensor {node['name']!r} is not the storage it is tied to")
             return storage, storage.form
-        form = ArrayForm(
+        form = MemoryForm(
             element,
             shape,
             get_field(node, "offset", int) + storage.skew,
@@ -183,12 +183,12 @@ class ReadTable:
             raise FormatError(f"a shared storage begins {skew} bytes late")
         factory = self.load_factory() if node["$"] == "tensor" else _NUMPY
         memory, address = factory.allocate(size + skew)
-        form = ArrayForm(element, shape, skew, _get_strides(node, element, shape))
+        form = MemoryForm(element, shape, skew, _get_strides(node, element, shape))
         words = view_memory(address + skew, shape, form.strides, element, memory, writable=True)
         self._add_read(node, size, partial(fill_words, words))
         return _Storage(memory, size + skew, skew, form)
 
-    def _fill_live(self, node: Node, found: Target, steps: Sequence[object]) -> None:
+    def _fill_live(self, node: Node, found: LiveTarget, steps: Sequence[object]) -> None:
         region, part = found.region, found.part
         if PART in node:
             if part is None or part.box != get_box(node):
@@ -272,7 +272,7 @@ def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tu
     return tuple(stride * element.size_bytes for stride in strides)
 
 
-def _check_inside(node: Node, form: ArrayForm, storage: _Storage) -> None:
+def _check_inside(node: Node, form: MemoryForm, storage: _Storage) -> None:
     """Check that a view is in its storage, and is aligned if it is torch's."""
     size = form.element.size_bytes
     fits = len(form.strides) == len(form.shape) and all(form.shape)

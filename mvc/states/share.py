@@ -128,7 +128,7 @@ class SharePlan:
         self.digest = blake3(text).digest()
         form = _parse(_parse_state, text)
         self.ranks = form.ranks
-        holders = [_read_spread(one, form.ranks) for one in form.spreads]
+        holders = [_read_spread(spread, form.ranks) for spread in form.spreads]
         everyone = tuple(range(form.ranks))
         self.arrays: list[ArrayForm] = []
         self.layouts: list[tuple[str, bytes, FileLayout]] = []
@@ -272,7 +272,7 @@ class Share:
         if self.check is None:
             return {}
         parts = self.check.parts_of(rank).get((array, chunk), ())
-        return {one.number: image[one.offset : one.offset + one.size_bytes] for one in parts}
+        return {part.number: image[part.offset : part.offset + part.size_bytes] for part in parts}
 
 
 def open_share(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mvc.states.cross_check import CheckedPart
     from mvc.states.encode import FileDraft
     from mvc.states.files import LiveArray, StateFile
-    from mvc.states.keepers import Kept
+    from mvc.states.keepers import KeptBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def check_runs(
     )
 
 
-def _locate_kept(kept: Kept, shape: Shape, spread: Spread | None) -> int:
+def _locate_kept(kept: KeptBox, shape: Shape, spread: Spread | None) -> int:
     """Return where what a rank keeps begins among the elements that it has of an array."""
     before = 0
     for mine in (whole_box(shape),) if spread is None else (spread.mine, *spread.more):

@@ -19,7 +19,7 @@ from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.numbers.boxes import iterate_slabs, whole_box
 from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.factory import ArrayForm, Target, fill_words
+from mvc.states.factory import LiveTarget, MemoryForm, fill_words
 from mvc.states.files import LiveArray
 from mvc.states.memory import (
     HostArray,
@@ -269,7 +269,7 @@ class TorchFactory(PlainScalars):
         memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
         return memory, memory.data_ptr()
 
-    def view(self, memory: object, form: ArrayForm) -> object:
+    def view(self, memory: object, form: MemoryForm) -> object:
         """Return the tensor of that form in that memory."""
         assert isinstance(memory, torch.Tensor)
         size = form.element.size_bytes
@@ -314,7 +314,7 @@ class TorchFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> Target | None:
+    ) -> LiveTarget | None:
         """Return how to fill a live tensor; None if it is not a tensor.
 
         Of a DTensor what is here is filled. A tensor that does not fit, or cannot be filled, is a
@@ -333,7 +333,7 @@ class TorchFactory(PlainScalars):
             raise UnsupportedError(f"{path} is sparse and cannot be filled in place")
         local = get_local(live) if is_sharded(live) else live
         plain = array if array.part is None else _describe_strided(local, steps)
-        return Target(_find_filler(local, plain, path), array.region, array.part)
+        return LiveTarget(_find_filler(local, plain, path), array.region, array.part)
 
 
 def _find_filler(tensor: torch.Tensor, array: LiveArray, path: str) -> Filler:

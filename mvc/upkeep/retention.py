@@ -33,10 +33,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.names import is_model_name, is_model_path
 from mvc.errors import UsageError
 from mvc.upkeep.durations import duration_text
 from mvc.upkeep.versions import reach
-from mvc.workspace.model_names import is_model_name, is_model_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

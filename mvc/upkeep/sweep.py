@@ -36,11 +36,11 @@ from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
 from mvc.ids import split_ids
 from mvc.progress import announce
 from mvc.upkeep.versions import Versions, find_live
-from mvc.workspace.leftovers import remove_leftovers
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import released_blobs
 from mvc.workspace.releases import read_releases
+from mvc.workspace.staging import remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

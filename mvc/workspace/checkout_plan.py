@@ -184,7 +184,8 @@ class _Planner:
         entry = self._index.entries.get(path)
         staged = None if entry is None else entry.version
         if wanted in (old, staged):
-            self._keep(entry)
+            if entry is not None and self._materialise and self._is_sleeping(entry):
+                self._write[entry.path] = entry.version
         elif staged != old:
             self._conflicts.append(path)
         elif entry is not None and self._is_sleeping(entry):
@@ -248,10 +249,6 @@ class _Planner:
             self._entries.append(
                 EntryChange(entry.path, wanted.mode, wanted.blob, skip_worktree=True)
             )
-
-    def _keep(self, entry: IndexEntry | None) -> None:
-        if entry is not None and self._materialise and self._is_sleeping(entry):
-            self._write[entry.path] = entry.version
 
     def _drop(self, entry: IndexEntry) -> None:
         stat = self._look(entry.path)

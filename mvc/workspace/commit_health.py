@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import SHARD, is_checkpoint_name
 from mvc.numbers.figures import Health
-from mvc.workspace.health import CheckpointHealth, health_trailers, read_health
-from mvc.workspace.kept_health import find_files
+from mvc.workspace.health import (
+    HEALTH_TRAILER,
+    CheckpointHealth,
+    read_gates,
+    read_health,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
-    from mvc.workspace.gates import Failure
+    from mvc.workspace.health import GateFailure
+
 
 MAX_CHECKPOINTS = 16
 CHEAP_BYTES = 64 * 2**20
@@ -48,17 +53,15 @@ def examine(
     gates = None
     settings = {} if no_gate else context.history.read_config()
     if any(key.startswith("gate.") for key in settings):
-        from mvc.workspace.gates import read_gates  # noqa: PLC0415  few repositories have any
-
         gates = read_gates(settings)
     found = find_health(context, tree, earlier, wanted=gates is not None)
-    trailers = health_trailers(found)
+    trailers = [(HEALTH_TRAILER, health.text()) for health in found]
     if gates is not None:
         before = [one for commit in parents for one in recorded(context, commit)]
         failures = gates.judge(found, before)
         if not gates.is_marking:  # what is as in the parent was let through then
             as_before = {one.path for one in found if one in before}
-            failures = [one for one in failures if one.path not in as_before]
+            failures = [failure for failure in failures if failure.path not in as_before]
         failures = name_tensors(context, tree, failures)
         if failures and not gates.is_marking:
             raise gates.refuse(failures)
@@ -74,9 +77,9 @@ def recorded(context: Context, commit: GitId) -> tuple[CheckpointHealth, ...]:
 def name_tensors(
     context: Context,
     tree: Mapping[str, TreeEntry],
-    failures: Sequence[Failure],
+    failures: Sequence[GateFailure],
     known: Mapping[GitId, Sequence[tuple[str, Health]]] | None = None,
-) -> list[Failure]:
+) -> list[GateFailure]:
     """Return failures with the tensor that has most of what each found.
 
     ``known`` are the tensors of files that are not stored.
@@ -86,11 +89,11 @@ def name_tensors(
     from mvc.workspace.measuring import measure_tensors  # noqa: PLC0415  brings NumPy
 
     groups, found = group_checkpoints(tree), []
-    for one in failures:
-        blobs = groups[one.path].values()
+    for failure in failures:
+        blobs = groups[failure.path].values()
         rows = [row for b in blobs for row in (known or {}).get(b) or measure_tensors(context, b)]
-        figures = {name: _figure(health, one.gate) for name, health in rows}
-        found.append(replace(one, tensor=max(figures, key=figures.__getitem__, default=None)))
+        figures = {name: _figure(health, failure.gate) for name, health in rows}
+        found.append(replace(failure, tensor=max(figures, key=figures.__getitem__, default=None)))
     return found
 
 
@@ -136,12 +139,12 @@ def find_health(
         equal = {name for name, files in groups.items() if old.get(name) == files}
         same |= equal if commit == earlier[0] else set()
         lines = recorded(context, commit) if equal else ()
-        said = {one.path: one for one in lines if one.path in equal} | said
+        said = {line.path: line for line in lines if line.path in equal} | said
     asked = {name: files for name, files in groups.items() if wanted or name not in same}
     asked = {name: files for name, files in asked.items() if name not in said}
     kept = dict(known or {})
     blobs = {blob for files in asked.values() for blob in files.values()}
-    kept |= find_files(context, blobs - kept.keys())
+    kept |= context.kept.find_file_health(blobs - kept.keys())
     for name in sorted(asked)[:MAX_CHECKPOINTS]:
         health = _add_up(context, asked[name], kept, None if wanted else CHEAP_BYTES)
         if health is not None and health.elements:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
 from mvc.history.messages import drop_trailers, format_message
-from mvc.workspace.agreement import AGREEMENT_TRAILERS, Agreement, read_agreement
 from mvc.workspace.commit_health import examine
 from mvc.workspace.health import COMPUTED_TRAILERS, read_failed
 from mvc.workspace.manifests import find_manifest, read_stored
+from mvc.workspace.trailers import AGREEMENT_TRAILERS, Agreement, read_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Stamp, TreeEntry
     from mvc.ids import ChunkId, GitId
-    from mvc.workspace.annotations import Annotations
     from mvc.workspace.context import Context
     from mvc.workspace.released import ReleasedTwin
+    from mvc.workspace.trailers import Annotations
 
     Tensor = tuple[TensorView, tuple[ChunkId, ...]]
 

@@ -192,9 +192,9 @@ def cut_file(source: ByteSource, gaps: ByteSource, manifest: Manifest) -> Iterat
     """Yield all chunks of a file: those between tensors (place -1), then segment by segment."""
     size = manifest.chunk_bytes
     yield from cut_live(gaps, 0, manifest.gap_bytes, manifest.gaps, size, -1)
-    for number, one in enumerate(manifest.segments):
-        start, size_bytes = one.segment.start, one.segment.size_bytes
-        yield from cut_live(source, start, size_bytes, one.chunks, size, number)
+    for number, stored in enumerate(manifest.segments):
+        start, size_bytes = stored.segment.start, stored.segment.size_bytes
+        yield from cut_live(source, start, size_bytes, stored.chunks, size, number)
 
 
 def all_same(chunks: Iterable[LiveChunk[Place]]) -> bool:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Identity
     from mvc.ids import ChunkId, GitId
     from mvc.storage.protocol import Storage
-    from mvc.workspace.digests import Digests
-    from mvc.workspace.kept import Kept
+    from mvc.workspace.kept import Kept, PartDigests
     from mvc.workspace.notebook import Notebook, NoteKind
 
 GIT_DIR_NAME = ".mvc"
@@ -110,7 +109,7 @@ class Context:
         """The chunks to read: those that are here, and those that a remote promises to give."""
         if self.open_promised is None or not has_promisor(self.history.read_config()):
             return self.here
-        from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  as above
+        from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
         from mvc.storage.joined import JoinedStorage  # noqa: PLC0415  few repositories need it
 
         joined = JoinedStorage([self.here.storage, *self.open_promised(self)])
@@ -118,7 +117,7 @@ class Context:
         return ChunkStore(joined, threads=threads, nearby=self.nearby)
 
     def _storage(self) -> Storage:
-        from mvc.storage.local import LocalStorage  # noqa: PLC0415  log needs none
+        from mvc.storage.local import LocalStorage  # noqa: PLC0415  no obstore is needed
 
         return LocalStorage(self.git_dir / STORE_DIR_NAME)
 
@@ -163,11 +162,11 @@ class Context:
         return Kept(self.git_dir / FILE_NAME)
 
     @cached_property
-    def digests(self) -> Digests:
+    def digests(self) -> PartDigests:
         """Hashes of parts that were read."""
-        from mvc.workspace.digests import Digests  # noqa: PLC0415  as above
+        from mvc.workspace.kept import PartDigests  # noqa: PLC0415  as above
 
-        return Digests()
+        return PartDigests()
 
     def notebook(self, kind: NoteKind[_Entry]) -> Notebook[_Entry]:
         """Return the Git notes of a kind; the same object each time."""
@@ -218,7 +217,7 @@ class Context:
         """Return who acts, and when: defaults to ``identity`` or whom Git would name, and to now."""
         identity = author or self.identity
         if identity is None:
-            from mvc.workspace.identity import find_identity  # noqa: PLC0415  readers need none
+            from mvc.workspace.settings import find_identity  # noqa: PLC0415  readers need none
 
             identity, _ = find_identity(self.history.read_config())
         return Stamp.now(identity, time_s)

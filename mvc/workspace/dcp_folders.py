@@ -153,9 +153,9 @@ def join_shards(
             )
         parts.setdefault(item.key, []).append((box, shard))
     wholes = (
-        (key, one)
-        for key, one in folder.metadata.entries.items()
-        if one is not None and (keys is None or key in keys)
+        (key, entry)
+        for key, entry in folder.metadata.entries.items()
+        if entry is not None and (keys is None or key in keys)
     )
     return {key: _join(folder, key, tensor, parts.get(key, [])) for key, tensor in wholes}
 
@@ -256,7 +256,7 @@ def copy_items(
         by_file.setdefault(item.file, []).append(item)
     for file, wanted in by_file.items():
         _copy_from(
-            context, folder.file(file), tree, sorted(wanted, key=lambda one: one.start), write
+            context, folder.file(file), tree, sorted(wanted, key=lambda change: change.start), write
         )
 
 

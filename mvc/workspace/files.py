@@ -244,7 +244,9 @@ class Cutter:
     ) -> dict[Segment, tuple[ChunkId, ...]]:
         """Store the chunks of some segments and return their ids."""
         spans = [
-            span for one in segments for span in cut_segment(one, self.chunk_bytes, hints.get(one))
+            span
+            for segment in segments
+            for span in cut_segment(segment, self.chunk_bytes, hints.get(segment))
         ]
         found = self.writer.add(source, spans, self.progress)
         if self.health is not None:

@@ -1,26 +1,38 @@
-"""What commits say of the health of their checkpoints, as Git trailers."""
+"""What commits say of the health of their checkpoints, as Git trailers, and the limits on it.
+
+Gates are such limits (``mvc config gate.nan 0``): a commit that fails one is refused before its branch
+moves, or made and marked by a trailer. NaN and infinities count in every checkpoint; the others look at
+the weights only, as optimizer and other state grows in a healthy run.
+
+This module is part of ``log`` and loads nothing heavy.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from mvc.workspace.annotations import parse_number
+from mvc.errors import FormatError, GateError, UsageError
+from mvc.workspace.trailers import escape_word, parse_number, read_annotations, unescape_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.history.values import CommitInfo
 
 HEALTH_TRAILER = "Health"
 GATE_TRAILER = "Gate"
 FAILED = "failed "
+
+
 COMPUTED_TRAILERS = frozenset({HEALTH_TRAILER, GATE_TRAILER})
 """Trailers that a commit gets from its content; those of a message that it takes over go."""
 _LINE = re.compile(r"(\S+)((?: [a-z]+=\S+)+)")
-_UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 _MAX_DIGITS = 19
-_ESCAPED = re.compile(r"(?:%[0-9A-F]{2})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +62,10 @@ class CheckpointHealth:
         return f"{path} {figures}" + (f" saturated={self.saturated}" if self.saturated else "")
 
 
-def escape_word(text: str) -> str:
-    """Return a name without white space, control characters and plain ``%``."""
-    return _UNSAFE.sub(_escape, text)
-
-
-def unescape_word(text: str) -> str:
-    """Return what ``escape_word`` was given."""
-    return _ESCAPED.sub(_unescape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogateescape")
-
-
 def read_health(trailers: Iterable[tuple[str, str]]) -> tuple[CheckpointHealth, ...]:
     """Return what the trailers of a commit say; malformed ones are left out."""
-    found = (_parse(value) for key, value in trailers if key == HEALTH_TRAILER)
-    return tuple({one.path: one for one in found if one is not None}.values())
+    lines = (_parse(value) for key, value in trailers if key == HEALTH_TRAILER)
+    return tuple({health.path: health for health in lines if health is not None}.values())
 
 
 def read_failed(trailers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -99,32 +93,169 @@ def _parse(value: str) -> CheckpointHealth | None:
     return CheckpointHealth(unescape_word(match[1]), nan, inf, largest, norm, saturated)
 
 
-def overall(found: Sequence[CheckpointHealth]) -> CheckpointHealth | None:
+def overall(checkpoints: Sequence[CheckpointHealth]) -> CheckpointHealth | None:
     """Return the health of a commit as one: of the weights, with the NaN and infinities of all files.
 
     Optimizer and other state grows and shrinks in a healthy run, so it counts only where nothing else
     is there. None if nothing is known.
     """
-    if not found:
+    if not checkpoints:
         return None
-    weights = choose_weights(found)
+    weights = choose_weights(checkpoints)
     return CheckpointHealth(
         path="",
-        nan=sum(one.nan for one in found),
-        inf=sum(one.inf for one in found),
-        largest=max(one.largest for one in weights),
-        norm=math.hypot(*(one.norm for one in weights)),
-        saturated=sum(one.saturated for one in weights),
+        nan=sum(health.nan for health in checkpoints),
+        inf=sum(health.inf for health in checkpoints),
+        largest=max(health.largest for health in weights),
+        norm=math.hypot(*(health.norm for health in weights)),
+        saturated=sum(health.saturated for health in weights),
     )
 
 
-def choose_weights(found: Sequence[CheckpointHealth]) -> Sequence[CheckpointHealth]:
+def choose_weights(checkpoints: Sequence[CheckpointHealth]) -> Sequence[CheckpointHealth]:
     """Return the checkpoints that are not optimizer or other state, or all if none is left."""
-    from mvc.workspace.model_names import is_model_path  # noqa: PLC0415  few looks need names
+    from mvc.checkpoints.names import is_model_path  # noqa: PLC0415  few looks need names
 
-    return [one for one in found if is_model_path(one.path) is not False] or found
+    weights = [health for health in checkpoints if is_model_path(health.path) is not False]
+    return weights or checkpoints
 
 
-def health_trailers(found: Iterable[CheckpointHealth]) -> list[tuple[str, str]]:
-    """Return the trailers that say so."""
-    return [(HEALTH_TRAILER, one.text()) for one in found]
+_HEALTH = "health."
+_FIGURES = {"nan": "nan", "inf": "inf", "max": "largest", "norm": "norm", "saturated": "saturated"}
+
+
+def find_value(info: CommitInfo, name: str) -> float | None:
+    """Return a number that a commit records, or None.
+
+    Args:
+        info: the commit.
+        name: a metric, ``step``, or ``health.nan``, ``.inf``, ``.max``, ``.norm``, ``.saturated``;
+            a metric of that name goes first.
+    """
+    facts = read_annotations(info)
+    value = (facts.metrics or {}).get(name)
+    if value is not None:
+        return value
+    if name == "step":
+        return facts.step
+    figure = _FIGURES.get(name.removeprefix(_HEALTH)) if name.startswith(_HEALTH) else None
+    if figure is None:
+        return None
+    health = overall(read_health(info.trailers))
+    if health is not None:
+        value = getattr(health, figure)
+    return value
+
+
+SECTION = "gate."
+MODE = "gate.mode"
+MODES = ("refuse", "mark")
+_TEXTS = {
+    "nan": "{path} has {value:,.0f} NaN{tensor}",
+    "inf": "{path} has {value:,.0f} infinite elements{tensor}",
+    "max": "{path} has the magnitude {value:.6g}{tensor}",
+    "norm": "{path} has the norm {value:.6g}{tensor}",
+    "norm-growth": "{path} has {value:.6g} times the norm in the parent{tensor}",
+}
+GATES = tuple(_TEXTS)
+_COUNTS = ("nan", "inf")
+_GROWTH = "norm-growth"
+
+
+@dataclass(frozen=True, slots=True)
+class GateFailure:
+    """A checkpoint that is beyond a limit.
+
+    Attributes:
+        gate: its name, as in ``gate.nan``.
+        value: the count, magnitude, norm or growth that was found.
+        limit: what the gate allows.
+        path: the checkpoint, with ``*`` for the numbers of shards.
+        tensor: the tensor with most of it, or None.
+    """
+
+    gate: str
+    value: float
+    limit: float
+    path: str
+    tensor: str | None = None
+
+    def __str__(self) -> str:
+        most = "" if self.tensor is None else f", most in tensor {self.tensor!r}"
+        fact = _TEXTS[self.gate].format(path=self.path, value=self.value, tensor=most)
+        return f"{fact}; {SECTION}{self.gate} allows {self.limit:,.6g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """The limits of a repository by the names of their gates, and whether a failure only marks."""
+
+    limits: Mapping[str, float]
+    is_marking: bool = False
+
+    def judge(
+        self, checkpoints: Sequence[CheckpointHealth], before: Sequence[CheckpointHealth]
+    ) -> list[GateFailure]:
+        """Return what is beyond a limit; growth is that over the checkpoint of the same name."""
+        weights = {health.path for health in choose_weights(checkpoints)}
+        norms = {health.path: health.norm for health in before}
+        failures: list[GateFailure] = []
+        for health in checkpoints:
+            values: dict[str, float] = {"nan": health.nan, "inf": health.inf}
+            if health.path in weights:
+                values |= {"max": health.largest, "norm": health.norm}
+                if norms.get(health.path):
+                    values[_GROWTH] = health.norm / norms[health.path]
+            failures += [
+                GateFailure(gate, values[gate], limit, health.path)
+                for gate, limit in self.limits.items()
+                if gate in values and values[gate] > limit
+            ]
+        return failures
+
+    @staticmethod
+    def refuse(failures: Sequence[GateFailure]) -> GateError:
+        """Return the error that says what failed."""
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        return GateError(
+            f"{failures[0]}{more}",
+            hint="nothing was committed; `no_gate` commits anyway",
+            failures=[asdict(failure) for failure in failures],
+        )
+
+    @staticmethod
+    def mark(failures: Sequence[GateFailure]) -> list[tuple[str, str]]:
+        """Return the trailers that mark a commit."""
+        return [(GATE_TRAILER, f"{FAILED}{failure.gate}: {failure}") for failure in failures]
+
+
+def read_gates(settings: Mapping[str, str]) -> Gates | None:
+    """Return the gates that settings ask for, or None; FormatError if one is not valid."""
+    given = {key: value for key, value in settings.items() if key.startswith(SECTION)}
+    try:
+        for key, value in given.items():
+            check_gate(key, value)
+    except UsageError as error:
+        raise FormatError(error.message, hint=error.hint) from None
+    mode = given.pop(MODE, MODES[0])
+    limits = {gate: float(given[SECTION + gate]) for gate in GATES if SECTION + gate in given}
+    return Gates(limits, is_marking=mode == "mark") if limits else None
+
+
+def check_gate(key: str, value: str) -> None:
+    """Check that a setting is a gate's, with a value that it takes; or UsageError."""
+    known = [*(SECTION + gate for gate in GATES), MODE]
+    if key not in known:
+        raise UsageError(f"{key!r} is not a gate", hint=f"there are {', '.join(known)}")
+    if key == MODE:
+        if value not in MODES:
+            raise UsageError(f"{key} must be one of {', '.join(MODES)}, not {value[:80]!r}")
+        return
+    gate, number = key.removeprefix(SECTION), parse_number(value)
+    if gate in _COUNTS:
+        if not (value.isascii() and value.isdigit() and len(value) < 16):  # noqa: PLR2004
+            raise UsageError(f"{key} must be a whole number, not {value[:80]!r}")
+    elif number is None or not 0 < number < float("inf"):
+        raise UsageError(f"{key} must be a positive number, not {value[:80]!r}")
+    elif gate == _GROWTH and number <= 1:
+        raise UsageError(f"{key} must be a factor above 1, not {value[:80]!r}")

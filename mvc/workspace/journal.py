@@ -20,12 +20,15 @@ from mvc.fs import TEMP_SUFFIX, open_file
 from mvc.history.paths import decode_path, encode_path, find_path_fault
 from mvc.history.values import FILE_MODES, TreeEntry
 from mvc.ids import GitId, is_git_id
+from mvc.workspace.pending import HEADS, MESSAGE, OPTIONS, ORIGIN, STEPS, TODO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from mvc.history.values import Stages
+    from mvc.workspace.pending import Pending
+
 
 MAX_JOURNAL_BYTES = 2**30
 """Two million files of 500 bytes each."""
@@ -207,7 +210,12 @@ def _check(transition: Transition) -> None:
             _check_content(entry.path, entry.mode, entry.blob)
     _check_merge(transition)
     if transition.head is not None:
-        _check_head(transition.head)
+        move = transition.head
+        commits = [move.expected, move.branch_at if move.kind == "branch" else move.target]
+        if move.kind not in ("branch", "detach", "move", "stay") or not all(
+            commit is None or is_git_id(commit) for commit in commits
+        ):
+            raise FormatError(f"HEAD cannot go to {move.kind[:20]!r} {move.target[:80]!r}")
 
 
 def _check_merge(transition: Transition) -> None:
@@ -234,15 +242,6 @@ def _may_be_staged(write: FileWrite) -> bool:
     return folder is None or write.path.startswith(folder + "/")
 
 
-def _check_head(move: HeadMove) -> None:
-    commit = move.branch_at if move.kind == "branch" else move.target
-    ids = [move.expected, commit]
-    if move.kind not in ("branch", "detach", "move", "stay") or not all(
-        one is None or is_git_id(one) for one in ids
-    ):
-        raise FormatError(f"HEAD cannot go to {move.kind[:20]!r} {move.target[:80]!r}")
-
-
 def read_journal(path: Path) -> Transition | None:
     """Return the journal at a path, or None if there is none."""
     hint = f'remove {path}; "mvc status" then shows how far that checkout got'
@@ -259,3 +258,53 @@ def read_journal(path: Path) -> Transition | None:
     except FormatError as error:
         text = f"the journal of an interrupted checkout is damaged: {error}"
         raise CorruptionError(text, hint=hint) from error
+
+
+_ORIG_HEAD = "ORIG_HEAD"
+ENDED = tuple(Mark(name) for name in MARKS if name != _ORIG_HEAD)
+"""Removes all marks: nothing is under way any more."""
+
+
+def make_marks(
+    pending: Pending, head: GitId | None, conflicts: Sequence[str] = ()
+) -> tuple[Mark, ...]:
+    """Return the marks that say what is under way; the message names the paths in conflict."""
+    lines = "".join(f"#\t{path}\n" for path in conflicts)
+    notes = f"\n# Conflicts:\n{lines}" if lines else ""
+    sequence = _sequence(pending, [*pending.heads, *pending.rest]) if pending.rest else {}
+    texts = {
+        HEADS[pending.kind]: "".join(f"{one}\n" for one in pending.heads),
+        MESSAGE: pending.message.rstrip("\n") + "\n" + notes,
+        **sequence,
+    }
+    return _make(texts) + mark_origin(head)
+
+
+def mark_done(pending: Pending) -> tuple[Mark, ...]:
+    """Return the marks once the commit is made: of a sequence, what is left to do."""
+    return _make(_sequence(pending, pending.rest)) if pending.rest else ENDED
+
+
+def mark_origin(head: GitId | None) -> tuple[Mark, ...]:
+    """Return the mark of where HEAD was before."""
+    return () if head is None else (_make_mark(_ORIG_HEAD, f"{head}\n"),)
+
+
+def _sequence(pending: Pending, commits: Sequence[GitId]) -> dict[str, str]:
+    options = "".join(f"\t{key} = {value}\n" for key, value in pending.options.items())
+    step = STEPS[pending.kind]
+    return {
+        TODO: "".join(f"{step} {commit}\n" for commit in commits),
+        ORIGIN: f"{pending.origin}\n",
+        **({OPTIONS: f"[options]\n{options}"} if options else {}),
+    }
+
+
+def _make(texts: Mapping[str, str]) -> tuple[Mark, ...]:
+    """Return marks with these texts; all others go."""
+    made = tuple(_make_mark(name, text) for name, text in texts.items())
+    return tuple(mark for mark in ENDED if mark.name not in texts) + made
+
+
+def _make_mark(name: str, text: str) -> Mark:
+    return Mark(name, text.encode("utf-8", "surrogateescape").decode("latin-1"))

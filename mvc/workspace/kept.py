@@ -11,14 +11,26 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING, TypeVar
+import threading
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from blake3 import blake3
+
+from mvc.ids import hash_chunk
+from mvc.numbers.figures import decode_health
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from mvc.ids import ChunkId, GitId
+    from mvc.numbers.boxes import PartRun, TensorPart
+    from mvc.numbers.figures import Health
+
+    ChunkKey: TypeAlias = tuple[ChunkId, str]
+    """A chunk, and the element type that it is read as."""
+    Piece: TypeAlias = tuple[ChunkId, TensorPart, PartRun]
 
 FILE_NAME = "statistics.db"
 _VERSION = 1
@@ -29,6 +41,9 @@ _TABLE = (
     "CREATE TABLE kept (kind BLOB, key BLOB, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
 )
 _Result = TypeVar("_Result")
+_Key = TypeVar("_Key")
+FILES, CHUNKS = b"file-health", b"chunk-health"
+"""Kinds of entries: the health of files by their blobs, of large chunks by id and element type."""
 
 
 class Kept:
@@ -99,6 +114,30 @@ class Kept:
             self._use(remove, None)
         return before - self.size_bytes
 
+    def find_file_health(self, blobs: Iterable[GitId]) -> dict[GitId, Health]:
+        """Return the health of those stored files for which it is kept."""
+        return self._find_health(FILES, {bytes.fromhex(blob): blob for blob in blobs})
+
+    def keep_file_health(self, files: Mapping[GitId, Health]) -> None:
+        """Keep the health of stored files."""
+        entries = {bytes.fromhex(blob): health.encode() for blob, health in files.items()}
+        self.put_many(FILES, entries)
+
+    def find_chunk_health(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Health]:
+        """Return the health of those chunks for which it is kept."""
+        named = {chunk + dtype.encode(): (chunk, dtype) for chunk, dtype in keys}
+        return self._find_health(CHUNKS, named)
+
+    def keep_chunk_health(self, chunks: Mapping[ChunkKey, Health]) -> None:
+        """Keep the health of chunks."""
+        entries = {chunk + dtype.encode(): one.encode() for (chunk, dtype), one in chunks.items()}
+        self.put_many(CHUNKS, entries)
+
+    def _find_health(self, kind: bytes, keys: Mapping[bytes, _Key]) -> dict[_Key, Health]:
+        kept = self.get_many(kind, keys) if keys else {}
+        decoded = {keys[key]: decode_health(value) for key, value in kept.items()}
+        return {key: health for key, health in decoded.items() if health is not None}
+
     def _use(self, act: Callable[[sqlite3.Connection], _Result], otherwise: _Result) -> _Result:
         """Act on the database; one that is not sound is removed, and made again by a second try."""
         import sqlite3  # noqa: PLC0415  few commands compare values
@@ -131,7 +170,11 @@ class Kept:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
             database.execute("PRAGMA synchronous = OFF")
             if _find_version(database) == 0:
-                _create(database)
+                database.execute("BEGIN IMMEDIATE")
+                if _find_version(database) == 0:  # else another process was faster
+                    database.execute(_TABLE)
+                    database.execute(f"PRAGMA user_version = {_VERSION}")
+                database.execute("COMMIT")
             if _find_version(database) != _VERSION:
                 raise sqlite3.DatabaseError("another version")
             yield database
@@ -151,14 +194,6 @@ def _find_version(database: sqlite3.Connection) -> int:
     return version
 
 
-def _create(database: sqlite3.Connection) -> None:
-    database.execute("BEGIN IMMEDIATE")
-    if _find_version(database) == 0:  # else another process was faster
-        database.execute(_TABLE)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
-    database.execute("COMMIT")
-
-
 def _hash(kind: bytes, key: bytes, value: bytes) -> bytes:
     head = b"%d %d " % (len(kind), len(key))
     return blake3(head + kind + key + value).digest(_CHECK_BYTES)
@@ -170,3 +205,29 @@ def _check(kind: bytes, key: bytes, stored: object) -> bytes | None:
         return None
     value = stored[_CHECK_BYTES:]
     return value if _hash(kind, key, value) == stored[:_CHECK_BYTES] else None
+
+
+class PartDigests:
+    """Hashes of what parts of tensors have of chunks that were read, and verified, for them.
+
+    So whether a part still is what was read takes no second look into its chunks. Each hash is asked
+    for once, and of very many the oldest are forgotten.
+    """
+
+    def __init__(self, kept: int = 100_000) -> None:
+        self._most = kept
+        self._kept: dict[Piece, ChunkId] = {}
+        self._lock = threading.Lock()
+
+    def note(self, piece: Piece, content: memoryview) -> None:
+        """Keep the hash of what a part has of a chunk."""
+        digest = hash_chunk(content)
+        with self._lock:
+            while len(self._kept) >= self._most:
+                del self._kept[next(iter(self._kept))]
+            self._kept[piece] = digest
+
+    def take(self, piece: Piece) -> ChunkId | None:
+        """Return the hash, and forget it; None if it is not known."""
+        with self._lock:
+            return self._kept.pop(piece, None)

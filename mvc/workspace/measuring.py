@@ -15,7 +15,6 @@ from mvc.errors import MvcError
 from mvc.formats.manifest import cut_sizes
 from mvc.numbers.figures import Health
 from mvc.sources import FileSource
-from mvc.workspace.kept_health import find_chunks, keep_chunks, keep_files
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId
     from mvc.sources import ByteSource
     from mvc.workspace.context import Context
-    from mvc.workspace.kept_health import Key
+    from mvc.workspace.kept import ChunkKey
 
 
 class SessionHealth:
@@ -37,7 +36,7 @@ class SessionHealth:
         self._context = context
         self._writer = writer
         self._total = Health()
-        self._measured: dict[Key, Health] = {}
+        self._measured: dict[ChunkKey, Health] = {}
         self._files: dict[GitId, Health] = {}
 
     @property
@@ -52,15 +51,15 @@ class SessionHealth:
 
     def note(self, source: ByteSource, spans: Sequence[ChunkSpan], ids: Sequence[ChunkId]) -> None:
         """Count chunks of the file that the session has just taken from a source."""
-        missing: dict[Key, ChunkSpan] = {}
-        known: list[Key] = []
+        missing: dict[ChunkKey, ChunkSpan] = {}
+        known: list[ChunkKey] = []
         for span, chunk in zip(spans, ids, strict=True):
             if span.size_bytes >= SMALL_BYTES and is_measured(span.dtype, span.size_bytes):
                 assert span.dtype is not None
                 known.append((chunk, span.dtype.name))
                 if known[-1] not in self._writer.health:
                     missing[known[-1]] = span
-        found = find_chunks(self._context, missing)
+        found = self._context.kept.find_chunk_health(missing)
         for key, span in missing.items():
             if key not in found:  # stored by an mvc that did not measure, or the cache was lost
                 assert span.dtype is not None
@@ -76,8 +75,8 @@ class SessionHealth:
 
     def keep(self) -> None:
         """Keep what the session found."""
-        keep_chunks(self._context, self._writer.health | self._measured)
-        keep_files(self._context, self._files)
+        self._context.kept.keep_chunk_health(self._writer.health | self._measured)
+        self._context.kept.keep_file_health(self._files)
 
 
 def measure_file(context: Context, blob: GitId, limit_bytes: int | None) -> Health | None:
@@ -95,7 +94,7 @@ def measure_file(context: Context, blob: GitId, limit_bytes: int | None) -> Heal
     if segments is None:
         return None
     total = sum((health for _, health in segments), Health())
-    keep_files(context, {blob: total})
+    context.kept.keep_file_health({blob: total})
     return total
 
 
@@ -105,16 +104,17 @@ def measure_segments(
     """Return the health of every segment, or None if it takes reading more than ``limit_bytes``."""
     chunks = [list(_chunks_of(stored, manifest.chunk_bytes)) for stored in manifest.segments]
     sizes = {key: size for row in chunks for key, size in row}
-    found = find_chunks(context, (key for key, size in sizes.items() if size >= SMALL_BYTES))
+    large = (key for key, size in sizes.items() if size >= SMALL_BYTES)
+    found = context.kept.find_chunk_health(large)
     missing = {key: size for key, size in sizes.items() if key not in found}
     if limit_bytes is not None and sum(missing.values()) > limit_bytes:
         return None
-    new: dict[Key, Health] = {}
+    new: dict[ChunkKey, Health] = {}
     for (chunk, name), size in missing.items():
         plain = memoryview(bytearray(size))
         context.store.read_into(chunk, plain)
         new[chunk, name] = measure_plain(plain, get_dtype(name))
-    keep_chunks(context, {key: new[key] for key in new if sizes[key] >= SMALL_BYTES})
+    context.kept.keep_chunk_health({key: new[key] for key in new if sizes[key] >= SMALL_BYTES})
     found |= new
     return [
         (stored, sum((found[key] for key, _ in row), Health()))
@@ -122,7 +122,7 @@ def measure_segments(
     ]
 
 
-def _chunks_of(stored: StoredSegment, chunk_bytes: int) -> Iterator[tuple[Key, int]]:
+def _chunks_of(stored: StoredSegment, chunk_bytes: int) -> Iterator[tuple[ChunkKey, int]]:
     """Yield (key, size) of the chunks of a segment that are measured."""
     segment = stored.segment
     for chunk, size in zip(stored.chunks, cut_sizes(segment.size_bytes, chunk_bytes), strict=True):

@@ -16,11 +16,11 @@ from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
 from mvc.formats.layout import TensorView, view_extent_bytes
 from mvc.states.document import STATE_FILE
-from mvc.states.places import ArrayPlace, locate_arrays
+from mvc.states.outline import ArrayPlace, locate_arrays
 from mvc.tensor_names import takes
 from mvc.workspace.dcp_folders import find_stored_folders, read_items
+from mvc.workspace.models import check_there, find_tensors
 from mvc.workspace.pathspec import select_paths
-from mvc.workspace.selection import check_there, find_tensors
 from mvc.workspace.state_files import find_state_files, read_small_file
 from mvc.workspace.tensors import ModelTensor
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mvc.history.values import TreeEntry
     from mvc.workspace.context import Context
     from mvc.workspace.dcp_folders import DcpFolder
-    from mvc.workspace.selection import Version
+    from mvc.workspace.models import Version
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,36 +16,44 @@ from typing import TYPE_CHECKING, Protocol
 
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.sources import FileSource
-from mvc.workspace.dcp_folders import find_stored_folders, find_worktree_folders
+from mvc.tensor_names import takes
+from mvc.workspace.dcp_folders import (
+    find_stored_folders,
+    find_worktree_folders,
+    join_shards,
+    shards_of,
+)
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.pathspec import filter_paths
+from mvc.workspace.pathspec import filter_paths, select_paths
 from mvc.workspace.recorded import is_clean
+from mvc.workspace.released import check_chunks
 from mvc.workspace.tensors import ModelTensor, live_tensors, stored_tensors, tensors_of
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
-    from mvc.ids import GitId
+    from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
     from mvc.workspace.dcp_folders import DcpFolder
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
 
-    class Stateful(Protocol):
+    class LiveModel(Protocol):
         """A live model, such as a ``torch.nn.Module``."""
 
         def state_dict(self) -> Mapping[str, object]:
             """Return its tensors by name."""
 
-    Operand = str | Path | Mapping[str, object] | Stateful | None
+    Operand = str | Path | Mapping[str, object] | LiveModel | None
+    Version = tuple[GitId, dict[str, TreeEntry]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +147,7 @@ def _is_files(context: Context | None, operand: str | Path) -> bool:
     return False
 
 
-def _find_state(operand: Stateful) -> Mapping[str, object]:
+def _find_state(operand: LiveModel) -> Mapping[str, object]:
     state = operand.state_dict() if hasattr(operand, "state_dict") else None
     if not isinstance(state, Mapping):
         raise UsageError(
@@ -213,14 +221,12 @@ def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ())
         entry = index.entries[path]
         if entry.skip_worktree and not os.path.lexists(context.worktree / path):
             tensors += read_tree_model(context, {path: entry.version}, "").tensors
-        elif os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
+        elif os.path.isfile(context.worktree / path) and (
+            is_checkpoint_name(path) or find_manifest(context, index.entries[path].blob) is not None
+        ):
             tensors += _read_file(context, context.worktree / path, path, index, stack)
     folders = find_worktree_folders(context.worktree, chosen)
     return Model("the worktree", tuple(tensors), root=context.worktree, folders=tuple(folders))
-
-
-def _may_hold_tensors(context: Context, index: Index, path: str) -> bool:
-    return is_checkpoint_name(path) or find_manifest(context, index.entries[path].blob) is not None
 
 
 def read_files(context: Context | None, path: Path, stack: ExitStack) -> Model:
@@ -274,3 +280,65 @@ def _find_clean(context: Context, index: Index, file: Path) -> Manifest | None:
     if entry is None or stat is None or not is_clean(context, index, entry, stat):
         return None
     return find_manifest(context, entry.blob)
+
+
+def select_tensors(
+    context: Context, revision: str, paths: Sequence[str], pattern: str | None, command: str
+) -> list[ModelTensor]:
+    """Return tensors of a revision, no two of one name, after checking that none was released.
+
+    ``paths`` and ``pattern`` are wildcards; ``command`` is what a ReleasedError proposes. The shards
+    in a DCP folder whose files are all chosen are one tensor.
+    """
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
+    chosen: dict[str, ModelTensor] = {}
+    for tensor in find_tensors(context, (commit, tree), select_paths(paths, list(tree))):
+        if pattern is not None and not takes(pattern, tensor.name):
+            continue
+        if tensor.name in chosen:
+            raise ConflictError(
+                f"{chosen[tensor.name].path} and {tensor.path} both hold a tensor {tensor.name!r}",
+                hint="name one of the files",
+            )
+        chosen[tensor.name] = tensor
+    if not chosen:
+        what = "no tensor" if pattern is None else f"no tensor that matches {pattern!r}"
+        raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')
+    check_there(context, (commit, tree), chosen.values(), command)
+    return list(chosen.values())
+
+
+def find_tensors(context: Context, version: Version, paths: Sequence[str]) -> Iterable[ModelTensor]:
+    """Yield the tensors of some files of a commit, whole tensors in place of shards of DCP."""
+    commit, tree = version
+    folders = {
+        folder.file(name): folder
+        for folder in find_stored_folders(context, tree, paths)
+        for name in folder.metadata.files
+    }
+    shards: dict[str, list[ModelTensor]] = {}
+    for path in paths:
+        manifest = find_manifest(context, tree[path].blob)
+        if manifest is None:
+            continue
+        found = stored_tensors(context, (path, tree[path].blob, commit), manifest)
+        if path in folders:
+            shards.setdefault(folders[path].path, []).extend(found)
+        else:
+            yield from found
+    for folder in {one.path: one for one in folders.values()}.values():
+        yield from join_shards(folder, shards.get(folder.path, [])).values()
+
+
+def check_there(
+    context: Context, version: Version, tensors: Iterable[ModelTensor], command: str
+) -> None:
+    """Check that the content of tensors was not released."""
+    commit, tree = version
+    by_path: dict[str, list[ChunkId]] = {}
+    for tensor in tensors:
+        for shard in shards_of(tensor):
+            by_path.setdefault(shard.path, []).extend(shard.chunks or ())
+    for path, chunks in by_path.items():
+        check_chunks(context, (path, tree[path].blob), chunks, commit=commit, command=command)

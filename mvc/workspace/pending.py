@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
+
 Kind: TypeAlias = Literal["merge", "cherry-pick", "revert"]
 HEADS: dict[Kind, str] = {
     "merge": MERGE_HEAD,

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc.errors import MvcError, ReleasedError
-from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import has_chunks, is_complete
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.releases import drop_releases, join_releases, read_releases
+from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.workspace.annotations import read_annotations
 from mvc.workspace.health import read_failed
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.released import check_content
 from mvc.workspace.releases import find_release
+from mvc.workspace.trailers import read_annotations
 from mvc.workspace.verdicts import HEALTH_MARKS, first_parents
 
 if TYPE_CHECKING:

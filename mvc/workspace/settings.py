@@ -7,11 +7,13 @@ may come from anywhere.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.errors import FormatError, MvcError, NotFoundError, UsageError
 from mvc.history.config import (
     TRUE,
     check_value,
@@ -19,11 +21,14 @@ from mvc.history.config import (
     find_user_file,
     normal_key,
     read_config_file,
+    read_user,
 )
 from mvc.history.locks import git_lock
+from mvc.history.values import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
 
 _SWITCHES = (*TRUE, "false", "no", "off", "0")
 CACHE_SIZE = "cache.size"
@@ -58,13 +63,13 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
     key = normal_key(key)
     check_trust([key])
     if key.startswith("mvc.") and key not in OWN:
-        import difflib  # noqa: PLC0415  only after a mistake
+        import difflib  # noqa: PLC0415  only to help after a mistake
 
         close = difflib.get_close_matches(key, OWN, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(OWN)}"
         raise UsageError(f"mvc has no setting {key!r}", hint=hint)
     if key.startswith("gate."):
-        from mvc.workspace.gates import check_gate  # noqa: PLC0415  few commands need it
+        from mvc.workspace.health import check_gate  # noqa: PLC0415  few commands need it
 
         check_gate(key, value)
     if key.startswith(_USERS) and not is_users:
@@ -156,3 +161,49 @@ def set_user_setting(key: str, value: str | None) -> None:
         config[key] = [] if value is None else [check_value(value)]
         file.write([encode_config(config)])
         file.publish(path)
+
+
+def find_identity(settings: Mapping[str, str]) -> tuple[Identity, bool]:
+    """Return who acts, by a repository's settings, and whether it was guessed from the login name.
+
+    The first place that has a name counts, and likewise for the address: ``GIT_AUTHOR_NAME`` and
+    ``GIT_AUTHOR_EMAIL``, the settings of the repository, the user's Git config, ``EMAIL``.
+    """
+    environment = os.environ
+    name = environment.get("GIT_AUTHOR_NAME") or settings.get("user.name")
+    email = environment.get("GIT_AUTHOR_EMAIL") or settings.get("user.email")
+    if not name or not email:
+        user_name, user_email = _read_user_config(environment)
+        name, email = name or user_name, email or user_email or environment.get("EMAIL")
+    if name and email:
+        return Identity(name, email), False
+    login = _login()
+    return Identity(name or login, email or f"{login}@{os.uname().nodename}"), True
+
+
+def _read_user_config(environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    try:
+        return read_user(_config_paths(environment))
+    except MvcError:
+        return None, None  # another program's broken file must not keep anyone from committing
+
+
+def _config_paths(environment: Mapping[str, str]) -> list[Path]:
+    """Return the user's Git config files in the order in which Git reads them; later ones win."""
+    if environment.get("GIT_CONFIG_GLOBAL"):
+        return [Path(environment["GIT_CONFIG_GLOBAL"])]
+    home = environment.get("HOME")
+    config_home = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
+    paths = [Path(config_home, "git", "config")] if config_home else []
+    if home:
+        paths.append(Path(home, ".gitconfig"))
+    return paths
+
+
+def _login() -> str:
+    import getpass  # noqa: PLC0415  it brings the terminal's settings
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "nobody"  # in a container, the user may have no name

@@ -12,28 +12,38 @@ import contextlib
 import os
 import re
 import shutil
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, CorruptionError, StorageError
-from mvc.fs import exclusive_lock, find_stat, fsync_dir, fsync_file, is_locked, make_dirs
+from mvc.fs import (
+    TEMP_SUFFIX,
+    exclusive_lock,
+    find_stat,
+    fsync_dir,
+    fsync_file,
+    is_locked,
+    make_dirs,
+)
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import GitId
 from mvc.workspace.content import stage_file
-from mvc.workspace.context import JOURNAL_NAME
+from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME
 from mvc.workspace.journal import Was
-from mvc.workspace.worktree import find_obstacle
+from mvc.workspace.worktree import find_obstacle, walk_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from mvc.fs import FileStat
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import FileWrite
+
 
 FOLDER = "tmp"
 _LOCK = "lock"
@@ -87,7 +97,7 @@ def find_dead(git_dir: Path) -> list[Path]:
     if found is None or not found.is_directory or find_stat(git_dir / JOURNAL_NAME) is not None:
         return []
     with os.scandir(root) as entries:
-        names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     ours = (root / name for name in names if _NAME.fullmatch(name))
     return [folder for folder in ours if not is_locked(folder / _LOCK)]
 
@@ -150,3 +160,54 @@ def _forget(context: Context, write: FileWrite) -> None:
 def stat_mark(stat: FileStat | None) -> Was | None:
     """Return what is remembered of a file before it is replaced; None for a folder."""
     return None if stat is None or stat.is_directory else Was(stat.size_bytes, stat.mtime_ns)
+
+
+_LEFTOVER = re.compile(rf"([0-9a-f]{{16}}|reserve){TEMP_SUFFIX}")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A temporary file or scratch folder of a process that is gone."""
+
+    path: Path
+    size_bytes: int
+
+
+def list_leftovers(context: Context) -> list[Leftover]:
+    """Return what may go; without the sweep lock, perhaps more than that. Nothing is changed."""
+    git_dir = context.git_dir
+    found = [_measure(folder) for folder in find_dead(git_dir)]
+    places = [git_dir, *(git_dir / STORE_DIR_NAME / name for name in ("packs", "damaged"))]
+    places += [Path(place) for place, _, _ in os.walk(git_dir / "logs")]
+    if find_stat(git_dir / JOURNAL_NAME) is None:
+        places += walk_folders(context.worktree)
+    return found + [item for place in places for item in _list_files(place)]
+
+
+def remove_leftovers(context: Context) -> Sequence[Leftover]:
+    """Remove them and return what is gone; only under ``sweep_alone()``."""
+    with context.history.lock():
+        found = list_leftovers(context)
+        sweep(context.git_dir)
+        for item in found:
+            with contextlib.suppress(OSError):  # somebody else's, or a folder: gone already
+                item.path.unlink()
+    return [item for item in found if find_stat(item.path) is None]
+
+
+def _measure(folder: Path) -> Leftover:
+    inside = (
+        find_stat(os.path.join(place, name))
+        for place, _, names in os.walk(folder)
+        for name in names
+    )
+    return Leftover(folder, sum(stat.size_bytes for stat in inside if stat is not None))
+
+
+def _list_files(folder: Path) -> Iterator[Leftover]:
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            stat = find_stat(folder / name) if _LEFTOVER.fullmatch(name) else None
+            if stat is None or stat.is_directory or is_locked(folder / name):
+                continue
+            yield Leftover(folder / name, stat.size_bytes)

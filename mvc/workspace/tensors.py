@@ -1,11 +1,17 @@
-"""One tensor, wherever it is: in a stored file, in a plain one, in memory; and its bytes."""
+"""One tensor, wherever it is: in a stored file, in a plain one, in memory; and its bytes.
+
+Of a tensor of which a process has just a part, only the chunks that the part meets are read, each of them
+verified; all that goes through ``read_runs``.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import count_elements, get_dtype, get_framework, numpy_dtype, size_in_bytes
 from mvc.errors import (
     CorruptionError,
@@ -15,11 +21,12 @@ from mvc.errors import (
 )
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import StoredSegment, tensor_id
-from mvc.sources import ByteSource
+from mvc.sources import ByteSource, read_bytes
+from mvc.workspace.content import LiveChunk, find_different, name_run
 from mvc.workspace.released import check_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId, TensorId
+    from mvc.numbers.boxes import PartRun, TensorPart
     from mvc.workspace.context import Context
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
@@ -218,7 +226,7 @@ def check_fits(path: str, view: TensorView) -> None:
 
 def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np.uint8]:
     """Return a tensor's elements in C order, as bytes, given the bytes that it spans."""
-    import numpy as np  # noqa: PLC0415  import cost
+    import numpy as np  # noqa: PLC0415  import cost: commands that show no value never pay it
 
     flat, dtype = np.frombuffer(raw, np.uint8), get_dtype(view.dtype)
     if view.strides is None or not size_in_bytes(dtype, view.shape):
@@ -250,3 +258,105 @@ def find_maker(framework: str) -> Callable[[NDArray[np.uint8], TensorView], Any]
 def _make_array(raw: NDArray[np.uint8], view: TensorView) -> NDArray[np.generic]:
     flat, scalar = in_order(raw, view), numpy_dtype(get_dtype(view.dtype))
     return flat if scalar is None else flat.view(scalar).reshape(view.shape)
+
+
+Place: TypeAlias = "tuple[str, str]"
+"""File and name of a tensor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPiece:
+    """A chunk of a stored tensor that a part meets."""
+
+    path: str
+    stored: StoredSegment
+    run: PartRun
+
+
+def read_runs(
+    context: Context, runs: Sequence[StoredPiece], take: Callable[[int, memoryview], None]
+) -> None:
+    """Read chunks, each once; ``take`` is given the index of a run and its chunk.
+
+    It is called from several threads at once, in any order, and the bytes are valid meanwhile.
+    """
+    requests = [
+        ReadRequest(
+            run.stored.chunks[run.run.number],
+            run.run.size_bytes,
+            index,
+            name_run(run.stored.segment, run.path),
+        )
+        for index, run in enumerate(runs)
+    ]
+    context.store.read_many(requests, lambda request, plain: take(request.offset, plain))
+
+
+def read_part(
+    context: Context,
+    tensor: ModelTensor,
+    part: TensorPart,
+    runs: Sequence[PartRun],
+    target: memoryview,
+) -> None:
+    """Fill a buffer with a part of a stored tensor, given what it has of each chunk."""
+    stored = StoredSegment(tensor.segment, tensor.chunks or ())
+
+    def take(index: int, chunk: memoryview) -> None:
+        run = runs[index]
+        mine = target[run.part_offset : run.part_offset + run.part_bytes]
+        part.take(run, chunk, mine)
+        if not run.is_whole:
+            context.digests.note((stored.chunks[run.number], part, run), mine)
+
+    read_runs(context, [StoredPiece(tensor.path, stored, run) for run in runs], take)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivePart:
+    """A part of a tensor in memory, and the stored tensor it should be a part of."""
+
+    source: ByteSource  # the bytes of the part
+    part: TensorPart
+    stored: StoredSegment
+    chunk_bytes: int
+    place: Place
+
+
+def find_different_parts(
+    context: Context, parts: Sequence[LivePart]
+) -> tuple[dict[Place, set[int]], Counter[Place]]:
+    """Return place → numbers of the chunks that differ, and how many chunks each part meets.
+
+    A chunk that a part has whole is compared by its hash. So is what it has of others if it was read from
+    there before; else what is stored is read.
+    """
+    import numpy as np  # noqa: PLC0415  import cost
+
+    whole: list[LiveChunk[Place]] = []
+    others: list[tuple[LivePart, StoredPiece]] = []
+    totals: Counter[Place] = Counter()
+    for live in parts:
+        stored, place = live.stored, live.place
+        for run in live.part.cut(live.chunk_bytes):
+            totals[place] += 1
+            digest: ChunkId | None = stored.chunks[run.number]
+            if not run.is_whole:
+                digest = context.digests.take((stored.chunks[run.number], live.part, run))
+            if digest is None:
+                others.append((live, StoredPiece(place[0], stored, run)))
+                continue
+            content = (live.source, run.part_offset, run.part_bytes)
+            whole.append(LiveChunk(*content, digest, place, run.number))
+    wrong = find_different(whole, threads=context.store.threads)
+
+    def take(index: int, chunk: memoryview) -> None:
+        live, piece = others[index]
+        wanted = np.empty(piece.run.part_bytes, np.uint8)
+        live.part.take(piece.run, chunk, wanted.data)
+        content = read_bytes(live.source, piece.run.part_offset, piece.run.part_bytes)
+        if not np.array_equal(wanted, np.frombuffer(content, np.uint8)):
+            wrong.setdefault(live.place, set()).add(piece.run.number)
+
+    read_runs(context, [piece for _, piece in others], take)
+    return wrong, totals

@@ -51,7 +51,6 @@ from mvc.workspace.journal import (
     FileRemoval,
     FileWrite,
     HeadMove,
-    Mark,
     Transition,
     Was,
     encode_journal,
@@ -256,7 +255,12 @@ def _apply(context: Context, transition: Transition) -> None:
     if transition.head is not None:
         _apply_head(context, transition.head)
     for mark in transition.marks:
-        _apply_mark(context, mark)
+        path = context.git_dir / mark.name
+        if mark.content is None:
+            remove_file(path)
+        else:
+            make_dirs(path.parent)
+            write_durable(path, [mark.content.encode("latin-1")])
     remove_file(_journal(context))
 
 
@@ -281,7 +285,10 @@ def _put(context: Context, write: FileWrite) -> None:
     stat = find_stat(target)
     if stat is not None and stat.is_directory:
         with contextlib.suppress(OSError):
-            _remove_empty_tree(target)
+            for root, folders, _ in os.walk(target, topdown=False):
+                for name in folders:
+                    os.rmdir(os.path.join(root, name))
+            target.rmdir()
         stat = find_stat(target)
     if stat is not None and (stat.is_directory or stat_mark(stat) != write.was):
         return
@@ -302,13 +309,6 @@ def _sync_folders(context: Context, transition: Transition) -> None:
     for folder in sorted(folders):
         if folder.is_dir():
             fsync_dir(folder)
-
-
-def _remove_empty_tree(folder: Path) -> None:
-    for root, folders, _ in os.walk(folder, topdown=False):
-        for name in folders:
-            os.rmdir(os.path.join(root, name))
-    folder.rmdir()
 
 
 def _apply_index(context: Context, transition: Transition) -> None:
@@ -337,20 +337,11 @@ def _apply_index(context: Context, transition: Transition) -> None:
     drop_clashing(entries, placed)
     touched = set(transition.paths())
     unmerged = {path: it for path, it in index.unmerged.items() if path not in touched}
-    for one in transition.undecided:
-        unmerged[one.path] = one.entries()
-        entries.pop(one.path, None)
+    for entry in transition.undecided:
+        unmerged[entry.path] = entry.entries()
+        entries.pop(entry.path, None)
     asleep = index.asleep | {one.path for one in transition.undecided if one.asleep}
     context.history.write_index(Index(entries, unmerged=unmerged, asleep=asleep))
-
-
-def _apply_mark(context: Context, mark: Mark) -> None:
-    path = context.git_dir / mark.name
-    if mark.content is None:
-        remove_file(path)
-    else:
-        make_dirs(path.parent)
-        write_durable(path, [mark.content.encode("latin-1")])
 
 
 def _apply_head(context: Context, move: HeadMove) -> None:

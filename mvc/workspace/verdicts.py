@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, FormatError
 from mvc.ids import GitId
-from mvc.workspace.agreement import read_agreement
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
+from mvc.workspace.trailers import read_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

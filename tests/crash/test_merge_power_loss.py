@@ -162,11 +162,11 @@ def test_every_step(verb, tmp_path, monkeypatch):
     if verb in (_decide, _decide_shards):  # two transitions: decided, then committed
         half = tmp_path / "half"
         shutil.copytree(origin, half)
-        from mvc.merging.told import make_told
+        from mvc.merging.strategies import make_choices
         from mvc.operations.conclude import decide
 
         strategy = "theirs" if verb is _decide else "linear"
-        decide(Repo.open(half)._context, "merge", make_told(strategy, (), {}, 0))
+        decide(Repo.open(half)._context, "merge", make_choices(strategy, (), {}, 0))
         allowed.append(_state(half))
     if verb is _pop:  # two steps: the files, then the stack
         allowed.append((*allowed[1][:5], before[5]))

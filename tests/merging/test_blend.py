@@ -17,8 +17,8 @@ from mvc import NotFoundError, UnsupportedError, UsageError
 from mvc.merging import blend
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.numbers.merge_methods import task_vectors
-from mvc.numbers.merge_methods.random import chance_words, draw
 from mvc.numbers.merge_methods.table import METHODS
+from mvc.numbers.merge_methods.task_vectors import chance_words, draw
 from mvc.sources import FileSource
 from support.merge_reference import METHODS as REFERENCE
 from support.merging import tensor_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.merging.json_text import merge_json
+from mvc.merging.text import merge_json
 
 KEYS = st.sampled_from("abcdef")
 VALUES = st.one_of(

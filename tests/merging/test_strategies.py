@@ -7,7 +7,7 @@ import pytest
 
 from mvc import NotFoundError, UsageError
 from mvc.merging.strategies import Methods, parse_parameter
-from mvc.merging.table import Decision, Outcome, Row
+from mvc.merging.table import Decision, MergeRow, Outcome
 from support.merging import tensor_of
 
 BASE, OURS, THEIRS = (np.full((2, 2), value, np.float32) for value in (1, 2, 5))
@@ -16,7 +16,7 @@ BASE, OURS, THEIRS = (np.full((2, 2), value, np.float32) for value in (1, 2, 5))
 def _row(base=BASE, *sides):
     tensors = [None if one is None else tensor_of(one, "F32") for one in (base, *sides)]
     outcome = Outcome.MODIFY_MODIFY if base is not None else Outcome.ADD_ADD
-    return Row("w", tensors[0], tuple(tensors[1:]), Decision(outcome, None))
+    return MergeRow("w", tensors[0], tuple(tensors[1:]), Decision(outcome, None))
 
 
 def _values(tensor):

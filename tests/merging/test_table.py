@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.merging.table import TABLE, Change, Decision, Outcome, decide, find_change, merge_names
+from mvc.merging.table import TABLE, Decision, Outcome, SideChange, decide, find_change, merge_names
 
 ROWS = [
     # base, ours, theirs, outcome, side
@@ -42,7 +42,7 @@ def test_the_rows_above_are_all_there_are():
     }
     assert possible == set(TABLE)
     assert {(find_change(b, o), find_change(b, t)) for b, o, t, _, _ in ROWS} == set(TABLE)
-    assert Change.ABSENT not in {find_change("o", version) for version in (None, "o", "a")}
+    assert SideChange.ABSENT not in {find_change("o", version) for version in (None, "o", "a")}
 
 
 @given(VERSIONS, VERSIONS)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.numbers.fingerprints import find_rearrangement, take_fingerprints
+from mvc.comparison.rearranged import find_rearrangement, take_fingerprints
 
 
 def take(matrix, step=7):

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.numbers.boxes import Box
-from mvc.numbers.parts import TensorPart
+from mvc.numbers.boxes import Box, TensorPart
 
 
 @st.composite

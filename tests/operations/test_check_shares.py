@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mvc import ConflictError, FormatError, Repo, StorageError  # noqa: E402
-from mvc.states import checking  # noqa: E402
+from mvc.states import assembling  # noqa: E402
 from mvc.states.cross_check import (  # noqa: E402
     CHECK_ROUNDS,
     count_checkable,
@@ -60,8 +60,10 @@ def flip(name, at):
 )
 def test_healthy_ranks_agree_on_all_that_is_due(tmp_path, topology, is_seen, monkeypatch):
     hashed = []
-    real = checking.hash_chunk
-    monkeypatch.setattr(checking, "hash_chunk", lambda data: hashed.append(len(data)) or real(data))
+    real = assembling.hash_chunk
+    monkeypatch.setattr(
+        assembling, "hash_chunk", lambda data: hashed.append(len(data)) or real(data)
+    )
     new_repo(tmp_path)
     repos = open_all(tmp_path, torch.Size(TOPOLOGIES[topology][0]).numel())
     lengths = set()

@@ -18,7 +18,7 @@ from mvc import ConflictError, CorruptionError, FormatError, UnsupportedError, U
 from mvc.checkpoints.dcp.encode import encode_dcp_metadata
 from mvc.checkpoints.dcp.metadata import parse_dcp_metadata
 from mvc.errors import MvcError
-from mvc.workspace import torch_files
+from mvc.workspace import model_files
 from support.bounds import on_disk
 from support.golden_dcp import GOLDEN, make_state
 from support.torch_files import torch
@@ -251,7 +251,7 @@ class TestLargeTensors:
 
     def test_items_are_cut_by_rows(self, wide, tmp_path, monkeypatch):
         repo, whole = wide
-        monkeypatch.setattr(torch_files, "BOX_BYTES", 10 * 4096 * 4 + 5)
+        monkeypatch.setattr(model_files, "BOX_BYTES", 10 * 4096 * 4 + 5)
         repo.export("HEAD", tmp_path / "out", format="dcp")
         metadata = parse_dcp_metadata((tmp_path / "out" / ".metadata").read_bytes())
         assert [box.sizes[0] for box in metadata.entries["wide"].boxes] == [10] * 6 + [4]

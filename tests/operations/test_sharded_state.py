@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 from mvc import ConflictError, CorruptionError, FormatError, Repo  # noqa: E402
-from mvc.states.image import open_image  # noqa: E402
+from mvc.states.state import open_image  # noqa: E402
 from mvc.training import compare_image, layout_state, outline_image, read_image  # noqa: E402
 from support.sharded import local, shard_one  # noqa: E402
 

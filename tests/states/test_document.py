@@ -6,7 +6,7 @@ import pytest
 
 from mvc.errors import FormatError, UnsupportedError
 from mvc.states import document as state_json
-from mvc.states.document import Kept, encode_text, keep_text
+from mvc.states.document import KeptNode, encode_text, keep_text
 from mvc.states.state import decode_state, encode_state
 
 
@@ -49,7 +49,7 @@ def test_a_newer_version_says_so():
 def test_kept_text_is_the_text_at_any_depth():
     node = {"x": [1, {"y": ["z" * 100] * 3}], "flat": [1, 2]}
     kept = keep_text(node)
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, KeptNode)
     for value in ([kept, 1], {"a": {"b": [kept]}}, kept, [kept, 1]):
         plain = encode_text(_unwrap(value))
         assert encode_text(value) == plain
@@ -59,7 +59,7 @@ def test_kept_text_is_the_text_at_any_depth():
 
 
 def _unwrap(value):
-    if isinstance(value, Kept):
+    if isinstance(value, KeptNode):
         return _unwrap(value.node)
     if isinstance(value, list):
         return [_unwrap(item) for item in value]

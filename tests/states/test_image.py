@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, UnsupportedError
-from mvc.states.image import open_image
+from mvc.states.state import open_image
 from mvc.training import compare_image, layout_state, read_image
 from support.images import make_image
 from support.state_strategies import states, torch_states

@@ -76,8 +76,8 @@ if stage and sys.argv[:1] == ["-c"]:
     if stage == "serve":
         serving.Server._give_image = die
     if stage == "check":
-        from mvc.states import checking
-        checking.hash_chunk = die
+        from mvc.states import assembling
+        assembling.hash_chunk = die
     if stage == "stored":
         following.Follower.finish = leading.Leader.collect = die
     if stage == "told":

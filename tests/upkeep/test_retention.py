@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.checkpoints.names import is_model_path
 from mvc.errors import UsageError
 from mvc.ids import GitId
 from mvc.upkeep.retention import (
@@ -17,7 +18,6 @@ from mvc.upkeep.retention import (
     find_protected,
     state_paths,
 )
-from mvc.workspace.model_names import is_model_path
 
 NOW_S = 1_000_000
 

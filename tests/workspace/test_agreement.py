@@ -3,7 +3,7 @@
 import pytest
 
 from mvc.training import Agreement, Dispute
-from mvc.workspace.agreement import read_agreement
+from mvc.workspace.trailers import read_agreement
 
 ODD = Dispute("a model.safetensors", "layers.0 w\n%20\u2028é", 3, (0,), (1, 12))
 PLAIN = Dispute("model.safetensors", "layers.3.weight", 5, (0,), (1,))

@@ -1,11 +1,11 @@
 """Hashes of pieces that were read: each is given once, and the oldest make room."""
 
 from mvc.ids import hash_chunk
-from mvc.workspace.digests import Digests
+from mvc.workspace.kept import PartDigests
 
 
 def test_each_is_given_once():
-    digests = Digests()
+    digests = PartDigests()
     digests.note("piece", memoryview(b"content"))
     assert digests.take("other") is None
     assert digests.take("piece") == hash_chunk(b"content")
@@ -13,7 +13,7 @@ def test_each_is_given_once():
 
 
 def test_the_oldest_are_forgotten():
-    digests = Digests(kept=3)
+    digests = PartDigests(kept=3)
     for number in range(5):
         digests.note(number, memoryview(b"x"))
     assert [digests.take(number) is not None for number in range(5)] == [

@@ -7,8 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc import FormatError, GateError, Repo, UsageError
-from mvc.workspace.gates import GATES, Gates, check_gate, read_gates
-from mvc.workspace.health import CheckpointHealth, read_failed
+from mvc.workspace.health import GATES, CheckpointHealth, Gates, check_gate, read_failed, read_gates
 
 MODEL = "model.safetensors"
 WEIGHTS = np.linspace(-1, 1, 1000, dtype=np.float32)

@@ -18,7 +18,6 @@ from mvc.workspace import commit_health
 from mvc.workspace.health import (
     HEALTH_TRAILER,
     CheckpointHealth,
-    health_trailers,
     overall,
     read_health,
 )
@@ -182,7 +181,7 @@ def test_files_without_floats_have_no_line(repo):
 )
 def test_lines_are_read_back(path, count, figure):
     said = CheckpointHealth(path, count, count // 3, float(f"{figure:.6g}"), 2.5, count % 2)
-    (trailer,) = health_trailers([said])
+    trailer = (HEALTH_TRAILER, said.text())
     assert re.fullmatch(r"\S+( [a-z]+=\S+)+", trailer[1])
     assert read_health([("Step", "1"), trailer]) == (said,)
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from mvc.workspace.identity import find_identity
+from mvc.workspace.settings import find_identity
 
 _PLACES = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "EMAIL")
 

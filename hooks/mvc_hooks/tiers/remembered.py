@@ -16,7 +16,7 @@ from mvc_hooks.lingering import (
     Held,
     find_folder,
     name_branch,
-    read_told,
+    read_choices,
     short_name,
 )
 
@@ -93,7 +93,7 @@ def _ask(path: Path) -> list[Remembered]:
         _, descriptors, _, _ = socket.recv_fds(link, len(HELD), 1 + MOST_IMAGES)
         try:
             told, *memories = descriptors
-            pairs = zip(read_told(told), memories, strict=True)
+            pairs = zip(read_choices(told), memories, strict=True)
             return [Remembered(held, _map(memory, held), link) for held, memory in pairs]
         finally:
             for one in descriptors:

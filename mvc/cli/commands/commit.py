@@ -70,7 +70,7 @@ def commit(
         raise CommandUsageError("paths and -a cannot be used together")
     numbers, texts = parse_facts(metrics or (), meta or ())
     check_alone([("-m", messages), ("-F", file)])
-    from mvc.workspace.identity import find_identity
+    from mvc.workspace.settings import find_identity
 
     repo = open_repo()
     may_be_empty = bool(everything or paths or amend or allow_empty)

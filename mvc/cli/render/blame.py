@@ -21,7 +21,7 @@ from mvc.cli.render.text import (
 )
 from mvc.numbers.statistics import join
 from mvc.tensor_names import in_layer_order
-from mvc.workspace.annotations import read_annotations
+from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ from mvc.cli.render.text import (
     ratio_text,
     short_id,
 )
-from mvc.comparison.changes import STATUSES
 from mvc.comparison.kinds import find_kind, find_layer
+from mvc.comparison.pairs import STATUSES
 from mvc.comparison.rollup import by_kind, by_layer, sum_up
 from mvc.ids import is_git_id
 from mvc.tensor_names import natural_key
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mvc.cli.output import Output
     from mvc.cli.render.comparison_rows import View
-    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorChange
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff

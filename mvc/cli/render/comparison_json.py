@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick
 from mvc.cli.render.comparison_rows import choose
-from mvc.comparison.changes import unravel
 from mvc.comparison.kinds import find_kind, find_layer
+from mvc.comparison.pairs import unravel
 from mvc.comparison.rollup import by_kind, by_module
 from mvc.numbers.statistics import HISTOGRAM_LOWEST
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from mvc.cli.render.comparison_rows import View
-    from mvc.comparison.changes import TensorChange
-    from mvc.comparison.rollup import Group
+    from mvc.comparison.pairs import TensorChange
+    from mvc.comparison.rollup import TensorGroup
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
@@ -53,7 +53,7 @@ def _token_fields(tokens: TokenChanges) -> dict[str, object]:
     return {**pick(tokens, "common added removed moved faults"), "statistics": statistics}
 
 
-def _group_fields(group: Group) -> dict[str, object]:
+def _group_fields(group: TensorGroup) -> dict[str, object]:
     statistics = group.statistics
     fields = None if statistics is None else _statistics_fields(statistics)
     return {**pick(group, "name tensors elements differing"), "statistics": fields}

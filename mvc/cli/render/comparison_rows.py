@@ -15,8 +15,8 @@ from mvc.tensor_names import natural_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.comparison.changes import TensorChange
-    from mvc.comparison.rollup import Group
+    from mvc.comparison.pairs import TensorChange
+    from mvc.comparison.rollup import TensorGroup
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
@@ -151,7 +151,7 @@ def _sick_words(statistics: TensorStatistics | None) -> list[str]:
     return words if statistics.is_numeric else [*words, "compared by bytes only"]
 
 
-def group_rows(groups: Sequence[Group], trends: Mapping[str, str] | None = None) -> list[Row]:
+def group_rows(groups: Sequence[TensorGroup], trends: Mapping[str, str] | None = None) -> list[Row]:
     """Return a row for each group in which something differs; ``trends`` are bars by name."""
     return [
         Row(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.render.plot import Point, Series, chart_height, draw, is_shown
 from mvc.cli.render.text import short_id
 from mvc.errors import UsageError
-from mvc.workspace.metrics import find_value
+from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from mvc.cli.render.graph import Rows
     from mvc.operations.log import LogEntry
-    from mvc.workspace.agreement import Agreement
     from mvc.workspace.releases import Release
+    from mvc.workspace.trailers import Agreement
     from mvc.workspace.verdicts import Divergence
 
     Parents = Mapping[str, Sequence[str]] | None

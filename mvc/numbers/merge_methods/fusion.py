@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.numbers.merge_methods.gram import agreeing, weighted_sum
 from mvc.numbers.merge_methods.method import (
     Method,
-    Parameter,
+    MethodParameter,
+    agreeing,
     check_finite,
     choose,
     keep,
     total,
+    weighted_sum,
 )
 from mvc.numbers.merge_methods.selection import find_places, rank_ranges
 
@@ -22,20 +23,26 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.numbers.merge_methods.method import Apply, Array, Piece, Pieces, Settings
+    from mvc.numbers.merge_methods.method import (
+        Apply,
+        Array,
+        MergePiece,
+        MergePieces,
+        MethodSettings,
+    )
 
-    Thin = Callable[[Piece], list[Array]]
+    Thin = Callable[[MergePiece], list[Array]]
 
-_EPSILON = Parameter("epsilon", default=1e-5, low=0)
+_EPSILON = MethodParameter("epsilon", default=1e-5, low=0)
 _TINY = 1e-6
 
 
-def _prepare_sce(pieces: Pieces, settings: Settings) -> Apply:
+def _prepare_sce(pieces: MergePieces, settings: MethodSettings) -> Apply:
     """Select, calculate, erase: Wan et al., "FuseChat", 2024."""
     thin = _select(pieces, float(settings.common["select_topk"]))
     weights = _calculate(pieces, settings, thin)
 
-    def apply(piece: Piece) -> Array:
+    def apply(piece: MergePiece) -> Array:
         assert piece.base is not None
         deltas = thin(piece)
         masks = [mask.astype(deltas[0].dtype) for mask in agreeing(deltas)]
@@ -45,7 +52,7 @@ def _prepare_sce(pieces: Pieces, settings: Settings) -> Apply:
     return apply
 
 
-def _variance(piece: Piece) -> Array:
+def _variance(piece: MergePiece) -> Array:
     """Return what ``np.var`` says of the task vectors, to the bit, in a quarter of its time."""
     deltas = piece.deltas
     mean = sum(deltas[1:], deltas[0]) / len(deltas)
@@ -54,7 +61,7 @@ def _variance(piece: Piece) -> Array:
     return variance
 
 
-def _select(pieces: Pieces, share: float) -> Thin:
+def _select(pieces: MergePieces, share: float) -> Thin:
     """Keep the places where the task vectors vary most, a share of those where they do at all."""
     if share >= 1:
         return lambda piece: piece.deltas
@@ -65,18 +72,18 @@ def _select(pieces: Pieces, share: float) -> Thin:
     (chosen,) = rank_ranges(pieces, lambda piece: [_variance(piece)], [(elements - kept, elements)])
     assert chosen is not None
 
-    def thin(piece: Piece) -> list[Array]:
+    def thin(piece: MergePiece) -> list[Array]:
         mask = chosen.mask(piece.first, _variance(piece))
         return [keep(delta, mask) for delta in piece.deltas]
 
     return thin
 
 
-def _calculate(pieces: Pieces, settings: Settings, thin: Thin) -> list[float]:
+def _calculate(pieces: MergePieces, settings: MethodSettings, thin: Thin) -> list[float]:
     """Weigh every task vector by the mean of its squares."""
     count, elements = len(settings.each), int(np.prod(pieces.shape, dtype=np.int64))
 
-    def squares(piece: Piece) -> NDArray[np.float64]:
+    def squares(piece: MergePiece) -> NDArray[np.float64]:
         return np.array([total(delta * delta) for delta in thin(piece)])
 
     means = sum(pieces.map(squares), np.zeros(count)) / max(elements, 1)
@@ -86,34 +93,36 @@ def _calculate(pieces: Pieces, settings: Settings, thin: Thin) -> list[float]:
     return [float(one) for one in means / means.sum()]
 
 
-def _prepare_ram(_: Pieces, settings: Settings) -> Apply:
+def _prepare_ram(_: MergePieces, settings: MethodSettings) -> Apply:
     """Reinforced Agent Merging, 2026: what one input changed is kept, what several did averaged."""
     return lambda piece: _merge_agents(piece, settings, [1.0] * len(settings.each))
 
 
-def _prepare_ram_plus(pieces: Pieces, settings: Settings) -> Apply:
+def _prepare_ram_plus(pieces: MergePieces, settings: MethodSettings) -> Apply:
     """As ram, but what one input alone changed is amplified by how much it shares with others."""
     common = settings.common
     counts = sum(pieces.map(lambda piece: _count_agents(piece, settings)), np.zeros((2, 1)))
     ratio = counts[0] / np.maximum(counts[1], float(common["epsilon"]) or 1.0)
     factors = 1 + float(common["r"]) * np.clip(ratio, 0, float(common["alpha"]))
-    return lambda piece: _merge_agents(piece, settings, [float(one) for one in factors])
+    return lambda piece: _merge_agents(piece, settings, [float(factor) for factor in factors])
 
 
-def _changes(piece: Piece, settings: Settings) -> tuple[list[Array], NDArray[Any], NDArray[Any]]:
+def _changes(
+    piece: MergePiece, settings: MethodSettings
+) -> tuple[list[Array], NDArray[Any], NDArray[Any]]:
     """Return task vectors, which elements each input changed, and how many inputs did."""
     deltas = piece.deltas
-    changed = np.stack([np.abs(one) > float(settings.common["epsilon"]) for one in deltas])
+    changed = np.stack([np.abs(delta) > float(settings.common["epsilon"]) for delta in deltas])
     return deltas, changed, changed.sum(axis=0)
 
 
-def _count_agents(piece: Piece, settings: Settings) -> NDArray[np.float64]:
+def _count_agents(piece: MergePiece, settings: MethodSettings) -> NDArray[np.float64]:
     """Return how many elements every input changed together with others, and alone."""
     _, changed, count = _changes(piece, settings)
     return np.array([np.sum(changed & (count > 1), axis=1), np.sum(changed & (count == 1), axis=1)])
 
 
-def _merge_agents(piece: Piece, settings: Settings, factors: list[float]) -> Array:
+def _merge_agents(piece: MergePiece, settings: MethodSettings, factors: list[float]) -> Array:
     assert piece.base is not None
     deltas, changed, count = _changes(piece, settings)
     shares = 1 / np.maximum(count, 1).astype(deltas[0].dtype)
@@ -124,11 +133,11 @@ def _merge_agents(piece: Piece, settings: Settings, factors: list[float]) -> Arr
     return merged
 
 
-def _prepare_nearswap(_: Pieces, settings: Settings) -> Apply:
+def _prepare_nearswap(_: MergePieces, settings: MethodSettings) -> Apply:
     """The closer an element is to the base, the more of it is taken."""
     t = float(settings.common["t"])
 
-    def apply(piece: Piece) -> Array:
+    def apply(piece: MergePiece) -> Array:
         assert piece.base is not None
         distance = np.maximum(np.abs(piece.base - piece.inputs[0]), _TINY)
         share = np.clip(t / distance, 0, 1)
@@ -137,7 +146,7 @@ def _prepare_nearswap(_: Pieces, settings: Settings) -> Apply:
     return apply
 
 
-def _prepare_fusion(pieces: Pieces, settings: Settings) -> Apply:
+def _prepare_fusion(pieces: MergePieces, settings: MethodSettings) -> Apply:
     """Take elements whose importance is 1.5 interquartile ranges above the median.
 
     Importance is the change of an element times the divergence of its row's softmax. All elements
@@ -153,7 +162,7 @@ def _prepare_fusion(pieces: Pieces, settings: Settings) -> Apply:
     check_finite(settings.name, low, median, high)
     threshold = np.float32(median + 1.5 * (high - low))
 
-    def apply(piece: Piece) -> Array:
+    def apply(piece: MergePiece) -> Array:
         assert piece.base is not None
         chosen = _importance(piece, row) >= threshold
         # base + (input - base) is the input but for rounding; the input itself is exact.
@@ -162,7 +171,7 @@ def _prepare_fusion(pieces: Pieces, settings: Settings) -> Apply:
     return apply
 
 
-def _importance(piece: Piece, row: int) -> NDArray[np.float32]:
+def _importance(piece: MergePiece, row: int) -> NDArray[np.float32]:
     assert piece.base is not None
     new, old = (part.reshape(-1, row).astype(np.float64) for part in (piece.inputs[0], piece.base))
     p, q = _softmax(new) + 1e-8, _softmax(old) + 1e-8
@@ -190,8 +199,8 @@ SCE = Method(
     _prepare_sce,
     base="needed",
     parameters=(
-        Parameter("select_topk", default=1.0, low=0, high=1),
-        Parameter("int8_mask", bool, default=False),
+        MethodParameter("select_topk", default=1.0, low=0, high=1),
+        MethodParameter("int8_mask", bool, default=False),
     ),
 )
 RAM = Method("ram", _prepare_ram, base="needed", parameters=(_EPSILON,))
@@ -199,10 +208,14 @@ RAM_PLUS = Method(
     "ramplus_tl",
     _prepare_ram_plus,
     base="needed",
-    parameters=(_EPSILON, Parameter("r", default=0.1), Parameter("alpha", default=0.2, low=0)),
+    parameters=(
+        _EPSILON,
+        MethodParameter("r", default=0.1),
+        MethodParameter("alpha", default=0.2, low=0),
+    ),
 )
 NEARSWAP = Method(
-    "nearswap", _prepare_nearswap, base="needed", most=1, parameters=(Parameter("t", low=0),)
+    "nearswap", _prepare_nearswap, base="needed", most=1, parameters=(MethodParameter("t", low=0),)
 )
 ARCEE_FUSION = Method(
     "arcee_fusion", _prepare_fusion, base="needed", most=1, needs_rows=lambda _: True

@@ -12,7 +12,10 @@ import numpy as np
 from mvc.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
 
 T = TypeVar("T")
 Value: TypeAlias = float | int | bool
@@ -26,7 +29,7 @@ MAX_ROW_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MergePiece:
     """A run of elements of all tensors of a merge, in C order, as float32 or float64.
 
     Attributes:
@@ -43,7 +46,7 @@ class Piece:
     def deltas(self) -> list[Array]:
         """The task vectors: what every input adds to the base."""
         assert self.base is not None
-        return [one - self.base for one in self.inputs]
+        return [tensor - self.base for tensor in self.inputs]
 
     @property
     def vectors(self) -> list[Array]:
@@ -51,12 +54,12 @@ class Piece:
         return list(self.inputs) if self.base is None else self.deltas
 
 
-class Pieces(Protocol):
+class MergePieces(Protocol):
     """All pieces of a tensor, which can be gone through any number of times."""
 
     shape: tuple[int, ...]
 
-    def map(self, function: Callable[[Piece], T], every: int = 1) -> Iterator[T]:
+    def map(self, function: Callable[[MergePiece], T], every: int = 1) -> Iterator[T]:
         """Yield the result of a function for every piece, in order; it may run in any thread.
 
         With ``every``, pieces hold a sample: one of so many elements, or rows where they are whole.
@@ -65,7 +68,7 @@ class Pieces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MethodSettings:
     """The settings of a method, beside the elements.
 
     Attributes:
@@ -85,12 +88,12 @@ class Settings:
         return [float(one[name]) for one in self.each]
 
 
-Apply: TypeAlias = Callable[[Piece], Array]
-Prepare: TypeAlias = Callable[[Pieces, Settings], Apply]
+Apply: TypeAlias = Callable[[MergePiece], Array]
+Prepare: TypeAlias = Callable[[MergePieces, MethodSettings], Apply]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class MethodParameter:
     """One parameter of a method, by mergekit's name.
 
     Attributes:
@@ -136,11 +139,11 @@ class Parameter:
         )
 
 
-def _never(_: Settings) -> bool:
+def _never(_: MethodSettings) -> bool:
     return False
 
 
-def _no_fault(_: Settings) -> str | None:
+def _no_fault(_: MethodSettings) -> str | None:
     return None
 
 
@@ -166,10 +169,10 @@ class Method:
     base: Literal["needed", "optional", "none"]
     fewest: int = 1
     most: int | None = None
-    parameters: tuple[Parameter, ...] = ()
-    find_fault: Callable[[Settings], str | None] = _no_fault
-    needs_rows: Callable[[Settings], bool] = _never
-    keeps_equal: Callable[[Settings], bool] = lambda _: True
+    parameters: tuple[MethodParameter, ...] = ()
+    find_fault: Callable[[MethodSettings], str | None] = _no_fault
+    needs_rows: Callable[[MethodSettings], bool] = _never
+    keeps_equal: Callable[[MethodSettings], bool] = lambda _: True
     is_seeded: bool = False
 
 
@@ -203,3 +206,47 @@ def choose(mask: NDArray[np.bool_], values: Array, others: Array) -> Array:
 def total(values: Array) -> float:
     """Return a sum in float64."""
     return float(np.sum(values, dtype=np.float64))
+
+
+Gram: TypeAlias = "NDArray[np.float64]"
+
+
+def gram_of(
+    pieces: MergePieces,
+    name: str,
+    vectors: Callable[[MergePiece], Sequence[Array]] = lambda piece: piece.vectors,
+) -> Gram:
+    """Return the dot products of the task vectors, or of the inputs if there is no base.
+
+    A tensor without elements has zeros. One with NaN or infinity is an UnsupportedError.
+    """
+    gram: Gram | None = None
+    for part in pieces.map(lambda piece: _gram_of_piece(vectors(piece))):
+        gram = part if gram is None else gram + part
+    assert gram is not None
+    check_finite(name, *gram.ravel())
+    return gram
+
+
+def _gram_of_piece(vectors: Sequence[Array]) -> Gram:
+    # No BLAS: its sums depend on the processor.
+    exact = [vector.astype(np.float64) for vector in vectors]
+    gram = np.zeros((len(exact), len(exact)))
+    for i, one in enumerate(exact):
+        for j, other in enumerate(exact[: i + 1]):
+            gram[i, j] = gram[j, i] = np.sum(one * other)
+    return gram
+
+
+def weighted_sum(weights: Sequence[Any], arrays: Sequence[Array]) -> Array:
+    """Return the sum of arrays, each times its weight."""
+    result: Array = arrays[0] * weights[0]
+    for weight, array in zip(weights[1:], arrays[1:], strict=True):
+        result += array * weight
+    return result
+
+
+def agreeing(parts: Sequence[Array]) -> list[NDArray[np.bool_]]:
+    """Return which elements of each have the sign of the sum of all; a sum of 0 is positive."""
+    positive = sum(parts[1:], parts[0]) >= 0
+    return [(part > 0) & positive | (part < 0) & ~positive for part in parts]

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.numbers.merge_methods.method import Array, Piece, Pieces
+    from mvc.numbers.merge_methods.method import Array, MergePiece, MergePieces
 
     Keys = NDArray[Any]
-    Scores = Callable[[Piece], Sequence[Array]]
+    Scores = Callable[[MergePiece], Sequence[Array]]
     Bracket = tuple[int, int]
 
 _HALF = 2**16
@@ -48,7 +48,7 @@ def order_keys(values: Array) -> Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where a rank is.
 
     Attributes:
@@ -74,8 +74,8 @@ class Place:
 
 
 def find_places(
-    pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]
-) -> list[list[Place]]:
+    pieces: MergePieces, scores: Scores, ranks: Sequence[Sequence[int]]
+) -> list[list[RankPlace]]:
     """Return where some ranks are, counted from the smallest.
 
     Args:
@@ -90,7 +90,9 @@ def find_places(
     return found
 
 
-def _guess(pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]) -> list[list[Bracket]]:
+def _guess(
+    pieces: MergePieces, scores: Scores, ranks: Sequence[Sequence[int]]
+) -> list[list[Bracket]]:
     """Return between which keys the ranks will be, by a sample."""
     elements = math.prod(pieces.shape)
     every = min(elements // _SAMPLED, 255) | 1  # odd: other columns in every row
@@ -113,7 +115,7 @@ def _bracket(drawn: Keys, share: float, *, is_whole: bool) -> Bracket:
     )
 
 
-class Store:
+class ArrayStore:
     """Short arrays of many pieces in one run of memory: each by itself would leave a hole.
 
     Holes between them that are too small for a piece would make the memory several times as large.
@@ -146,7 +148,7 @@ class _Seen:
     high: int
 
     @classmethod
-    def of(cls, keys: Keys, bracket: Bracket, store: Store) -> _Seen:
+    def of(cls, keys: Keys, bracket: Bracket, store: ArrayStore) -> _Seen:
         low, high = map(np.uint32, bracket)
         between = store.hold(keys[(keys > low) & (keys < high)]) if high - low > 1 else None
         return cls(
@@ -158,22 +160,22 @@ class _Seen:
 
 
 def _settle(
-    pieces: Pieces,
+    pieces: MergePieces,
     scores: Scores,
     ranks: Sequence[Sequence[int]],
     brackets: Sequence[Sequence[Bracket]],
-) -> list[list[Place]] | None:
+) -> list[list[RankPlace]] | None:
     """Return where the ranks are; None if one is not in its bracket, or too much is."""
 
-    def look(piece: Piece) -> tuple[int, list[list[_Seen]]]:
+    def look(piece: MergePiece) -> tuple[int, list[list[_Seen]]]:
         keys = map(order_keys, scores(piece))
         return piece.first, [
-            [_Seen.of(one, bracket, store) for bracket in some]
-            for one, some in zip(keys, brackets, strict=True)
+            [_Seen.of(key, bracket, store) for bracket in some]
+            for key, some in zip(keys, brackets, strict=True)
         ]
 
     size = math.prod(pieces.shape) * sum(map(len, brackets))
-    store, firsts, seen = Store(min(size, _MOST_KEYS), np.uint32), [], []
+    store, firsts, seen = ArrayStore(min(size, _MOST_KEYS), np.uint32), [], []
     for first, rows in pieces.map(look):
         firsts.append(first)
         seen.append(rows)
@@ -192,7 +194,7 @@ def _settle(
 
 def _place(
     rank: int, bracket: Bracket, seen: Sequence[_Seen], firsts: Sequence[int]
-) -> Place | None:
+) -> RankPlace | None:
     """Return where a rank is; None if it is not in the bracket."""
     between = np.sort(np.concatenate([one.between for one in seen]))
     below = sum(one.below for one in seen)
@@ -208,11 +210,11 @@ def _place(
         counts = [int(np.count_nonzero(one.between == np.uint32(key))) for one in seen]
     else:
         key, below, counts = bracket[1], outer, [one.high for one in seen]
-    return Place(key, below, dict(zip(firsts, accumulate(counts, initial=0), strict=False)))
+    return RankPlace(key, below, dict(zip(firsts, accumulate(counts, initial=0), strict=False)))
 
 
 def _count_ranks(
-    pieces: Pieces, scores: Scores, ranks: Sequence[Sequence[int]]
+    pieces: MergePieces, scores: Scores, ranks: Sequence[Sequence[int]]
 ) -> list[list[Bracket]]:
     """Return the keys that have the ranks, as brackets with nothing between their ends."""
     upper = _count(
@@ -223,7 +225,7 @@ def _count_ranks(
     ]
     bins = [sorted({half for half, _ in some}) for some in places]
 
-    def lower(piece: Piece) -> list[Keys]:
+    def lower(piece: MergePiece) -> list[Keys]:
         """Keys of the wanted upper halves, numbered by these."""
         return [
             _low_half(order_keys(one), some) for one, some in zip(scores(piece), bins, strict=True)
@@ -249,13 +251,13 @@ def _low_half(keys: Keys, bins: Sequence[int]) -> Keys:
 
 
 def _count(
-    pieces: Pieces, halves: Callable[[Piece], Sequence[Keys]], bins: Sequence[int]
+    pieces: MergePieces, halves: Callable[[MergePiece], Sequence[Keys]], bins: Sequence[int]
 ) -> list[NDArray[np.int64]]:
     """Add up how often every number occurs."""
     totals = [np.zeros(one * _HALF, np.int64) for one in bins]
     lock = threading.Lock()  # each piece at once: thousands of histograms would fill the memory
 
-    def count(piece: Piece) -> None:
+    def count(piece: MergePiece) -> None:
         for number, one in enumerate(halves(piece)):
             counts = np.bincount(one, minlength=len(totals[number]))
             with lock:
@@ -285,8 +287,8 @@ class RankRange:
 
     start: int
     end: int
-    low: Place
-    high: Place | None
+    low: RankPlace
+    high: RankPlace | None
 
     def mask(self, first: int, values: Array) -> NDArray[np.bool_]:
         """Return which elements of the piece at ``first`` are in the range."""
@@ -296,7 +298,7 @@ class RankRange:
 
 
 def rank_ranges(
-    pieces: Pieces, scores: Scores, ranges: Sequence[tuple[int, int] | None]
+    pieces: MergePieces, scores: Scores, ranges: Sequence[tuple[int, int] | None]
 ) -> list[RankRange | None]:
     """Return what selects ranks ``start`` to ``end`` (without it) of each score; None for all.
 
@@ -306,7 +308,7 @@ def rank_ranges(
     if not wanted:
         return [None] * len(ranges)
 
-    def some(piece: Piece) -> list[Array]:
+    def some(piece: MergePiece) -> list[Array]:
         values = scores(piece)
         return [values[number] for number in wanted]
 

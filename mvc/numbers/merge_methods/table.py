@@ -6,9 +6,16 @@ import difflib
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
-from mvc.numbers.merge_methods.averaging import LINEAR, MODEL_STOCK, PASSTHROUGH
+from mvc.numbers.merge_methods.averaging import (
+    KARCHER,
+    LINEAR,
+    MODEL_STOCK,
+    MULTISLERP,
+    NUSLERP,
+    PASSTHROUGH,
+    SLERP,
+)
 from mvc.numbers.merge_methods.fusion import ARCEE_FUSION, NEARSWAP, RAM, RAM_PLUS, SCE
-from mvc.numbers.merge_methods.spherical import KARCHER, MULTISLERP, NUSLERP, SLERP
 from mvc.numbers.merge_methods.task_vectors import TASK_VECTOR_METHODS
 
 if TYPE_CHECKING:

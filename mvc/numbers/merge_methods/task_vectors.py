@@ -10,38 +10,47 @@ its sign is that of the weighted sum.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from mvc.numbers.merge_methods.averaging import WEIGHT
-from mvc.numbers.merge_methods.gram import agreeing, weighted_sum
-from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, keep, total
-from mvc.numbers.merge_methods.random import chance_words, draw
-from mvc.numbers.merge_methods.selection import Store, order_keys, rank_ranges
+from mvc.numbers.merge_methods.method import (
+    Method,
+    MethodParameter,
+    MethodSettings,
+    agreeing,
+    check_finite,
+    keep,
+    total,
+    weighted_sum,
+)
+from mvc.numbers.merge_methods.selection import ArrayStore, order_keys, rank_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from mvc.numbers.merge_methods.method import Apply, Array, Piece, Pieces
+    from mvc.numbers.merge_methods.method import Apply, Array, MergePiece, MergePieces
 
-Masks: TypeAlias = "Callable[[Piece, Sequence[Array]], list[NDArray[np.bool_] | None]]"
+
+Masks: TypeAlias = "Callable[[MergePiece, Sequence[Array]], list[NDArray[np.bool_] | None]]"
 Thinning: TypeAlias = Literal["", "magnitude", "outliers", "random", "ranks"]
 
 _HELD_BITS = 2**28  # of masks between two looks at a tensor
-_DENSITY = Parameter("density", default=1.0, low=0, high=1, is_open=True, per_input=True)
+_DENSITY = MethodParameter("density", default=1.0, low=0, high=1, is_open=True, per_input=True)
 _EXTRA = {
-    "outliers": (Parameter("gamma", default=0.01, low=0, high=1, per_input=True),),
-    "ranks": (Parameter("epsilon", default=0.15, low=0, high=1, per_input=True),),
+    "outliers": (MethodParameter("gamma", default=0.01, low=0, high=1, per_input=True),),
+    "ranks": (MethodParameter("epsilon", default=0.15, low=0, high=1, per_input=True),),
 }
 
 
 def _method(
     name: str, thinning: Thinning, *, signs: bool, normalize: bool, rescale: bool
 ) -> Method:
-    def prepare(pieces: Pieces, settings: Settings) -> Apply:
+    def prepare(pieces: MergePieces, settings: MethodSettings) -> Apply:
         return _prepare(pieces, settings, thinning, signs=signs)
 
     return Method(
@@ -52,10 +61,10 @@ def _method(
             WEIGHT,
             _DENSITY,
             *_EXTRA.get(thinning, ()),
-            Parameter("normalize", bool, default=normalize),
-            Parameter("rescale", bool, default=rescale),
-            Parameter("lambda", default=1.0),
-            Parameter("int8_mask", bool, default=False),
+            MethodParameter("normalize", bool, default=normalize),
+            MethodParameter("rescale", bool, default=rescale),
+            MethodParameter("lambda", default=1.0),
+            MethodParameter("int8_mask", bool, default=False),
         ),
         find_fault=_find_rank_fault if thinning == "ranks" else lambda _: None,
         needs_rows=lambda settings: thinning == "ranks" and _is_thinned(settings),
@@ -63,11 +72,11 @@ def _method(
     )
 
 
-def _is_thinned(settings: Settings) -> bool:
+def _is_thinned(settings: MethodSettings) -> bool:
     return any(density < 1 for density in settings.of_inputs("density"))
 
 
-def _find_rank_fault(settings: Settings) -> str | None:
+def _find_rank_fault(settings: MethodSettings) -> str | None:
     for one in settings.each:
         density, epsilon = float(one["density"]), float(one["epsilon"])
         if density < 1 and not (density - epsilon > 0 and density + epsilon < 1):
@@ -75,7 +84,9 @@ def _find_rank_fault(settings: Settings) -> str | None:
     return None
 
 
-def _prepare(pieces: Pieces, settings: Settings, thinning: Thinning, *, signs: bool) -> Apply:
+def _prepare(
+    pieces: MergePieces, settings: MethodSettings, thinning: Thinning, *, signs: bool
+) -> Apply:
     weights = settings.of_inputs("weight")
     masks: Masks | None = None
     if thinning and _is_thinned(settings):
@@ -85,7 +96,7 @@ def _prepare(pieces: Pieces, settings: Settings, thinning: Thinning, *, signs: b
         scales, masks = _keep_sums(pieces, settings, masks)
     common = settings.common
 
-    def apply(piece: Piece) -> Array:
+    def apply(piece: MergePiece) -> Array:
         assert piece.base is not None
         deltas = piece.deltas
         parts = deltas if masks is None else _thin(deltas, masks(piece, deltas))
@@ -124,7 +135,9 @@ def _agree(parts: list[Array], weights: Sequence[float]) -> tuple[Array, Array]:
     return sum(agreed[1:], agreed[0]), divisor + (divisor == 0)
 
 
-def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[float], Masks]:
+def _keep_sums(
+    pieces: MergePieces, settings: MethodSettings, masks: Masks
+) -> tuple[list[float], Masks]:
     """Return the factors that give thinned task vectors the sum of magnitudes they had.
 
     And masks that need not be found a second time: their bits are held until they are used.
@@ -132,9 +145,9 @@ def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[f
     held: dict[int, list[NDArray[np.uint8] | None]] = {}
     # Twice the bits, for every piece ends with its byte; what is never written takes no memory.
     bits = min(2 * len(settings.each) * math.prod(pieces.shape), _HELD_BITS)
-    store = Store(bits // 8, np.uint8)  # freed with the last mask that is used
+    store = ArrayStore(bits // 8, np.uint8)  # freed with the last mask that is used
 
-    def sums(piece: Piece) -> NDArray[np.float64]:
+    def sums(piece: MergePiece) -> NDArray[np.float64]:
         deltas = piece.deltas
         chosen = masks(piece, deltas)
         packed = [None if mask is None else store.hold(np.packbits(mask)) for mask in chosen]
@@ -143,7 +156,7 @@ def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[f
         before = [total(np.abs(delta)) for delta in deltas]
         return np.array([before, [total(np.abs(part)) for part in _thin(deltas, chosen)]])
 
-    def recall(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+    def recall(piece: MergePiece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
         packed = held.pop(piece.first, None)
         if packed is None:
             return masks(piece, deltas)
@@ -161,12 +174,14 @@ def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> tuple[list[f
     return scales, recall
 
 
-def _magnitudes(piece: Piece) -> list[Array]:
+def _magnitudes(piece: MergePiece) -> list[Array]:
     return [np.abs(delta) for delta in piece.deltas]
 
 
 def _by_rank(
-    pieces: Pieces, settings: Settings, range_of: Callable[[int, Settings, int], tuple[int, int]]
+    pieces: MergePieces,
+    settings: MethodSettings,
+    range_of: Callable[[int, MethodSettings, int], tuple[int, int]],
 ) -> Masks:
     """Keep the elements whose magnitudes have some ranks of all."""
     elements = int(np.prod(pieces.shape, dtype=np.int64))
@@ -181,12 +196,12 @@ def _by_rank(
     ]
 
 
-def _largest(elements: int, settings: Settings, number: int) -> tuple[int, int]:
+def _largest(elements: int, settings: MethodSettings, number: int) -> tuple[int, int]:
     kept = int(float(settings.each[number]["density"]) * elements)
     return elements - max(kept, 1), elements
 
 
-def _middle(elements: int, settings: Settings, number: int) -> tuple[int, int]:
+def _middle(elements: int, settings: MethodSettings, number: int) -> tuple[int, int]:
     """Leave out the share ``gamma`` at the top, then what remains above ``density`` at the bottom."""
     one = settings.each[number]
     kept = max(int(float(one["density"]) * elements), 1)
@@ -194,10 +209,10 @@ def _middle(elements: int, settings: Settings, number: int) -> tuple[int, int]:
     return elements - top - kept, elements - top
 
 
-def _by_chance(_: Pieces, settings: Settings) -> Masks:
+def _by_chance(_: MergePieces, settings: MethodSettings) -> Masks:
     densities = settings.of_inputs("density")
 
-    def masks(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+    def masks(piece: MergePiece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
         return [
             None
             if density >= 1
@@ -209,7 +224,7 @@ def _by_chance(_: Pieces, settings: Settings) -> Masks:
     return masks
 
 
-def _by_chance_of_rank(pieces: Pieces, settings: Settings) -> Masks:
+def _by_chance_of_rank(pieces: MergePieces, settings: MethodSettings) -> Masks:
     """Chances go evenly from density - epsilon to density + epsilon by the rank in the row."""
     row = max(pieces.shape[-1] if pieces.shape else 1, 1)
     # A row of one element has no order: its chance is the density itself.
@@ -221,7 +236,7 @@ def _by_chance_of_rank(pieces: Pieces, settings: Settings) -> Masks:
         for one in settings.each
     ]
 
-    def masks(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+    def masks(piece: MergePiece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
         return [
             None
             if words is None
@@ -244,7 +259,7 @@ def _by_ranks(rows: Array, values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return found
 
 
-_MASKS: dict[str, Callable[[Pieces, Settings], Masks]] = {
+_MASKS: dict[str, Callable[[MergePieces, MethodSettings], Masks]] = {
     "magnitude": lambda pieces, settings: _by_rank(pieces, settings, _largest),
     "outliers": lambda pieces, settings: _by_rank(pieces, settings, _middle),
     "random": _by_chance,
@@ -261,3 +276,20 @@ TASK_VECTOR_METHODS = (
     _method("della", "ranks", signs=True, normalize=True, rescale=True),
     _method("della_linear", "ranks", signs=False, normalize=False, rescale=True),
 )
+
+
+_WORDS_PER_COUNT = 8  # 32-bit words of one value of the counter
+
+
+def draw(seed: int, name: str, number: int, first: int, count: int) -> NDArray[np.uint32]:
+    """Return random words of 32 bits for elements from ``first`` on of one input's tensor."""
+    digest = blake2b(f"{seed} {number} {name}".encode(errors="surrogatepass"), digest_size=16)
+    counter, skipped = divmod(first, _WORDS_PER_COUNT)
+    source = np.random.Philox(key=int.from_bytes(digest.digest(), "little"), counter=counter)
+    raw = source.random_raw(-(-(skipped + count) // 2)).astype("<u8", copy=False).view("<u4")
+    return raw[skipped : skipped + count]
+
+
+def chance_words(chance: float | NDArray[np.floating[Any]]) -> NDArray[np.uint32]:
+    """Return below which word a draw hits, for chances from 0 to below 1."""
+    return np.asarray(np.floor(np.asarray(chance, np.float64) * 2.0**32), np.uint32)

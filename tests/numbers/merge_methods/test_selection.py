@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.numbers.merge_methods import selection
-from mvc.numbers.merge_methods.method import Piece, choose, keep
-from mvc.numbers.merge_methods.selection import Store, find_places, order_keys, rank_ranges
+from mvc.numbers.merge_methods.method import MergePiece, choose, keep
+from mvc.numbers.merge_methods.selection import ArrayStore, find_places, order_keys, rank_ranges
 
 STEP = 64
 ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38]
@@ -25,7 +25,7 @@ class Runs:
         for first in range(0, len(self.values), STEP):
             some = self.values[first : first + STEP][::every]
             self.read += len(some)
-            yield function(Piece(first, None, (some,)))
+            yield function(MergePiece(first, None, (some,)))
 
 
 def _ranged(values, start, end):
@@ -102,7 +102,7 @@ def test_what_a_mask_leaves_out_is_zero_even_if_it_is_not_a_number(kind):
 
 
 def test_what_pieces_leave_behind_is_in_one_run_of_memory():
-    store, whole = Store(100, np.uint32), np.arange(100, dtype=np.uint32)
+    store, whole = ArrayStore(100, np.uint32), np.arange(100, dtype=np.uint32)
     held = [store.hold(whole[:60]), store.hold(whole[60:80]), store.hold(whole[:30])]
     assert held[2] is None
     assert held[0].base is held[1].base
