@@ -25,7 +25,7 @@ def command_help(name: str, command: Callable[..., None]) -> str:
     parts = [_wrap(f"Usage: {usage(name, line)}", "", " " * len(f"Usage: mvc {name} "))]
     parts += [_wrap(paragraph, "  ") for paragraph in paragraphs]
     return (
-        "\n\n".join([*parts, _options_text([*option_rows(line), ("-h, --help", HELP.help)])]) + "\n"
+        "\n\n".join([*parts, _options_text([*option_rows(line), (HELP.shown, HELP.help)])]) + "\n"
     )
 
 
@@ -55,13 +55,10 @@ def option_rows(line: Line) -> list[tuple[str, str]]:
     """Return (spellings, what it does) of a command's own options."""
     rows = {}
     for _, option in line.options.values():
-        shown = ", ".join(sorted(option.names, key=lambda name: name.startswith("--")))
-        shown += f" / {', '.join(option.negatives)}" if option.negatives else ""
-        shown += f" {option.metavar}" if option.metavar else ""
         has_default = option.kind in (str, int) and option.default not in (None, "")
         about = option.help + (f"  [default: {option.default}]" if has_default else "")
         if option is not HELP:
-            rows[shown] = about
+            rows[option.shown] = about
     return list(rows.items())
 
 

@@ -9,46 +9,35 @@ from mvc.cli.parameters import CommandUsageError, flag, integer, string
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-JSON = flag("--json", help="Print the result as JSON (docs/json.md).")
-QUIET = flag("-q", "--quiet", help="Print errors and warnings only.")
-PROGRESS = flag("--progress/--no-progress", help="Show a progress bar on a terminal.", default=True)
-DRY_RUN = flag("-n", "--dry-run", help="Print what would be done without doing it.")
-CONTENT = string(
-    "--content", metavar="URL", help="The store of what is in checkpoints, of a Git host."
-)
-LIMIT_RATE = string(
-    "--limit-rate", metavar="RATE", help="Send or read at most RATE a second: 500K, 20M, 1G."
-)
-FORCE = flag("-f", "--force", help="Discard local changes that are in the way.")
-LIMIT = integer("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
-TENSORS = string(
-    "--tensors", metavar="GLOB", help="Only these tensors: a name, a module or a wildcard."
-)
+JSON = flag("--json", "Print the result as JSON (docs/json.md).")
+QUIET = flag("-q, --quiet", "Print errors and warnings only.")
+PROGRESS = flag("--progress / --no-progress", "Show a progress bar on a terminal.", default=True)
+DRY_RUN = flag("-n, --dry-run", "Print what would be done without doing it.")
+CONTENT = string("--content URL", "The store of what is in checkpoints, of a Git host.")
+LIMIT_RATE = string("--limit-rate RATE", "Send or read at most RATE a second: 500K, 20M, 1G.")
+FORCE = flag("-f, --force", "Discard local changes that are in the way.")
+LIMIT = integer("-n, --max-count N", "Show at most N; -N is short for it.")
+TENSORS = string("--tensors GLOB", "Only these tensors: a name, a module or a wildcard.")
 DELTA = flag(
-    "--delta/--no-delta",
-    help="Store tensors as differences from the last commit if that is smaller, or never do.",
+    "--delta / --no-delta",
+    "Store tensors as differences from the last commit if that is smaller, or never do.",
     default=None,
 )
-GRACE = string(
-    "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
-)
-NO_GATE = flag("--no-gate", help="Commit even if a gate fails (mvc config gate.nan 0).")
-STAT = flag("--stat", help="Print one line per file.")
-NAME_ONLY = flag("--name-only", help="Print paths only.")
-NAME_STATUS = flag("--name-status", help="Print paths and a letter: A, D, M or R.")
-STATS = flag("--stats", help="Compare values: how far did each tensor move? See docs/guide.md.")
-BY = string("--by", metavar="KIND", help="With --stats, list all rows by: tensor, module, kind.")
+GRACE = string("--grace AGE", "Keep garbage younger than AGE: now, 12h, 7d, 2w (default).")
+NO_GATE = flag("--no-gate", "Commit even if a gate fails (mvc config gate.nan 0).")
+STAT = flag("--stat", "Print one line per file.")
+NAME_ONLY = flag("--name-only", "Print paths only.")
+NAME_STATUS = flag("--name-status", "Print paths and a letter: A, D, M or R.")
+STATS = flag("--stats", "Compare values: how far did each tensor move? See docs/guide.md.")
+BY = string("--by KIND", "With --stats, list all rows by: tensor, module, kind.")
 SORT_BY = string(
-    "--sort",
-    metavar="KIND",
-    help="With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
+    "--sort KIND",
+    "With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
 )
-SPECTRAL = flag(
-    "--spectral", help="With --stats, also the rank of each difference: would a LoRA do?"
-)
-ABOVE = string("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3.")
-HTML = string("--html", metavar="FILE", help="Write the report as a web page.")
-ALL = flag("--all", help="List every tensor, also in new and removed files and in long lists.")
+SPECTRAL = flag("--spectral", "With --stats, also the rank of each difference: would a LoRA do?")
+ABOVE = string("--above X", "With --stats, only rows whose sigma is above X: 1e-3.")
+HTML = string("--html FILE", "Write the report as a web page.")
+ALL = flag("--all", "List every tensor, also in new and removed files and in long lists.")
 
 
 def age_seconds(age: str | None) -> int | None:

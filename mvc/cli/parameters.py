@@ -51,14 +51,16 @@ def name_in_hint(command: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option; ``negatives`` are the spellings that switch a flag off."""
+    """An option, as help shows it: ``-m, --message TEXT`` or ``--delta / --no-delta``."""
 
-    names: tuple[str, ...]
+    shown: str
     kind: type
     default: object
-    metavar: str = ""
-    help: str = ""
-    negatives: tuple[str, ...] = ()
+    help: str
+    names: tuple[str, ...]
+    negatives: tuple[str, ...]
+    """The spellings that switch a flag off."""
+    metavar: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +78,38 @@ class Argument:
 # The makers return Any: what they make stands as the default of a parameter of another type.
 
 
-def flag(*names: str, help: str, default: bool | None = False) -> Any:  # noqa: A002  as it is shown
-    """Declare an option without a value; ``--on/--off`` names both of its states."""
-    positive, negative = zip(*(name.partition("/")[::2] for name in names), strict=True)
-    return Option(positive, bool, default, "", help, tuple(filter(None, negative)))
+def flag(shown: str, about: str, *, default: bool | None = False) -> Any:
+    """Declare an option without a value."""
+    return _declare(shown, bool, default, about)
 
 
-def string(*names: str, metavar: str, help: str, default: str | None = None) -> Any:  # noqa: A002
+def string(shown: str, about: str, *, default: str | None = None) -> Any:
     """Declare an option that takes a text."""
-    return Option(names, str, default, metavar, help)
+    return _declare(shown, str, default, about)
 
 
-def strings(*names: str, metavar: str, help: str) -> Any:  # noqa: A002
+def strings(shown: str, about: str) -> Any:
     """Declare an option that takes a text and may be repeated."""
-    return Option(names, list, [], metavar, help)
+    return _declare(shown, list, [], about)
 
 
-def integer(*names: str, metavar: str, help: str, default: int | None = None) -> Any:  # noqa: A002
+def integer(shown: str, about: str, *, default: int | None = None) -> Any:
     """Declare an option that takes a whole number."""
-    return Option(names, int, default, metavar, help)
+    return _declare(shown, int, default, about)
 
 
-def decimal(*names: str, metavar: str, help: str) -> Any:  # noqa: A002
+def decimal(shown: str, about: str) -> Any:
     """Declare an option that takes a number."""
-    return Option(names, float, None, metavar, help)
+    return _declare(shown, float, None, about)
+
+
+def _declare(shown: str, kind: type, default: object, about: str) -> Option:
+    positive, _, negative = shown.partition(" / ")
+    words = positive.split(" ")
+    names = tuple(word.rstrip(",") for word in words if word.startswith("-"))
+    negatives = tuple(negative.split(", ")) if negative else ()
+    metavar = " ".join(words[len(names) :])
+    return Option(shown, kind, default, about, names, negatives, metavar)
 
 
 def argument(metavar: str, *, default: str | None = None) -> Any:
@@ -112,7 +122,7 @@ def arguments(metavar: str, *, required: bool = False, raw_after: Sequence[str] 
     return Argument(metavar, list, [], required, None if raw_after is None else tuple(raw_after))
 
 
-HELP = Option(("-h", "--help"), bool, False, help="Show this message and exit.")
+HELP = _declare("-h, --help", bool, False, "Show this message and exit.")
 
 
 def parse_whole(word: str) -> int | None:

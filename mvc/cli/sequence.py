@@ -23,25 +23,18 @@ if TYPE_CHECKING:
 
     Verb = Literal["merge", "cherry-pick", "revert"]
 
-STRATEGY = string(
-    "--strategy",
-    metavar="NAME",
-    help="Resolve conflicts by: ours, theirs, base, or a merge method.",
-)
+STRATEGY = string("--strategy NAME", "Resolve conflicts by: ours, theirs, base, or a merge method.")
 RULES = strings(
-    "--rule",
-    metavar="GLOB=STRATEGY",
-    help="The strategy for tensors or files that match GLOB; the first match wins.",
+    "--rule GLOB=STRATEGY",
+    "The strategy for tensors or files that match GLOB; the first match wins.",
 )
-PARAMETERS = strings("--param", metavar="NAME=VALUE", help="A parameter of the merge method.")
-SEED = integer("--seed", metavar="N", help="Seed of methods that draw random numbers.", default=0)
-MAINLINE = integer(
-    "-m", "--mainline", metavar="N", help="Compare a merge with its N-th parent, from 1."
-)
-NO_COMMIT = flag("-n", "--no-commit", help="Stage the changes only.")
-CONTINUE = flag("--continue", help="Continue, with --rule or --strategy if anything is undecided.")
-SKIP = flag("--skip", help="Leave this commit out and continue with the rest.")
-ABORT = flag("--abort", help="Give up and go back to where it began.")
+PARAMETERS = strings("--param NAME=VALUE", "A parameter of the merge method.")
+SEED = integer("--seed N", "Seed of methods that draw random numbers.", default=0)
+MAINLINE = integer("-m, --mainline N", "Compare a merge with its N-th parent, from 1.")
+NO_COMMIT = flag("-n, --no-commit", "Stage the changes only.")
+CONTINUE = flag("--continue", "Continue, with --rule or --strategy if anything is undecided.")
+SKIP = flag("--skip", "Leave this commit out and continue with the rest.")
+ABORT = flag("--abort", "Give up and go back to where it began.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,9 @@ _OVERWRITES = frozenset({"restore", "reset", "rm", "mv", "prune", "gc", "rollbac
 
 
 def top(
-    folder: str | None = string("-C", metavar="PATH", help="Run as if started in PATH."),
-    unpaged: bool = flag("-P", "--no-pager", help="Show long results without a pager."),
-    version: bool = flag("--version", help="Print version."),
+    folder: str | None = string("-C PATH", "Run as if started in PATH."),
+    unpaged: bool = flag("-P, --no-pager", "Show long results without a pager."),
+    version: bool = flag("--version", "Print version."),
     words: list[str] = arguments("COMMAND [ARGS]...", raw_after=None),
 ) -> list[str]:
     """Carry out the options of ``mvc`` itself; return the words of the command, if there is one."""

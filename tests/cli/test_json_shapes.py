@@ -154,8 +154,8 @@ def test_profile(shell):
 
 
 def test_doctor_of_ranks():
+    from mvc.cli.commands.doctor import distributed_lines
     from mvc.cli.output import stdout
-    from mvc.cli.render.distributed import distributed_lines
 
     section = PAGE.split("`doctor --distributed`: `")[1].split("`")[0]
     names = set(re.findall(r'"(\w+)"', section))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def add(
     paths: list[str] = arguments("[PATH]..."),
-    force: bool = flag("-f", "--force", help="Add even what .mvcignore names."),
-    everything: bool = flag("-A", "--all", help="Add the whole worktree if no path is given."),
-    update: bool = flag("-u", "--update", help="Add only files that are tracked already."),
+    force: bool = flag("-f, --force", "Add even what .mvcignore names."),
+    everything: bool = flag("-A, --all", "Add the whole worktree if no path is given."),
+    update: bool = flag("-u, --update", "Add only files that are tracked already."),
     delta: bool | None = DELTA,
     dry_run: bool = DRY_RUN,
     quiet: bool = QUIET,

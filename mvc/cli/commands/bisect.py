@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
-from mvc.cli.bisect_run import run_command
 from mvc.cli.options import JSON, PROGRESS, TENSORS, check_alone
-from mvc.cli.output import paged, printable, stdout, write_json
+from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.bisect import break_fields, step_fields, write_break, write_step
+from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo, split_revisions
-from mvc.errors import ConflictError
+from mvc.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mvc.ids import GitId
     from mvc.operations.bisect import BisectStep
+    from mvc.operations.bisect_metric import MetricBreak
     from mvc.repo import Repo
+
 
 UNDECIDED = 2  # Git's exit code for this answer
 _ANSWERS = ("bad", "good", "new", "old")
@@ -29,27 +36,17 @@ def bisect(
         "[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]", raw_after=["run"]
     ),
     no_checkout: bool = flag(
-        "--no-checkout", help="start: check nothing out; BISECT_HEAD names the commit."
+        "--no-checkout", "start: check nothing out; BISECT_HEAD names the commit."
     ),
-    first_parent: bool = flag(
-        "--first-parent", help="start: follow only the first parent of merges."
-    ),
+    first_parent: bool = flag("--first-parent", "start: follow only the first parent of merges."),
     tensors: str | None = TENSORS,
-    term_bad: str | None = string(
-        "--term-bad", "--term-new", metavar="WORD", help="start: use this word for bad."
-    ),
+    term_bad: str | None = string("--term-bad, --term-new WORD", "start: use this word for bad."),
     term_good: str | None = string(
-        "--term-good", "--term-old", metavar="WORD", help="start: use this word for good."
+        "--term-good, --term-old WORD", "start: use this word for good."
     ),
-    metric: str | None = string(
-        "--metric", metavar="NAME", help="Search by a stored metric, without tests."
-    ),
-    above: float | None = decimal(
-        "--above", metavar="X", help="With --metric: larger values are bad."
-    ),
-    below: float | None = decimal(
-        "--below", metavar="X", help="With --metric: smaller values are bad."
-    ),
+    metric: str | None = string("--metric NAME", "Search by a stored metric, without tests."),
+    above: float | None = decimal("--above X", "With --metric: larger values are bad."),
+    below: float | None = decimal("--below X", "With --metric: smaller values are bad."),
     progress: bool = PROGRESS,
     as_json: bool = JSON,
 ) -> None:
@@ -221,3 +218,171 @@ def _by_metric(
         write_json(break_fields(repo, found))
     else:
         write_break(repo, stdout(), found)
+
+
+def step_fields(repo: Repo, step: BisectStep) -> dict[str, object]:
+    """Return a step for ``--json``."""
+    entry = None if step.commit is None else repo.show(step.commit)
+    return {
+        **pick(step, "status commit"),
+        "subject": None if entry is None else entry.subject,
+        "step": None if entry is None else entry.step,
+        **pick(step, "left steps terms bad good doubtful merge_base=is_merge_base released"),
+    }
+
+
+def write_step(repo: Repo, out: Output, step: BisectStep) -> None:
+    """Write where a bisection stands, in Git's words."""
+    bad, good = step.terms
+    for commit in step.released:
+        out.line(f"{short_id(commit)} was skipped: its content was released")
+    if step.status == "waiting":
+        missing = [f"{bad} commit"] * (step.bad is None) + [f"{good} commit"] * (not step.good)
+        out.line(f"status: waiting for a {' and a '.join(missing)}")
+    elif step.status == "undecided":
+        out.line("There are only 'skip'ped commits left to test.")
+        out.line(f"The first {bad} commit could be any of:")
+        out.lines(_commit_line(repo, out, commit) for commit in step.doubtful)
+    elif step.status == "found":
+        assert step.commit is not None
+        out.line(f"{step.commit} is the first {bad} commit")
+        _write_commit(repo, out, step.commit)
+    else:
+        assert step.commit is not None
+        tests = f"(roughly {count_text(step.steps, 'step')})"
+        left = f"{count_text(step.left, 'revision')} left to test after this {tests}"
+        out.line(f"Bisecting: {'a merge base must be tested' if step.is_merge_base else left}")
+        out.line(_commit_line(repo, out, step.commit))
+
+
+def break_fields(repo: Repo, found: MetricBreak) -> dict[str, object]:
+    """Return where a metric went wrong for ``--json``."""
+    entry = repo.show(found.commit)
+    return {
+        **pick(found, "metric commit"),
+        "subject": entry.subject,
+        "step": entry.step,
+        **pick(found, "value before before_value unknown others earlier tested"),
+    }
+
+
+def write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
+    """Write where a metric went wrong."""
+    name = printable(found.metric)
+    out.line(f"{found.commit} is the first bad commit: {name} {number_text(found.value)}")
+    if found.before is not None and found.before_value is not None:
+        value = number_text(found.before_value)
+        out.line(f"before it, {name} was {value}: {_commit_line(repo, out, found.before)}")
+    else:
+        out.line(f"no commit before it has {name}")
+    if found.unknown:
+        count = count_text(len(found.unknown), "commit")
+        out.line(f"{count} between the two without {name}: the first bad one may be among them")
+        out.lines(f"  {_commit_line(repo, out, commit)}" for commit in found.unknown)
+    for commit in found.others:
+        out.line(f"also on another line of history: {_commit_line(repo, out, commit)}")
+    if found.earlier is not None:
+        out.line(
+            f"{name} was already bad earlier, and recovered: {_commit_line(repo, out, found.earlier)}"
+        )
+    out.line()
+    _write_commit(repo, out, found.commit)
+
+
+def _commit_line(repo: Repo, out: Output, commit: GitId) -> str:
+    entry = repo.show(commit)
+    step = "" if entry.step is None else f" (step {entry.step:,})"
+    return f"[{out.style(commit, 'yellow')}] {printable(entry.subject)}{step}"
+
+
+def _write_commit(repo: Repo, out: Output, commit: GitId) -> None:
+    from mvc.cli.render.files import write_diff
+    from mvc.cli.render.log import write_full
+
+    write_full(out, [repo.show(commit)], None)
+    out.line()
+    write_diff(out, repo.changes(commit), "stat", everything=False)
+
+
+_STDERR = 2
+_CANNOT_SAY = 125
+_NOT_RUN = (126, 127)  # how a shell says that a command is not there, or not to be run
+_ABORT = 128
+
+
+def run_command(
+    repo: Repo, words: list[str], progress: Callable[[int], None] | None, *, as_json: bool
+) -> BisectStep:
+    """Test commits by a command until the first bad one is found."""
+    while words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise CommandUsageError("name the command that tests a commit: run CMD...")
+    if shutil.which(words[0]) is None:
+        raise NotFoundError(f"command {words[0]!r} cannot be found or run")
+    first, out = repo.bisect_step(), stdout()
+    is_untried = True
+
+    def test(commit: GitId) -> bool | None:
+        nonlocal is_untried
+        code = _execute(words, commit, is_aside=as_json)
+        if is_untried and code in _NOT_RUN and first is not None:
+            _check_elsewhere(repo, words, code, commit, first.good[0], is_aside=as_json)
+        is_untried = False
+        return None if code == _CANNOT_SAY else code == 0
+
+    def tell(step: BisectStep) -> None:
+        if not as_json:
+            if first is None or step.commit != first.commit:
+                write_step(repo, out, step)
+            out.line(f"running {printable(' '.join(words))}")
+
+    return repo.bisect_run(test, told=tell, progress=progress)
+
+
+def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:
+    """Run the command; return its exit code if that says something about the commit."""
+    sys.stdout.flush()
+    environment = {**os.environ, "MVC_REV": commit}
+    aside = _STDERR if is_aside else None  # standard output is the answer's
+    try:
+        done = subprocess.run(words, env=environment, stdout=aside, check=False)  # noqa: S603
+    except OSError as error:
+        raise NotFoundError(
+            f"command {words[0]!r} cannot be run at commit {short_id(commit)}",
+            hint="keep it outside the checked-out files",
+        ) from error
+    code = done.returncode
+    if not 0 <= code < _ABORT:
+        raise ConflictError(
+            f"the test ended with {_exit_name(code)} at commit {short_id(commit)}: neither good nor bad",
+            hint="repeat the command to go on from there; exit codes 1 to 127 mean bad, 125 skips",
+        )
+    return code
+
+
+def _exit_name(code: int) -> str:
+    names = {one.value: one.name for one in signal.Signals}
+    return str(code) if code >= 0 else names.get(-code, f"signal {-code}")
+
+
+def _check_elsewhere(
+    repo: Repo, words: list[str], code: int, commit: GitId, good: GitId, *, is_aside: bool
+) -> None:
+    """Check that a command which could not be run, as it seems, can be at a good commit.
+
+    If it cannot, every commit would look bad. Git asks the same before it believes such a code.
+    """
+    is_checked_out = repo.head.branch is None and repo.head.commit == commit
+    if is_checked_out:
+        repo.checkout(good, detach=True)
+    try:
+        same = _execute(words, good, is_aside=is_aside) == code
+    finally:
+        if is_checked_out:
+            repo.checkout(commit, detach=True)
+    if same:
+        raise ConflictError(
+            f"the test also ends with {code} at the good commit {short_id(good)}",
+            hint="this code means that a command cannot be found or run",
+        )

@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 def blame(
     names: list[str] = arguments("[REV] [GLOB] [[--] PATH...]"),
     tensors: str | None = TENSORS,
-    by: str = string(
-        "--by", metavar="KIND", help="One line for each: tensor or module.", default="tensor"
-    ),
-    stats: bool = flag("--stats", help="Compute and cache the drift that is not known yet."),
-    everything: bool = flag(
-        "--all", help="List every tensor, even if they do not fit on the screen."
-    ),
+    by: str = string("--by KIND", "One line for each: tensor or module.", default="tensor"),
+    stats: bool = flag("--stats", "Compute and cache the drift that is not known yet."),
+    everything: bool = flag("--all", "List every tensor, even if they do not fit on the screen."),
     progress: bool = PROGRESS,
     as_json: bool = JSON,
 ) -> None:

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 def branch(
     names: list[str] = arguments("[NAME [START]]"),
-    delete: bool = flag("-d", "--delete", help="Delete branches that are merged into HEAD."),
-    delete_any: bool = flag("-D", help="Delete branches even if that loses commits."),
-    move: bool = flag("-m", "--move", help="Rename: [OLD] NEW, with the reflog."),
-    force: bool = flag("-f", "--force", help="Move or overwrite an existing branch."),
-    everything: bool = flag("-a", "--all", help="List remote branches too."),
-    remotes: bool = flag("-r", "--remotes", help="List remote branches only."),
+    delete: bool = flag("-d, --delete", "Delete branches that are merged into HEAD."),
+    delete_any: bool = flag("-D", "Delete branches even if that loses commits."),
+    move: bool = flag("-m, --move", "Rename: [OLD] NEW, with the reflog."),
+    force: bool = flag("-f, --force", "Move or overwrite an existing branch."),
+    everything: bool = flag("-a, --all", "List remote branches too."),
+    remotes: bool = flag("-r, --remotes", "List remote branches only."),
     upstream: str | None = string(
-        "-u", "--set-upstream-to", metavar="REF", help="Follow this one, such as origin/main."
+        "-u, --set-upstream-to REF", "Follow this one, such as origin/main."
     ),
-    unset: bool = flag("--unset-upstream", help="Follow none any more."),
-    show_current: bool = flag("--show-current", help="Print only the current branch."),
-    contains: bool = flag("--contains", help="List branches that have commit [REV], or HEAD."),
-    merged: bool = flag("--merged", help="List branches that are in [REV], or HEAD, as a whole."),
-    no_merged: bool = flag("--no-merged", help="List branches that are not in [REV], or HEAD."),
-    verbose: bool = flag("-v", "--verbose", help="List with commit, subject and what it follows."),
+    unset: bool = flag("--unset-upstream", "Follow none any more."),
+    show_current: bool = flag("--show-current", "Print only the current branch."),
+    contains: bool = flag("--contains", "List branches that have commit [REV], or HEAD."),
+    merged: bool = flag("--merged", "List branches that are in [REV], or HEAD, as a whole."),
+    no_merged: bool = flag("--no-merged", "List branches that are not in [REV], or HEAD."),
+    verbose: bool = flag("-v, --verbose", "List with commit, subject and what it follows."),
     quiet: bool = QUIET,
     as_json: bool = JSON,
 ) -> None:

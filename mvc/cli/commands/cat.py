@@ -22,7 +22,7 @@ _HEAD_VALUES = 20
 
 def cat(
     names: list[str] = arguments("[REV:]PATH TENSOR | REV PATH TENSOR", required=True),
-    everything: bool = flag("--all", help="Print every value."),
+    everything: bool = flag("--all", "Print every value."),
     as_json: bool = JSON,
 ) -> None:
     """Print the values of one tensor: dtype and shape, range, and the first and last values.

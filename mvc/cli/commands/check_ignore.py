@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def check_ignore(
     paths: list[str] = arguments("[PATH]..."),
-    verbose: bool = flag("-v", "--verbose", help="Also print the rule: FILE:LINE:PATTERN."),
-    stdin: bool = flag("--stdin", help="Read the paths from stdin, one a line."),
+    verbose: bool = flag("-v, --verbose", "Also print the rule: FILE:LINE:PATTERN."),
+    stdin: bool = flag("--stdin", "Read the paths from stdin, one a line."),
     as_json: bool = JSON,
 ) -> None:
     """Print those PATHs that .mvcignore keeps from being added.

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 def checkout(
     names: list[str] = arguments("[REV | -] [[--] PATH...]"),
-    new_branch: str | None = string(
-        "-b", metavar="NAME", help="Create this branch at REV (HEAD) and go there."
-    ),
+    new_branch: str | None = string("-b NAME", "Create this branch at REV (HEAD) and go there."),
     force: bool = FORCE,
-    detach: bool = flag("--detach", help="Go to the commit of a branch, not to the branch."),
+    detach: bool = flag("--detach", "Go to the commit of a branch, not to the branch."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

@@ -22,7 +22,7 @@ from mvc.cli.sequence import (
 
 def cherry_pick(
     commits: list[str] = arguments("[REV]..."),
-    record_origin: bool = flag("-x", help="Name the original commit in the message."),
+    record_origin: bool = flag("-x", "Name the original commit in the message."),
     strategy: str | None = STRATEGY,
     rules: list[str] = RULES,
     parameters: list[str] = PARAMETERS,

@@ -12,20 +12,14 @@ def clone(
     url: str = argument("URL"),
     folder: str | None = argument("[DIR]"),
     content: str | None = CONTENT,
-    origin: str = string(
-        "-o", "--origin", metavar="NAME", help="What the remote is called here.", default="origin"
-    ),
-    branch: str | None = string(
-        "-b", "--branch", metavar="NAME", help="Check out this branch, not the default one."
-    ),
-    no_checkout: bool = flag("--no-checkout", help="Fetch everything, write no file."),
+    origin: str = string("-o, --origin NAME", "What the remote is called here.", default="origin"),
+    branch: str | None = string("-b, --branch NAME", "Check out this branch, not the default one."),
+    no_checkout: bool = flag("--no-checkout", "Fetch everything, write no file."),
     no_content: bool = flag(
-        "--no-content", help="Fetch the history only; content comes when something reads it."
+        "--no-content", "Fetch the history only; content comes when something reads it."
     ),
-    depth: int | None = integer(
-        "--depth", metavar="N", help="Bring only the newest N commits, of one branch."
-    ),
-    store: bool = flag("--store", help="Leave the content there for good: each commit is pushed."),
+    depth: int | None = integer("--depth N", "Bring only the newest N commits, of one branch."),
+    store: bool = flag("--store", "Leave the content there for good: each commit is pushed."),
     limit_rate: str | None = LIMIT_RATE,
     quiet: bool = QUIET,
     progress: bool = PROGRESS,

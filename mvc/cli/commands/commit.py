@@ -31,28 +31,20 @@ if TYPE_CHECKING:
 
 def commit(
     paths: list[str] = arguments("[PATH]..."),
-    messages: list[str] = strings(
-        "-m", "--message", metavar="TEXT", help="The message; each -m is a paragraph."
-    ),
-    everything: bool = flag("-a", "--all", help="First add every tracked file that changed."),
-    file: str | None = string("-F", "--file", metavar="FILE", help="Read the message; - is stdin."),
+    messages: list[str] = strings("-m, --message TEXT", "The message; each -m is a paragraph."),
+    everything: bool = flag("-a, --all", "First add every tracked file that changed."),
+    file: str | None = string("-F, --file FILE", "Read the message; - is stdin."),
     edit: bool | None = flag(
-        "-e/--no-edit",
-        "--edit",
-        help="Write the message in an editor; without -m or -F this is the default, "
-        "except with --amend.",
+        "-e, --edit / --no-edit",
+        "Write the message in an editor; without -m or -F this is the default, except with --amend.",
         default=None,
     ),
-    amend: bool = flag("--amend", help="Replace the last commit."),
-    allow_empty: bool = flag("--allow-empty", help="Commit even if nothing changed."),
-    step: int | None = integer(
-        "--step", metavar="N", help="Training step; main@N finds the commit by it."
-    ),
-    metrics: list[str] = strings(
-        "--metric", metavar="NAME=NUMBER", help="A metric; the log shows it."
-    ),
+    amend: bool = flag("--amend", "Replace the last commit."),
+    allow_empty: bool = flag("--allow-empty", "Commit even if nothing changed."),
+    step: int | None = integer("--step N", "Training step; main@N finds the commit by it."),
+    metrics: list[str] = strings("--metric NAME=NUMBER", "A metric; the log shows it."),
     meta: list[str] = strings(
-        "--meta", metavar="NAME=VALUE", help="A fact: a metric if VALUE is a number, else text."
+        "--meta NAME=VALUE", "A fact: a metric if VALUE is a number, else text."
     ),
     delta: bool | None = DELTA,
     no_gate: bool = NO_GATE,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def config(
     key: str | None = argument("[KEY"),
     value: str | None = argument("[VALUE]]"),
-    unset: str | None = string("--unset", metavar="KEY", help="Remove a setting."),
-    user: bool = flag("--global", help="Your own settings, for all repositories."),
-    listed: bool = flag("-l", "--list", help="Print all settings."),
+    unset: str | None = string("--unset KEY", "Remove a setting."),
+    user: bool = flag("--global", "Your own settings, for all repositories."),
+    listed: bool = flag("-l, --list", "Print all settings."),
     as_json: bool = JSON,
 ) -> None:
     """Read and change the repository's settings, written as section.key.

@@ -50,19 +50,17 @@ class _Line:
 
 def data(
     words: list[str] = arguments("VERB [WORD...]"),
-    name: str | None = string(
-        "--name", metavar="NAME", help="add: path of the map, without .shards."
-    ),
-    store: bool = flag("--store", help="add: also store the shards themselves, as mvc add does."),
+    name: str | None = string("--name NAME", "add: path of the map, without .shards."),
+    store: bool = flag("--store", "add: also store the shards themselves, as mvc add does."),
     dtype: str | None = string(
-        "--dtype", metavar="TYPE", help="add: type of the numbers in .bin files, to count them."
+        "--dtype TYPE", "add: type of the numbers in .bin files, to count them."
     ),
-    quick: bool = flag("--quick", help="verify: read no content."),
-    full: bool = flag("--full", help="verify: read every byte."),
-    prove: bool = flag("--prove", help="seen: compute the digest again, and compare it."),
-    listing: bool = flag("--list", help="seen: list all samples."),
-    shard: str | None = string("--shard", metavar="PATH", help="who: any sample of this shard."),
-    everything: bool = flag("--all", help="who: on all branches."),
+    quick: bool = flag("--quick", "verify: read no content."),
+    full: bool = flag("--full", "verify: read every byte."),
+    prove: bool = flag("--prove", "seen: compute the digest again, and compare it."),
+    listing: bool = flag("--list", "seen: list all samples."),
+    shard: str | None = string("--shard PATH", "who: any sample of this shard."),
+    everything: bool = flag("--all", "who: on all branches."),
     progress: bool = PROGRESS,
     as_json: bool = JSON,
 ) -> None:

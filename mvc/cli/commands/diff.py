@@ -30,10 +30,11 @@ from mvc.cli.options import (
     check_alone,
     choose_one,
 )
-from mvc.cli.output import paged, write_json
+from mvc.cli.output import Output, paged, pick, printable, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
+from mvc.cli.render.text import count_text, number_text
 from mvc.cli.session import split_revisions
 from mvc.errors import NotFoundError
 from mvc.history.revisions import split_range
@@ -44,12 +45,13 @@ if TYPE_CHECKING:
     from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
     from mvc.operations.file_diff import FileDiff
+    from mvc.operations.gate import GateReport
     from mvc.repo import Repo
 
 
 def diff(
     names: list[str] = arguments("[REV [REV] | A..B | A...B] [[--] PATH...] | FILE FILE"),
-    staged: bool = flag("--staged", "--cached", help="Compare the index with HEAD or REV."),
+    staged: bool = flag("--staged, --cached", "Compare the index with HEAD or REV."),
     tensors: str | None = TENSORS,
     stat: bool = STAT,
     name_only: bool = NAME_ONLY,
@@ -61,10 +63,8 @@ def diff(
     spectral: bool = SPECTRAL,
     html: str | None = HTML,
     everything: bool = ALL,
-    exit_code: bool = flag("--exit-code", help="Exit with 1 if there are differences."),
-    gate: bool = flag(
-        "--gate", help="Check the newer side against the gates; exit with 1 if it fails."
-    ),
+    exit_code: bool = flag("--exit-code", "Exit with 1 if there are differences."),
+    gate: bool = flag("--gate", "Check the newer side against the gates; exit with 1 if it fails."),
     progress: bool = PROGRESS,
     as_json: bool = JSON,
 ) -> None:
@@ -141,8 +141,6 @@ def _write_files(files: Sequence[FileDiff], form: str, *, everything: bool, as_j
 
 def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
     """Say what fails a gate; a negative answer is an exit code."""
-    from mvc.cli.render.gates import gate_fields, write_gates
-
     repo = open_repo_or_say()
     revisions, paths = split_revisions(repo, names)
     if paths:
@@ -190,3 +188,22 @@ def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None
     if base is None:
         raise NotFoundError(f"{old} and {new} have no common ancestor")
     return base, new
+
+
+def write_gates(out: Output, report: GateReport) -> None:
+    """Write what fails, or that nothing does."""
+    for one in report.failures:
+        out.line(f"{out.style('failed', 'red')} {one.gate}: {printable(str(one))}")
+    if not report.failures:
+        limits = ", ".join(f"{gate} {number_text(limit)}" for gate, limit in report.limits.items())
+        judged = count_text(len(report.health), "checkpoint")
+        out.line(f"{out.style('passed', 'green')} {limits} ({judged})")
+
+
+def gate_fields(report: GateReport) -> dict[str, object]:
+    """Return the report for ``--json``."""
+    return {
+        "gates": dict(report.limits),
+        "health": [pick(one, "path nan inf largest norm saturated") for one in report.health],
+        "failures": [pick(one, "gate value limit path tensor") for one in report.failures],
+    }

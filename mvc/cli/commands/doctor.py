@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON, check_alone
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, flag, integer
-from mvc.cli.render.text import columns, size_text
+from mvc.cli.render.profile import short_text
+from mvc.cli.render.text import columns, count_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.sharing import SharingReport
 
+    Fields = Mapping[str, Any]
+
 
 SHARED = flag(
-    "--shared",
-    help="Test whether several machines can share the folder; run it on all of them at once.",
+    "--shared", "Test whether several machines can share the folder; run it on all of them at once."
 )
 DISTRIBUTED = flag(
     "--distributed",
-    help="Look at how ranks are connected: alone, or in each process of torchrun or srun.",
+    "Look at how ranks are connected: alone, or in each process of torchrun or srun.",
 )
-RANKS = integer("--ranks", metavar="N", help="Start N ranks here for --distributed.")
+RANKS = integer("--ranks N", "Start N ranks here for --distributed.")
 _MOST_RANKS = 64
-WAIT = integer("--wait", metavar="SECONDS", help="How long --shared waits for others.", default=3)
+WAIT = integer("--wait SECONDS", "How long --shared waits for others.", default=3)
 
 
 def doctor(
@@ -90,8 +94,6 @@ def _tell_distributed(ranks: int | None, *, as_json: bool) -> None:
     if as_json:
         write_json(found)
     else:
-        from mvc.cli.render.distributed import distributed_lines
-
         stdout().lines(distributed_lines(stdout(), found))
     # torchrun would bury the advice under its own report of a process that failed.
     is_gate = "TORCHELASTIC_RUN_ID" not in os.environ
@@ -140,3 +142,50 @@ def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
         ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
     ]
     return [(name, printable(text)) for name, text in rows]
+
+
+_MOST_MACHINES = 16
+_LEVELS = {
+    "error": ("does not work:", "red"), "advice": ("slow or risky:", "yellow"),
+}  # fmt: skip
+
+
+def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:
+    """Yield machines, the measured link and the advice, each with its reason and source."""
+    for name, text in columns([*_rank_rows(fields)], "<<"):
+        yield f"{out.style(name, 'bold')}  {text}".rstrip()
+    for one in fields["advice"]:
+        word, colour = _LEVELS[one["level"]]
+        some = len(one["ranks"]) < fields["ranks"]
+        where = f"{one['where']}: " if some else ""
+        source = out.style(f"({printable(one['source'])})", "dim")
+        told = printable(f"{where}{one['text']}; {one['hint']}")
+        yield f"{out.style(word, colour, 'bold')} {told} {source}"
+    if not fields["advice"]:
+        yield out.style("nothing here slows ranks down", "green")
+
+
+def _rank_rows(fields: Fields) -> Iterator[tuple[str, str]]:
+    machines = fields["machines"]
+    yield "ranks", f"{fields['ranks']:,} on {count_text(len(machines), 'machine')}"
+    for one in machines[:_MOST_MACHINES]:
+        yield printable(one["host"]), printable(", ".join(_machine_facts(one)))
+    if len(machines) > _MOST_MACHINES:
+        yield "", f"{len(machines) - _MOST_MACHINES:,} more machines"
+    link = fields["link"]
+    if link is not None:
+        middle, worst = short_text(link["latency_s"]), short_text(link["latency_p99_s"])
+        of = f"all_reduce of {size_text(link['small_bytes'])} over {printable(link['backend'])}"
+        yield "latency", f"{middle}, P99 {worst}: {of}"
+        speed = size_text(round(link["bus_bytes_per_s"]))
+        yield "bandwidth", f"{speed}/s of the bus: all_reduce of {size_text(link['large_bytes'])}"
+
+
+def _machine_facts(machine: Fields) -> Iterator[str]:
+    yield machine["where"]
+    yield count_text(machine["gpus"], "GPU")
+    if machine["interface"] is not None:
+        speed = f", {machine['speed_mbps']:,} Mbit/s" if machine["speed_mbps"] else ""
+        yield f"{machine['interface']} (MTU {machine['mtu']}{speed})"
+    ports = machine["rdma_ports"]
+    yield f"{count_text(ports, 'active RDMA port')}" if ports else "no RDMA"

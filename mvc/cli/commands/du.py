@@ -42,12 +42,8 @@ _BETWEEN = "(bytes between tensors)"
 
 def du(
     revisions: list[str] = arguments("[REV | A..B]..."),
-    by: str | None = string(
-        "--by", metavar="KIND", help="Print one full list: branch, tag, commit, file, tensor."
-    ),
-    limit: int | None = integer(
-        "-n", "--limit", metavar="N", help="Show at most N per list; -N is short for it."
-    ),
+    by: str | None = string("--by KIND", "Print one full list: branch, tag, commit, file, tensor."),
+    limit: int | None = integer("-n, --limit N", "Show at most N per list; -N is short for it."),
     as_json: bool = JSON,
 ) -> None:
     """Show what branches, commits, tags, files and tensors cost in the store.

@@ -19,16 +19,12 @@ _SHOWN = 5
 def export(
     revision: str = argument("REV"),
     path: str | None = argument("[PATH | DIR/]"),
-    output: str | None = string(
-        "-o", "--output", metavar="FILE", help="The file, or DIR/, to write."
-    ),
+    output: str | None = string("-o, --output FILE", "The file, or DIR/, to write."),
     tensors: str | None = TENSORS,
     kind: str | None = string(
-        "--format",
-        metavar="FORMAT",
-        help="safetensors, torch, dcp, or files as they are; else by FILE's name.",
+        "--format FORMAT", "safetensors, torch, dcp, or files as they are; else by FILE's name."
     ),
-    force: bool = flag("-f", "--force", help="Overwrite an existing file."),
+    force: bool = flag("-f, --force", "Overwrite an existing file."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

@@ -13,21 +13,15 @@ from mvc.cli.session import open_repo
 def fetch(
     remote: str | None = argument("[REMOTE]"),
     refspecs: list[str] = arguments("[REFSPEC...]"),
-    every: bool = flag("--all", help="Fetch from all remotes."),
+    every: bool = flag("--all", "Fetch from all remotes."),
     tags: bool | None = flag(
-        "--tags/--no-tags", help="Bring all new tags too, or none.", default=None
+        "--tags / --no-tags", "Bring all new tags too, or none.", default=None
     ),
-    prune: bool = flag("-p", "--prune", help="Forget branches that are gone on the remote."),
-    no_content: bool = flag(
-        "--no-content", help="Bring the history only, not the content of files."
-    ),
-    content: list[str] = strings(
-        "--content", metavar="REV", help="Bring all content of this revision."
-    ),
-    depth: int | None = integer(
-        "--depth", metavar="N", help="Deepen a shallow clone to N commits."
-    ),
-    unshallow: bool = flag("--unshallow", help="Bring the whole history of a shallow clone."),
+    prune: bool = flag("-p, --prune", "Forget branches that are gone on the remote."),
+    no_content: bool = flag("--no-content", "Bring the history only, not the content of files."),
+    content: list[str] = strings("--content REV", "Bring all content of this revision."),
+    depth: int | None = integer("--depth N", "Deepen a shallow clone to N commits."),
+    unshallow: bool = flag("--unshallow", "Bring the whole history of a shallow clone."),
     limit_rate: str | None = LIMIT_RATE,
     quiet: bool = QUIET,
     progress: bool = PROGRESS,

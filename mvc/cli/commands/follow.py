@@ -24,18 +24,11 @@ def follow(
     url: str = argument("URL"),
     channel: str = argument("CHANNEL"),
     folder: str = argument("DIR"),
-    command: str | None = string(
-        "--exec", metavar="CMD", help="Run this after each switch to a new version."
-    ),
-    once: bool = flag("--once", help="End after the newest version."),
-    keep: int = integer(
-        "--keep", metavar="N", help="Keep N versions before the newest.", default=1
-    ),
+    command: str | None = string("--exec CMD", "Run this after each switch to a new version."),
+    once: bool = flag("--once", "End after the newest version."),
+    keep: int = integer("--keep N", "Keep N versions before the newest.", default=1),
     interval: str = string(
-        "--interval",
-        metavar="TIME",
-        help="Ask so often whether there is a new one: 5s, 10m, 1h.",
-        default="5s",
+        "--interval TIME", "Ask so often whether there is a new one: 5s, 10m, 1h.", default="5s"
     ),
     limit_rate: str | None = LIMIT_RATE,
     quiet: bool = QUIET,

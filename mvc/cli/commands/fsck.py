@@ -21,18 +21,15 @@ _SHOWN_COMMITS = 3
 
 
 def fsck(
-    data: bool = flag("--data", help="Also read, decode and hash every stored byte."),
+    data: bool = flag("--data", "Also read, decode and hash every stored byte."),
     repair: bool = flag(
-        "--repair", help="First rebuild lost pack indexes and save what is sound in damaged packs."
+        "--repair", "First rebuild lost pack indexes and save what is sound in damaged packs."
     ),
     sources: list[str] = strings(
-        "--from",
-        metavar="REMOTE",
-        help="With --repair: bring lost chunks and Git objects back from here (repeatable).",
+        "--from REMOTE",
+        "With --repair: bring lost chunks and Git objects back from here (repeatable).",
     ),
-    remote: str | None = string(
-        "--remote", metavar="REMOTE", help="Check a remote, not this repository."
-    ),
+    remote: str | None = string("--remote REMOTE", "Check a remote, not this repository."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 def gc(
     name: str | None = argument("[REMOTE]"),
-    remote: bool = flag("--remote", help="Remove from a remote what its refs do not reach."),
+    remote: bool = flag("--remote", "Remove from a remote what its refs do not reach."),
     grace: str | None = GRACE,
     expire: str | None = string(
-        "--expire-reflog",
-        metavar="AGE",
-        help="Expire reflog entries older than AGE; now expires all that refs have left.",
+        "--expire-reflog AGE",
+        "Expire reflog entries older than AGE; now expires all that refs have left.",
     ),
     dry_run: bool = DRY_RUN,
     quiet: bool = QUIET,

@@ -12,12 +12,8 @@ from mvc.errors import UsageError
 
 def init(
     path: str = argument("[PATH]", default="."),
-    branch: str | None = string(
-        "-b", "--initial-branch", metavar="NAME", help="Name of the first branch (main)."
-    ),
-    store: str | None = string(
-        "--store", metavar="URL", help="Keep content on a store; commits are pushed there."
-    ),
+    branch: str | None = string("-b, --initial-branch NAME", "Name of the first branch (main)."),
+    store: str | None = string("--store URL", "Keep content on a store; commits are pushed there."),
     quiet: bool = QUIET,
     as_json: bool = JSON,
 ) -> None:

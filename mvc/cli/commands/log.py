@@ -27,51 +27,38 @@ if TYPE_CHECKING:
 def log(
     names: list[str] = arguments("[REV | A..B]... [[--] PATH...]"),
     oneline: bool = flag(
-        "--oneline", help="Print one line per commit, with step and metrics in columns."
+        "--oneline", "Print one line per commit, with step and metrics in columns."
     ),
-    graph: bool = flag("--graph", help="Draw branches and merges on the left."),
-    everything: bool = flag("--all", help="Start at every branch and tag, not only at HEAD."),
+    graph: bool = flag("--graph", "Draw branches and merges on the left."),
+    everything: bool = flag("--all", "Start at every branch and tag, not only at HEAD."),
     limit: int | None = LIMIT,
-    first_parent: bool = flag("--first-parent", help="Follow only the first parent of merges."),
+    first_parent: bool = flag("--first-parent", "Follow only the first parent of merges."),
     decorate: bool = flag(
-        "--decorate/--no-decorate", help="Show the names of branches and tags.", default=True
+        "--decorate / --no-decorate", "Show the names of branches and tags.", default=True
     ),
     since: str | None = string(
-        "--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 2 weeks ago."
+        "--since, --after DATE", "From DATE on, or an age: 12h, 2 weeks ago."
     ),
-    until: str | None = string(
-        "--until", "--before", metavar="DATE", help="Up to DATE, or an age."
-    ),
-    grep: list[str] = strings(
-        "--grep", metavar="PATTERN", help="The message matches (a regular expression)."
-    ),
-    ignore_case: bool = flag("-i", "--ignore-case", help="--grep and --author ignore case."),
-    all_match: bool = flag("--all-match", help="Every --grep must match, not only one."),
-    invert: bool = flag("--invert-grep", help="The message must not match --grep."),
+    until: str | None = string("--until, --before DATE", "Up to DATE, or an age."),
+    grep: list[str] = strings("--grep PATTERN", "The message matches (a regular expression)."),
+    ignore_case: bool = flag("-i, --ignore-case", "--grep and --author ignore case."),
+    all_match: bool = flag("--all-match", "Every --grep must match, not only one."),
+    invert: bool = flag("--invert-grep", "The message must not match --grep."),
     merges: bool | None = flag(
-        "--merges/--no-merges", help="Only merges, or no merges.", default=None
+        "--merges / --no-merges", "Only merges, or no merges.", default=None
     ),
-    author: list[str] = strings("--author", metavar="PATTERN", help="NAME <EMAIL> matches."),
-    metric: list[str] = strings(
-        "--metric", metavar="NAME", help='Commits with this metric, or "NAME<2.5".'
-    ),
+    author: list[str] = strings("--author PATTERN", "NAME <EMAIL> matches."),
+    metric: list[str] = strings("--metric NAME", 'Commits with this metric, or "NAME<2.5".'),
     sort: str | None = string(
-        "--sort",
-        "--sort-by",
-        metavar="NAME",
-        help="Sort by step, date or a metric; -NAME: largest first.",
+        "--sort, --sort-by NAME", "Sort by step, date or a metric; -NAME: largest first."
     ),
-    plot: bool = flag("--plot", help="Draw each --metric (default: loss) as a curve."),
-    log_scale: bool = flag("--log-scale", help="With --plot: a logarithmic vertical axis."),
-    reverse: bool = flag("--reverse", help="Print the oldest first."),
-    patch: bool = flag("-p", "--patch", help="Also show what each commit changed."),
+    plot: bool = flag("--plot", "Draw each --metric (default: loss) as a curve."),
+    log_scale: bool = flag("--log-scale", "With --plot: a logarithmic vertical axis."),
+    reverse: bool = flag("--reverse", "Print the oldest first."),
+    patch: bool = flag("-p, --patch", "Also show what each commit changed."),
     stat: bool = STAT,
-    form: str | None = string(
-        "--format", "--pretty", metavar="TEXT", help="TEXT for each: %h %s %(metric:loss)."
-    ),
-    health: bool = flag(
-        "--health", help="NaN, infinities, largest magnitude and norm of the weights."
-    ),
+    form: str | None = string("--format, --pretty TEXT", "TEXT for each: %h %s %(metric:loss)."),
+    health: bool = flag("--health", "NaN, infinities, largest magnitude and norm of the weights."),
     as_json: bool = JSON,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.

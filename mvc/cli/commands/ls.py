@@ -12,8 +12,8 @@ from mvc.cli.session import open_repo, split_revision
 def ls(
     names: list[str] = arguments("[REV] [[--] PATH...]"),
     tensors: str | None = TENSORS,
-    long: bool = flag("-l", "--long", help="Also print chunks and id of each tensor."),
-    name_only: bool = flag("--name-only", help="Print paths of files only."),
+    long: bool = flag("-l, --long", "Also print chunks and id of each tensor."),
+    name_only: bool = flag("--name-only", "Print paths of files only."),
     as_json: bool = JSON,
 ) -> None:
     """List files and tensors of a revision (HEAD): dtype, shape, size.

@@ -14,8 +14,8 @@ from mvc.cli.session import open_repo
 def ls_remote(
     remote: str | None = argument("[REMOTE]"),
     patterns: list[str] = arguments("[PATTERN...]"),
-    heads: bool = flag("--heads", "--branches", help="List branches only."),
-    tags: bool = flag("--tags", help="List tags only."),
+    heads: bool = flag("--heads, --branches", "List branches only."),
+    tags: bool = flag("--tags", "List tags only."),
     as_json: bool = JSON,
 ) -> None:
     """List the refs and channels of a remote (origin by default): one request, nothing changes here.

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_clashes
-from mvc.cli.parameters import CommandUsageError, arguments, flag, string
+from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.recipes import (
-    RecipeCall,
-    check_of_recipes,
-    merge_by_recipe,
-    preview_branches,
-    replay_merge,
-)
 from mvc.cli.render.merges import parse_told
+from mvc.cli.render.text import seconds_text
 from mvc.cli.sequence import PARAMETERS, RULES, SEED, STRATEGY, Shown, give_up, show_merge
 from mvc.cli.session import open_repo
+from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    from mvc.operations.preview_merge import MergePreview
+    from mvc.repo import Repo
 
 
 _OF_BRANCHES = (
@@ -43,37 +47,31 @@ def merge(
     rules: list[str] = RULES,
     parameters: list[str] = PARAMETERS,
     seed: int = SEED,
-    recipe: str | None = string(
-        "--recipe", metavar="FILE", help="Merge models by a mergekit recipe."
-    ),
+    recipe: str | None = string("--recipe FILE", "Merge models by a mergekit recipe."),
     output: str | None = string(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="With --recipe: write a safetensors file, or DIR/, and commit nothing.",
+        "-o, --output FILE", "With --recipe: write a safetensors file, or DIR/, and commit nothing."
     ),
-    force: bool = flag("-f", "--force", help="Let --output overwrite files."),
+    force: bool = flag("-f, --force", "Let --output overwrite files."),
     tokenizer: str | None = string(
-        "--tokenizer",
-        metavar="NAME",
-        help="Align embeddings by token: union, base, or the one of a branch or model.",
+        "--tokenizer NAME",
+        "Align embeddings by token: union, base, or the one of a branch or model.",
     ),
     preview: bool = flag(
-        "--preview", help="Show what a merge would do and where models interfere; change nothing."
+        "--preview", "Show what a merge would do and where models interfere; change nothing."
     ),
     replay: str | None = string(
-        "--replay", metavar="REV", help="Repeat a merge; exit with 1 if the result differs."
+        "--replay REV", "Repeat a merge; exit with 1 if the result differs."
     ),
-    message: str | None = string("-m", "--message", metavar="TEXT", help="Message of the commit."),
-    no_commit: bool = flag("--no-commit", help="Stop before the commit, to inspect the result."),
+    message: str | None = string("-m, --message TEXT", "Message of the commit."),
+    no_commit: bool = flag("--no-commit", "Stop before the commit, to inspect the result."),
     no_gate: bool = NO_GATE,
-    ff_only: bool = flag("--ff-only", help="Fast-forward or refuse."),
-    no_ff: bool = flag("--no-ff", help="Make a commit even if a fast-forward is possible."),
+    ff_only: bool = flag("--ff-only", "Fast-forward or refuse."),
+    no_ff: bool = flag("--no-ff", "Make a commit even if a fast-forward is possible."),
     unrelated: bool = flag(
-        "--allow-unrelated-histories", help="Allow a merge without a common ancestor."
+        "--allow-unrelated-histories", "Allow a merge without a common ancestor."
     ),
-    go_on: bool = flag("--continue", help="Finish the merge, with --rule or --strategy if needed."),
-    abort: bool = flag("--abort", help="Give up the merge and go back to where it began."),
+    go_on: bool = flag("--continue", "Finish the merge, with --rule or --strategy if needed."),
+    abort: bool = flag("--abort", "Give up the merge and go back to where it began."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,
@@ -145,3 +143,129 @@ def merge(
                 progress=bar,
             )
         show_merge(repo, "merge", result, shown)
+
+
+_MAX_RECIPE_CHARACTERS = 2**20  # what is longer is refused when it is parsed
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeCall:
+    """What the command line says of a recipe."""
+
+    path: str
+    output: str | None
+    force: bool
+    tokenizer: str | None
+    preview: bool
+    seed: int
+    message: str | None
+    no_gate: bool
+
+    def read(self) -> str:
+        """Return its text, with the tokenizer that an option chose."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                text = file.read(_MAX_RECIPE_CHARACTERS)
+        except FileNotFoundError:
+            raise NotFoundError(f"recipe {self.path!r} does not exist") from None
+        except IsADirectoryError:
+            raise NotFoundError(f"recipe {self.path!r} is a folder, not a file") from None
+        except UnicodeDecodeError:
+            raise FormatError(f"recipe {self.path!r} is not UTF-8 text") from None
+        if self.tokenizer is None:
+            return text
+        return f"{text.rstrip()}\ntokenizer_source: {json.dumps(self.tokenizer)}\n"
+
+
+def check_of_recipes(options: Sequence[tuple[str, object]]) -> None:
+    """Check that no option was given that makes sense with a recipe only."""
+    for name, given in options:
+        if given:
+            raise CommandUsageError(f"{name} needs --recipe")
+
+
+def merge_by_recipe(recipe: RecipeCall, shown: Shown) -> None:
+    """Merge as a recipe says, or show what it would do."""
+    if recipe.output is not None and recipe.message is not None:
+        raise CommandUsageError("--output commits nothing, so it takes no message")
+    if recipe.output is None and recipe.force:
+        raise CommandUsageError("--force needs --output")
+    text = recipe.read()
+    try:
+        repo = open_repo()
+    except RepositoryNotFoundError:
+        if recipe.output is None and not recipe.preview:
+            raise
+        repo = None
+    if recipe.preview:
+        _preview(repo, text, recipe.seed, shown)
+    elif recipe.output is not None:
+        _write(repo, text, recipe.output, recipe, shown)
+    else:
+        assert repo is not None
+        with byte_progress("merging", wanted=shown.progress) as bar:
+            done = repo.commit_recipe(
+                text, seed=recipe.seed, message=recipe.message, no_gate=recipe.no_gate, progress=bar
+            )
+        show_merge(repo, "merge", done, shown)
+
+
+def _preview(repo: Repo | None, text: str, seed: int, shown: Shown) -> None:
+    with byte_progress("comparing", wanted=shown.progress) as bar:
+        if repo is not None:
+            seen = repo.preview_merge(recipe=text, seed=seed, progress=bar)
+        else:
+            from mvc.operations.preview_merge import preview_recipe
+
+            seen = preview_recipe(None, text, seed=seed, progress=bar)
+    _show_preview(seen, shown)
+
+
+def _write(
+    repo: Repo | None,
+    text: str,
+    output: str,
+    recipe: RecipeCall,
+    shown: Shown,
+) -> None:
+    from mvc.cli.render.merges import recipe_fields, write_recipe
+    from mvc.repo import merge_recipe
+
+    merge_into = merge_recipe if repo is None else repo.merge_recipe
+    started_s = time.perf_counter()
+    with byte_progress("merging", wanted=shown.progress) as bar:
+        result = merge_into(text, output, seed=recipe.seed, force=recipe.force, progress=bar)
+    if shown.as_json:
+        write_json(recipe_fields(result))
+    elif not shown.quiet:
+        write_recipe(stdout(), result, seconds_text(time.perf_counter() - started_s))
+
+
+def preview_branches(branches: Sequence[str], told: Mapping[str, Any], shown: Shown) -> None:
+    """Show what a merge of branches would do."""
+    with byte_progress("comparing", wanted=shown.progress) as bar:
+        seen = open_repo().preview_merge(*branches, **told, progress=bar)
+    _show_preview(seen, shown)
+
+
+def _show_preview(seen: MergePreview, shown: Shown) -> None:
+    from mvc.cli.render.merges import preview_fields, write_preview
+
+    if shown.as_json:
+        write_json(preview_fields(seen))
+    else:
+        write_preview(stdout(), seen)
+
+
+def replay_merge(revision: str, shown: Shown) -> None:
+    """Make a merge again; one that is not the same is a negative answer."""
+    from mvc.cli.render.merges import replay_fields, write_replay
+
+    with byte_progress("merging", wanted=shown.progress) as bar:
+        replay = open_repo().replay_merge(revision, progress=bar)
+    if shown.as_json:
+        write_json(replay_fields(replay))
+    elif not shown.quiet:
+        write_replay(stdout(), replay)
+    if not replay.is_same:
+        raise Exit(NEGATIVE)

@@ -10,8 +10,8 @@ from mvc.cli.session import open_repo, shown_path, to_paths
 
 def mv(
     paths: list[str] = arguments("SOURCE... TARGET", required=True),
-    force: bool = flag("-f", "--force", help="Overwrite an existing target."),
-    verbose: bool = flag("-v", "--verbose", help="Print every move."),
+    force: bool = flag("-f, --force", "Overwrite an existing target."),
+    verbose: bool = flag("-v, --verbose", "Print every move."),
     as_json: bool = JSON,
 ) -> None:
     """Move or rename files in the worktree and the index.

@@ -27,36 +27,32 @@ _WEIGHTS_RULE = (
 
 def prune(
     remote: str | None = argument("[REMOTE]"),
-    keep_last: int | None = integer(
-        "--keep-last", metavar="N", help="Keep the newest N commits of each branch."
-    ),
+    keep_last: int | None = integer("--keep-last N", "Keep the newest N commits of each branch."),
     keep_every: int | None = integer(
-        "--keep-every", metavar="M", help="Keep commits whose step is a multiple of M."
+        "--keep-every M", "Keep commits whose step is a multiple of M."
     ),
     keep_best: int | None = integer(
-        "--keep-best", metavar="K", help="Keep the K commits that are best by --metric."
+        "--keep-best K", "Keep the K commits that are best by --metric."
     ),
-    metric: str | None = string(
-        "--metric", metavar="NAME", help="What --keep-best compares; lower is better."
-    ),
-    maximise: bool = flag("--max", help="Higher is better for --metric."),
+    metric: str | None = string("--metric NAME", "What --keep-best compares; lower is better."),
+    maximise: bool = flag("--max", "Higher is better for --metric."),
     keep_within: str | None = string(
-        "--keep-within", metavar="AGE", help="Keep commits younger than AGE: 12h, 7d, 2w, 1y."
+        "--keep-within AGE", "Keep commits younger than AGE: 12h, 7d, 2w, 1y."
     ),
-    keep_tagged: bool = flag("--keep-tagged", help="Keep tagged commits (always on)."),
+    keep_tagged: bool = flag("--keep-tagged", "Keep tagged commits (always on)."),
     keep_branch_tips: bool = flag(
-        "--keep-branch-tips", help="Keep branch tips, even of named diverged/ branches."
+        "--keep-branch-tips", "Keep branch tips, even of named diverged/ branches."
     ),
     weights_only: bool = flag(
-        "--weights-only", help="Release optimizer and other state but keep the model."
+        "--weights-only", "Release optimizer and other state but keep the model."
     ),
     also_diverged: list[str] = strings(
-        "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
+        "--also-diverged GLOB", "Also release from these diverged/ branches."
     ),
     pushed: bool = flag(
-        "--pushed", help="Release only what REMOTE has, and only here: reads fetch it back."
+        "--pushed", "Release only what REMOTE has, and only here: reads fetch it back."
     ),
-    yes: bool = flag("-y", "--yes", help="Do not ask on a terminal."),
+    yes: bool = flag("-y, --yes", "Do not ask on a terminal."),
     dry_run: bool = DRY_RUN,
     quiet: bool = QUIET,
     as_json: bool = JSON,

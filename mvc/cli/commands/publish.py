@@ -14,10 +14,7 @@ def publish(
     channel: str = argument("CHANNEL"),
     remote: str | None = argument("[REMOTE]"),
     to: str = string(
-        "--to",
-        metavar="REV",
-        help="Publish this revision (HEAD), also an older one.",
-        default="HEAD",
+        "--to REV", "Publish this revision (HEAD), also an older one.", default="HEAD"
     ),
     limit_rate: str | None = LIMIT_RATE,
     quiet: bool = QUIET,

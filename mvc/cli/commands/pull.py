@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def pull(
     remote: str | None = argument("[REMOTE]"),
     branch: str | None = argument("[BRANCH]"),
-    ff_only: bool = flag("--ff-only", help="Refuse if that takes more than to fast-forward."),
-    no_ff: bool = flag("--no-ff", help="Make a merge commit even where none is needed."),
+    ff_only: bool = flag("--ff-only", "Refuse if that takes more than to fast-forward."),
+    no_ff: bool = flag("--no-ff", "Make a merge commit even where none is needed."),
     limit_rate: str | None = LIMIT_RATE,
     quiet: bool = QUIET,
     progress: bool = PROGRESS,

@@ -13,15 +13,13 @@ from mvc.cli.session import open_repo
 def push(
     remote: str | None = argument("[REMOTE]"),
     refspecs: list[str] = arguments("[REFSPEC...]"),
-    upstream: bool = flag(
-        "-u", "--set-upstream", help="Let the branches follow what they are pushed to."
-    ),
-    everything: bool = flag("--all", help="Push all branches."),
-    tags: bool = flag("--tags", help="Push all tags too."),
-    delete: bool = flag("-d", "--delete", help="Delete these refs of the remote."),
-    force: bool = flag("-f", "--force", help="Push even if the remote loses commits by it."),
+    upstream: bool = flag("-u, --set-upstream", "Let the branches follow what they are pushed to."),
+    everything: bool = flag("--all", "Push all branches."),
+    tags: bool = flag("--tags", "Push all tags too."),
+    delete: bool = flag("-d, --delete", "Delete these refs of the remote."),
+    force: bool = flag("-f, --force", "Push even if the remote loses commits by it."),
     lease: bool = flag(
-        "--force-with-lease", help="Force, but only if the remote is where you last saw it."
+        "--force-with-lease", "Force, but only if the remote is where you last saw it."
     ),
     dry_run: bool = DRY_RUN,
     limit_rate: str | None = LIMIT_RATE,

@@ -24,7 +24,7 @@ VERBS = "add remove rename set-url get-url show prune check"
 
 def remote(
     words: list[str] = arguments("[WORD...]"),
-    verbose: bool = flag("-v", "--verbose", help="List the URLs too."),
+    verbose: bool = flag("-v, --verbose", "List the URLs too."),
     content: str | None = CONTENT,
     as_json: bool = JSON,
 ) -> None:

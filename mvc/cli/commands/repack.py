@@ -21,8 +21,8 @@ _NICENESS = 10
 
 
 def repack(
-    everything: bool = flag("-a", "--all", help="Also retry chunks that an earlier run tried."),
-    auto: bool = flag("--auto", help="Only if many packs are small or many commits are new."),
+    everything: bool = flag("-a, --all", "Also retry chunks that an earlier run tried."),
+    auto: bool = flag("--auto", "Only if many packs are small or many commits are new."),
     grace: str | None = GRACE,
     dry_run: bool = DRY_RUN,
     quiet: bool = QUIET,

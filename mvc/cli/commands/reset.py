@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def reset(
     names: list[str] = arguments("[REV] [[--] PATH...]"),
-    soft: bool = flag("--soft", help="Move the branch only."),
-    mixed: bool = flag("--mixed", help="Reset the index too (default)."),
-    hard: bool = flag("--hard", help="Reset index and files too: local changes are LOST."),
+    soft: bool = flag("--soft", "Move the branch only."),
+    mixed: bool = flag("--mixed", "Reset the index too (default)."),
+    hard: bool = flag("--hard", "Reset index and files too: local changes are LOST."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

@@ -13,13 +13,9 @@ from mvc.errors import NotFoundError
 
 def restore(
     paths: list[str] = arguments("PATH...", required=True),
-    source: str | None = string(
-        "-s", "--source", metavar="REV", help="Take them from this revision."
-    ),
-    staged: bool = flag("-S", "--staged", help="Restore the index: unstage the files."),
-    worktree: bool = flag(
-        "-W", "--worktree", help="Restore the worktree (default without --staged)."
-    ),
+    source: str | None = string("-s, --source REV", "Take them from this revision."),
+    staged: bool = flag("-S, --staged", "Restore the index: unstage the files."),
+    worktree: bool = flag("-W, --worktree", "Restore the worktree (default without --staged)."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

@@ -21,8 +21,7 @@ from mvc.cli.sequence import (
 def revert(
     commits: list[str] = arguments("[REV]..."),
     arithmetic: bool = flag(
-        "--arithmetic",
-        help="If a tensor changed since, subtract the commit's update; not bit-exact.",
+        "--arithmetic", "If a tensor changed since, subtract the commit's update; not bit-exact."
     ),
     strategy: str | None = STRATEGY,
     rules: list[str] = RULES,

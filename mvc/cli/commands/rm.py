@@ -10,11 +10,9 @@ from mvc.cli.session import open_repo, shown_path, to_paths
 
 def rm(
     paths: list[str] = arguments("PATH...", required=True),
-    cached: bool = flag("--cached", help="Stop tracking the files but keep them on disk."),
-    force: bool = flag("-f", "--force", help="Remove files even if no commit holds their changes."),
-    recursive: bool = flag(
-        "-r", "--recursive", help="Remove folders with everything tracked in them."
-    ),
+    cached: bool = flag("--cached", "Stop tracking the files but keep them on disk."),
+    force: bool = flag("-f, --force", "Remove files even if no commit holds their changes."),
+    recursive: bool = flag("-r, --recursive", "Remove folders with everything tracked in them."),
     quiet: bool = QUIET,
     as_json: bool = JSON,
 ) -> None:

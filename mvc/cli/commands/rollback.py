@@ -19,19 +19,11 @@ if TYPE_CHECKING:
 
 def rollback(
     revision: str | None = argument("[REV]"),
-    step: int | None = integer(
-        "--step", metavar="N", help="Go to the commit of step N or the last one before it."
-    ),
-    steps_back: int | None = integer(
-        "--steps-back", metavar="N", help="Go at least N steps back from the tip."
-    ),
-    healthy: bool = flag("--healthy", help="Go to the newest healthy commit (default)."),
-    branch: str | None = string(
-        "--branch", metavar="NAME", help="Move this branch instead of the current one."
-    ),
-    message: str = string(
-        "-m", "--message", metavar="REASON", help="Why; shown by the log.", default=""
-    ),
+    step: int | None = integer("--step N", "Go to the commit of step N or the last one before it."),
+    steps_back: int | None = integer("--steps-back N", "Go at least N steps back from the tip."),
+    healthy: bool = flag("--healthy", "Go to the newest healthy commit (default)."),
+    branch: str | None = string("--branch NAME", "Move this branch instead of the current one."),
+    message: str = string("-m, --message REASON", "Why; shown by the log.", default=""),
     force: bool = FORCE,
     dry_run: bool = DRY_RUN,
     quiet: bool = QUIET,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.fabrics import make_fabric
 from mvc.cli.options import DRY_RUN, JSON
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string, strings
@@ -16,9 +16,13 @@ from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from mvc.scaling.fabric import Fabric
+    from mvc.scaling.fabric import Fabric, Link
+
+    Speed = tuple[float | None, float | None]
+    """Latency and bandwidth, as far as they are stated."""
+
 
 VERBS = "allreduce plan status gate"
 _MAX_BYTES = 2**20
@@ -34,61 +38,33 @@ _REVISIONS = {"status": 1, "gate": 1}
 
 def scale(
     words: list[str] = arguments("[WORD... [REV]]"),
-    first: int | None = integer("--from", metavar="N", help="plan: ranks at the start."),
-    last: int | None = integer("--to", metavar="N", help="plan: ranks at the end."),
+    first: int | None = integer("--from N", "plan: ranks at the start."),
+    last: int | None = integer("--to N", "plan: ranks at the end."),
     dry_run: bool = DRY_RUN,
-    ranks: int | None = integer(
-        "--ranks", metavar="N", help="Of the run; allreduce: that take part."
-    ),
+    ranks: int | None = integer("--ranks N", "Of the run; allreduce: that take part."),
     measured: str | None = string(
-        "--measured", metavar="FILE", help="gate: what was measured, as JSON; - reads it."
+        "--measured FILE", "gate: what was measured, as JSON; - reads it."
     ),
-    deviation: float | None = decimal(
-        "--deviation", metavar="X", help="gate: at most this (1e-5)."
-    ),
-    sync_p99: float | None = decimal(
-        "--sync-p99", metavar="SECONDS", help="gate: at most this (0.05)."
-    ),
-    bandwidth_used: float | None = decimal(
-        "--bandwidth-used", metavar="SHARE", help="gate: at least this (0.85)."
-    ),
-    recovery: float | None = decimal(
-        "--recovery", metavar="SECONDS", help="gate: at most this (30)."
-    ),
-    loss_rise: float | None = decimal(
-        "--loss-rise", metavar="SHARE", help="gate: over the size before (0.05)."
-    ),
-    waive: list[str] = strings(
-        "--waive", metavar="NAME", help="gate: its failure does not count; is noted."
-    ),
-    size_bytes: float | None = decimal(
-        "--bytes", metavar="N", help="allreduce: bytes on each rank."
-    ),
-    latency: float | None = decimal(
-        "--latency", metavar="SECONDS", help="allreduce: of a message."
-    ),
+    deviation: float | None = decimal("--deviation X", "gate: at most this (1e-5)."),
+    sync_p99: float | None = decimal("--sync-p99 SECONDS", "gate: at most this (0.05)."),
+    bandwidth_used: float | None = decimal("--bandwidth-used SHARE", "gate: at least this (0.85)."),
+    recovery: float | None = decimal("--recovery SECONDS", "gate: at most this (30)."),
+    loss_rise: float | None = decimal("--loss-rise SHARE", "gate: over the size before (0.05)."),
+    waive: list[str] = strings("--waive NAME", "gate: its failure does not count; is noted."),
+    size_bytes: float | None = decimal("--bytes N", "allreduce: bytes on each rank."),
+    latency: float | None = decimal("--latency SECONDS", "allreduce: of a message."),
     bandwidth: float | None = decimal(
-        "--bandwidth", metavar="N", help="allreduce: bytes a second of a link, one way."
+        "--bandwidth N", "allreduce: bytes a second of a link, one way."
     ),
     adding: float | None = decimal(
-        "--adding", metavar="N", help="allreduce: bytes a rank adds a second (no limit)."
+        "--adding N", "allreduce: bytes a rank adds a second (no limit)."
     ),
-    per_node: int | None = integer("--per-node", metavar="N", help="allreduce: ranks of a node."),
-    inside_latency: float | None = decimal(
-        "--inside-latency", metavar="SECONDS", help="allreduce: within a node."
-    ),
-    inside_bandwidth: float | None = decimal(
-        "--inside-bandwidth", metavar="N", help="allreduce: within a node."
-    ),
-    dims: list[str] = strings(
-        "--dims", metavar="AxBxC", help="allreduce: a torus, or its dimensions: 2, 3."
-    ),
-    algorithm: list[str] = strings(
-        "--algorithm", metavar="NAME", help="allreduce: only this; may be repeated."
-    ),
-    preset: str | None = string(
-        "--preset", metavar="NAME", help="allreduce: a fabric with a name: founding."
-    ),
+    per_node: int | None = integer("--per-node N", "allreduce: ranks of a node."),
+    inside_latency: float | None = decimal("--inside-latency SECONDS", "allreduce: within a node."),
+    inside_bandwidth: float | None = decimal("--inside-bandwidth N", "allreduce: within a node."),
+    dims: list[str] = strings("--dims AxBxC", "allreduce: a torus, or its dimensions: 2, 3."),
+    algorithm: list[str] = strings("--algorithm NAME", "allreduce: only this; may be repeated."),
+    preset: str | None = string("--preset NAME", "allreduce: a fabric with a name: founding."),
     as_json: bool = JSON,
 ) -> None:
     """Grow a run step by step; predict what an AllReduce takes.
@@ -218,3 +194,65 @@ def _read_measured(name: str) -> Any:
 def _read_file(name: str) -> bytes:
     with open(name, "rb") as file:
         return file.read(_MAX_BYTES)
+
+
+_Number = TypeVar("_Number", int, float)
+_SHAPE = re.compile(r"[0-9]{1,8}(x[0-9]{1,8}){1,2}", re.ASCII)
+
+
+def make_fabric(
+    preset: str | None,
+    ranks: int | None,
+    size_bytes: float | None,
+    link: Speed,
+    inside: Speed,
+    per_node: int | None,
+    dims: Sequence[str],
+) -> tuple[Fabric, float]:
+    """Return the fabric and the bytes that are stated; those of a preset where nothing is."""
+    from mvc.scaling.fabric import Fabric, Link
+    from mvc.scaling.presets import PRESETS
+
+    if preset is not None and preset not in PRESETS:
+        raise CommandUsageError(f"{preset!r} is not a preset; there is {', '.join(PRESETS)}")
+    if preset is None:
+        ranks, size_bytes = _need("ranks", ranks), _need("bytes", size_bytes)
+        outer = Link(_need("latency", link[0]), _need("bandwidth", link[1]))
+        tori: tuple[tuple[int, ...], ...] = ()
+    else:
+        known, base = PRESETS[preset], PRESETS[preset].fabric
+        ranks = base.ranks if ranks is None else ranks
+        size_bytes = known.size_bytes if size_bytes is None else size_bytes
+        outer = Link(*_fill(link, base.link))
+        tori = base.tori if ranks == base.ranks else ()
+    if per_node is None and inside != (None, None):
+        raise CommandUsageError("--inside-latency and --inside-bandwidth need --per-node")
+    node = None if per_node is None else Link(*_fill(inside, outer))
+    tori = tuple(_parse_shape(text, ranks) for text in dims) or tori
+    return Fabric(ranks, outer, per_node=per_node, inside=node, tori=tori), size_bytes
+
+
+def _need(name: str, value: _Number | None) -> _Number:
+    if value is None:
+        raise CommandUsageError(f"allreduce needs --{name}, or a --preset")
+    return value
+
+
+def _fill(stated: Speed, known: Link) -> Iterator[float]:
+    """Yield latency and bandwidth; those of a known link where nothing is stated."""
+    for one, other in zip(stated, astuple(known), strict=True):
+        yield other if one is None else one
+
+
+def _parse_shape(text: str, ranks: int) -> tuple[int, ...]:
+    """Return a shape that is stated; of a number of dimensions, the one nearest to a cube."""
+    from mvc.scaling.fabric import find_torus
+
+    if text in ("2", "3"):
+        shape = find_torus(ranks, int(text))
+        if shape is None:
+            raise CommandUsageError(f"{ranks:,} ranks are no torus of {text} dimensions")
+        return shape
+    if not _SHAPE.fullmatch(text):
+        raise CommandUsageError(f"{text[:80]!r} is not a torus such as 8x8x8 or 16x32")
+    return tuple(map(int, text.split("x")))

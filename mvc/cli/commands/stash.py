@@ -26,12 +26,10 @@ _NUMBER = re.compile(r"(?:stash@\{)?([0-9]{1,9})\}?")
 
 def stash(
     words: list[str] = arguments("[SUBCOMMAND [N]] [[--] PATH]..."),
-    message: str | None = string(
-        "-m", "--message", metavar="TEXT", help="push: the message of the stash."
-    ),
-    untracked: bool = flag("-u", "--include-untracked", help="push: take untracked files too."),
-    keep_index: bool = flag("-k", "--keep-index", help="push: leave what is staged as it is."),
-    index: bool = flag("--index", help="pop, apply: stage what was staged then."),
+    message: str | None = string("-m, --message TEXT", "push: the message of the stash."),
+    untracked: bool = flag("-u, --include-untracked", "push: take untracked files too."),
+    keep_index: bool = flag("-k, --keep-index", "push: leave what is staged as it is."),
+    index: bool = flag("--index", "pop, apply: stage what was staged then."),
     strategy: str | None = STRATEGY,
     rules: list[str] = RULES,
     quiet: bool = QUIET,

@@ -27,13 +27,11 @@ _LEAST_SHOWN = 10
 
 
 def status(
-    short: bool = flag("-s", "--short", help="Print one line per file, with two letters."),
-    porcelain: bool = flag("--porcelain", help="Like --short for scripts: stable, never coloured."),
-    branch: bool = flag("-b", "--branch", help="Print the branch in the short forms too."),
-    untracked: bool = flag(
-        "--untracked/--no-untracked", help="List untracked files.", default=True
-    ),
-    ignored: bool = flag("--ignored", help="Also list what .mvcignore names."),
+    short: bool = flag("-s, --short", "Print one line per file, with two letters."),
+    porcelain: bool = flag("--porcelain", "Like --short for scripts: stable, never coloured."),
+    branch: bool = flag("-b, --branch", "Print the branch in the short forms too."),
+    untracked: bool = flag("--untracked / --no-untracked", "List untracked files.", default=True),
+    ignored: bool = flag("--ignored", "Also list what .mvcignore names."),
     as_json: bool = JSON,
 ) -> None:
     """Show what differs between HEAD, index and worktree.

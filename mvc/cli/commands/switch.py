@@ -12,11 +12,9 @@ from mvc.cli.session import find_previous, open_repo
 
 def switch(
     target: str | None = argument("[BRANCH | - | START]"),
-    create: str | None = string(
-        "-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."
-    ),
+    create: str | None = string("-c, --create NAME", "Create this branch at START (HEAD)."),
     force: bool = FORCE,
-    detach: bool = flag("-d", "--detach", help="Go to any revision instead of a branch."),
+    detach: bool = flag("-d, --detach", "Go to any revision instead of a branch."),
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
     as_json: bool = JSON,

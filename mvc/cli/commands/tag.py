@@ -23,22 +23,14 @@ if TYPE_CHECKING:
 
 def tag(
     names: list[str] = arguments("[NAME [REV]]"),
-    annotate: bool = flag("-a", "--annotate", help="Create an annotated tag; needs -m."),
-    message: str | None = string(
-        "-m", "--message", metavar="TEXT", help="Message of an annotated tag."
-    ),
-    delete: bool = flag("-d", "--delete", help="Delete tags."),
-    force: bool = flag(
-        "-f", "--force", help="Move an existing tag; the log then shows it as @NAME."
-    ),
-    by: str | None = string(
-        "--by", metavar="NAME", help="Tag the commit with the lowest metric NAME."
-    ),
-    highest: bool = flag("--max", help="With --by: the highest."),
-    among: str | None = string("--among", metavar="A..B", help="With --by: only these commits."),
-    listed: bool = flag(
-        "-l", "--list", help="List tags, only those that match a NAME if one is given."
-    ),
+    annotate: bool = flag("-a, --annotate", "Create an annotated tag; needs -m."),
+    message: str | None = string("-m, --message TEXT", "Message of an annotated tag."),
+    delete: bool = flag("-d, --delete", "Delete tags."),
+    force: bool = flag("-f, --force", "Move an existing tag; the log then shows it as @NAME."),
+    by: str | None = string("--by NAME", "Tag the commit with the lowest metric NAME."),
+    highest: bool = flag("--max", "With --by: the highest."),
+    among: str | None = string("--among A..B", "With --by: only these commits."),
+    listed: bool = flag("-l, --list", "List tags, only those that match a NAME if one is given."),
     quiet: bool = QUIET,
     as_json: bool = JSON,
 ) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def undo(
-    redo: bool = flag("--redo", help="Redo what the last undo took back."),
+    redo: bool = flag("--redo", "Redo what the last undo took back."),
     dry_run: bool = DRY_RUN,
     force: bool = FORCE,
     quiet: bool = QUIET,

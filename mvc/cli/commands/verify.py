@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from mvc.cli.comparing import open_repo_or_say
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import HTML, JSON, PROGRESS, QUIET
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.session import open_repo, split_revision
+from mvc.cli.session import is_revision, open_repo, split_revision, to_paths
 from mvc.cli.training_code import run_behaviour, run_replay
-from mvc.cli.verifying import find_models
+from mvc.errors import MvcError, RepositoryNotFoundError
+from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mvc.repo import Repo
 
     Operand = str | None
+
 
 _LAYERS = ("unit", "module", "system")
 _WORKTREE = "the worktree"
@@ -26,52 +31,32 @@ _WORKTREE = "the worktree"
 
 def verify(
     names: list[str] = arguments("[REV] [[--] PATH...] | REV|PATH REV|PATH"),
-    atol: float | None = decimal(
-        "--atol", metavar="X", help="Elements may differ by X; dtypes may differ too."
-    ),
-    rtol: float | None = decimal(
-        "--rtol", metavar="X", help="Elements may differ by X times the old value."
-    ),
+    atol: float | None = decimal("--atol X", "Elements may differ by X; dtypes may differ too."),
+    rtol: float | None = decimal("--rtol X", "Elements may differ by X times the old value."),
     entry: str | None = string(
-        "--entry",
-        metavar="FILE.py:FUNCTION",
-        help="The function that builds the model, or with --replay the training; also "
-        "package.module:FUNCTION.",
+        "--entry FILE.py:FUNCTION",
+        "The function that builds the model, or with --replay the training; also package.module:FUNCTION.",
     ),
-    inputs: str | None = string(
-        "--inputs", metavar="FILE", help="Inputs for both models (docs/verify.md)."
-    ),
-    layers: str | None = string(
-        "--layers", metavar="KIND,...", help="Only some layers: unit, module, system."
-    ),
-    cosine: float | None = decimal(
-        "--cosine", metavar="X", help="Lowest cosine of a module's outputs (0.9999)."
-    ),
+    inputs: str | None = string("--inputs FILE", "Inputs for both models (docs/verify.md)."),
+    layers: str | None = string("--layers KIND,...", "Only some layers: unit, module, system."),
+    cosine: float | None = decimal("--cosine X", "Lowest cosine of a module's outputs (0.9999)."),
     bound: float | None = decimal(
-        "--bound", metavar="X", help="Largest relative L2 difference of a module's outputs."
+        "--bound X", "Largest relative L2 difference of a module's outputs."
     ),
     significance: float | None = decimal(
-        "--significance", metavar="P", help="Chance of a false alarm in system (0.01)."
+        "--significance P", "Chance of a false alarm in system (0.01)."
     ),
     agreement: float | None = decimal(
-        "--agreement", metavar="SHARE", help="Top predictions that must agree (0.99)."
+        "--agreement SHARE", "Top predictions that must agree (0.99)."
     ),
-    batch_size: int | None = integer("--batch-size", metavar="N", help="Samples per batch (8)."),
-    seed: int | None = integer(
-        "--seed", metavar="N", help="Seed of the models' random numbers (0)."
-    ),
-    devices: str | None = string(
-        "--devices", metavar="A,B", help="Run one model on both, such as cpu,cuda."
-    ),
-    dtypes: str | None = string(
-        "--dtypes", metavar="A,B", help="Run one model in both, such as fp32,bf16."
-    ),
+    batch_size: int | None = integer("--batch-size N", "Samples per batch (8)."),
+    seed: int | None = integer("--seed N", "Seed of the models' random numbers (0)."),
+    devices: str | None = string("--devices A,B", "Run one model on both, such as cpu,cuda."),
+    dtypes: str | None = string("--dtypes A,B", "Run one model in both, such as fp32,bf16."),
     threads: str | None = string(
-        "--threads", metavar="A,B", help="Run one model with each number of threads, such as 1,8."
+        "--threads A,B", "Run one model with each number of threads, such as 1,8."
     ),
-    replay: int | None = integer(
-        "--replay", metavar="K", help="Train K steps from REV and compare the result."
-    ),
+    replay: int | None = integer("--replay K", "Train K steps from REV and compare the result."),
     html: str | None = HTML,
     quiet: bool = QUIET,
     progress: bool = PROGRESS,
@@ -231,3 +216,75 @@ def _write_report(
         "new": new and {"label": unit.get("new", new), "commit": unit.get("new_commit")},
     }
     write_comparison_page("verify", {**fields, **sides}, html, quiet=quiet)
+
+
+def find_models(
+    names: Sequence[str], *, insist: bool, alone: bool
+) -> tuple[Repo | None, Operand, Operand] | None:
+    """Return the repository and the two models that a line names; None is the worktree.
+
+    Return None if the line is of the form ``REV PATH...`` and nothing in it asks for more.
+    """
+    parts = split_range(names[0]) if len(names) == 1 else None
+    if parts is not None and parts[1] == ".." and not os.path.lexists(names[0]):
+        names = [parts[0], parts[2]]
+    most = 1 if alone else 2
+    try:
+        repo = open_repo_or_say()
+    except RepositoryNotFoundError:
+        if len(names) != most:
+            raise
+        return None, names[0], names[1] if len(names) > 1 else None
+    if "--" in names or len(names) > most:
+        if insist:
+            what = "one model is run in several ways" if alone else "two models are compared"
+            raise CommandUsageError(f"{what}; name a file as REV:PATH")
+        return None
+    if len(names) > 1:
+        return _find_pair(repo, *names, insist=insist)
+    if names:
+        return _find_partner(repo, names[0], insist=insist)
+    return (repo, "HEAD", None) if insist else None
+
+
+def _find_pair(
+    repo: Repo, old: str, new: str, *, insist: bool
+) -> tuple[Repo, Operand, Operand] | None:
+    if is_revision(repo, old) and _is_stored(repo, old, new):
+        return (repo, f"{old}:{_place(repo, new)}", _as_path(new)) if insist else None
+    if not insist and all(_is_stored(repo, "HEAD", name) for name in (old, new)):
+        return None
+    return repo, old, new
+
+
+def _find_partner(repo: Repo, name: str, *, insist: bool) -> tuple[Repo, Operand, Operand] | None:
+    """Return what one model is compared with: the same file, or all, of the worktree or HEAD."""
+    revision, colon, path = name.partition(":")
+    if is_revision(repo, name):
+        return (repo, name, None) if insist else None
+    if os.path.lexists(name):
+        if not insist:
+            return None
+        if _is_stored(repo, "HEAD", name):
+            return repo, f"HEAD:{_place(repo, name)}", _as_path(name)
+        return repo, name, None
+    if colon and is_revision(repo, revision or "HEAD"):
+        live = repo.worktree / path
+        return repo, name, _as_path(os.path.relpath(live)) if live.exists() else None
+    return (repo, name, None) if insist else None
+
+
+def _is_stored(repo: Repo, revision: str, name: str) -> bool:
+    """Return whether a revision holds a path of the current folder."""
+    with suppress(MvcError):
+        return bool(repo.ls(revision, paths=to_paths([name])))
+    return False
+
+
+def _place(repo: Repo, name: str) -> str:
+    return os.path.relpath(to_paths([name])[0], repo.worktree)
+
+
+def _as_path(name: str) -> str:
+    """Return a path so that nobody takes it for a revision."""
+    return name if os.path.isabs(name) else os.path.join(".", name)

@@ -32,10 +32,8 @@ _NAMES = ("commit", "to_commit", "diverged_branch")  # null if they are empty
 
 def watch(
     branch: str | None = argument("[BRANCH]"),
-    once: bool = flag("--once", help="Print the run once, as it is now."),
-    interval: str = string(
-        "--interval", metavar="S", help="Seconds between two updates.", default="1"
-    ),
+    once: bool = flag("--once", "Print the run once, as it is now."),
+    interval: str = string("--interval S", "Seconds between two updates.", default="1"),
     as_json: bool = JSON,
 ) -> None:
     """Show a training run while it trains: steps, loss, commits, alarms, rollbacks.
