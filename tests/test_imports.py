@@ -137,7 +137,7 @@ def test_nothing_is_printed_read_or_configured():
     assert places == [
         ("history/config.py", "os.environ"),
         ("history/host_clients.py", "os.environ"),  # which ssh Git is to use
-        ("history/logins.py", "os.environ"),  # what Git's credential helpers run with
+        ("history/host_clients.py", "os.environ"),  # what Git's credential helpers run with
         ("remotes/settings.py", "os.environ"),  # which server a check was of
         ("workspace/settings.py", "os.environ"),
     ]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints import magic
-from mvc.checkpoints.names import is_checkpoint_name
+from mvc.checkpoints.names import GGUF_MAGIC, NPY_MAGIC, ZIP_MAGIC, is_checkpoint_name
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
 from mvc.sources import read_bytes
@@ -45,7 +44,9 @@ def read_layout(source: ByteSource, name: str) -> FileLayout:
     name = own_name.lower()
     head = read_bytes(source, 0, min(_HEAD_BYTES, source.size_bytes))
     if name.endswith(".distcp") and not _begins_like_safetensors(head, source.size_bytes):
-        parse: Parser | None = partial(_parse_distcp, name=own_name)
+        from mvc.checkpoints.dcp.layout import parse_distcp  # noqa: PLC0415  see the module's text
+
+        parse: Parser | None = partial(parse_distcp, name=own_name)
     else:
         parse = _find_parser(source, head, name)
     if parse is None:
@@ -55,7 +56,8 @@ def read_layout(source: ByteSource, name: str) -> FileLayout:
     except FormatError as error:
         if parse is _parse_safetensors and not name.endswith(".safetensors"):
             return _opaque(source, _explain_unknown(head, name))  # only looked a little like one
-        return _opaque(source, str(error) if _is_claim(head, name) else None)
+        claims = head.startswith((GGUF_MAGIC, NPY_MAGIC)) or is_checkpoint_name(name)
+        return _opaque(source, str(error) if claims else None)
 
 
 def _opaque(source: ByteSource, warning: str | None) -> FileLayout:
@@ -68,37 +70,27 @@ def _find_parser(source: ByteSource, head: bytes, name: str) -> Parser | None:
     # A name settles the one clash: a header of 67 MB makes a safetensors file begin as a zip.
     if name.endswith(".safetensors") and head[8:9] == b"{":
         return _parse_safetensors
-    if head.startswith(magic.GGUF):
+    if head.startswith(GGUF_MAGIC):
         from mvc.checkpoints.gguf import parse_gguf  # noqa: PLC0415  see the module's text
 
         return parse_gguf
-    if head.startswith(magic.NPY):
+    if head.startswith(NPY_MAGIC):
         from mvc.checkpoints.npy import parse_npy  # noqa: PLC0415  as above
 
         return parse_npy
-    if head.startswith(magic.ZIP) or _ends_like_zip(source):
+    from mvc.checkpoints.zip_directory import ends_like_zip  # noqa: PLC0415  as above
+
+    if head.startswith(ZIP_MAGIC) or ends_like_zip(source):
         return _parse_zip
     if name.endswith(".safetensors") or _begins_like_safetensors(head, source.size_bytes):
         return _parse_safetensors
     return None
 
 
-def _parse_distcp(source: ByteSource, name: str) -> FileLayout:
-    from mvc.checkpoints.dcp.layout import parse_distcp  # noqa: PLC0415  as above
-
-    return parse_distcp(source, name)
-
-
 def _parse_safetensors(source: ByteSource) -> FileLayout:
     from mvc.checkpoints.safetensors import parse_safetensors  # noqa: PLC0415  as above
 
     return parse_safetensors(source)
-
-
-def _ends_like_zip(source: ByteSource) -> bool:
-    from mvc.checkpoints.zip_directory import ends_like_zip  # noqa: PLC0415  as above
-
-    return ends_like_zip(source)
 
 
 def _parse_zip(source: ByteSource) -> FileLayout:
@@ -122,11 +114,6 @@ def _begins_like_safetensors(head: bytes, size_bytes: int) -> bool:
 
     header_bytes = int.from_bytes(head[:LENGTH_BYTES], "little")
     return 0 < header_bytes <= min(MAX_HEADER_BYTES, size_bytes - LENGTH_BYTES)
-
-
-def _is_claim(head: bytes, name: str) -> bool:
-    """Return whether a file that no parser could read presents itself as a checkpoint."""
-    return head.startswith((magic.GGUF, magic.NPY)) or is_checkpoint_name(name)
 
 
 def _explain_unknown(head: bytes, name: str) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints import magic
 from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, check_limit, checked_layout
+from mvc.checkpoints.names import GGUF_MAGIC
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError
 from mvc.formats.layout import single_tensor
@@ -55,7 +55,7 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     Shapes are in NumPy's order, slowest dimension first: the reverse of the file's.
     """
     cursor = _Cursor(source)
-    if cursor.take(4) != magic.GGUF:
+    if cursor.take(4) != GGUF_MAGIC:
         raise FormatError("file does not begin with the GGUF magic")
     version = cursor.take_int(4)
     if version not in VERSIONS:
@@ -149,16 +149,12 @@ class _Cursor:
     def take(self, size_bytes: int) -> bytes:
         begin = self.position - self._window_start
         if begin + size_bytes > len(self._window):
-            self._load(size_bytes)
-            begin = 0
+            self._check(size_bytes)
+            wanted = min(max(size_bytes, _WINDOW_BYTES), self._limit - self.position)
+            self._window = read_bytes(self._source, self.position, wanted)
+            self._window_start, begin = self.position, 0
         self.position += size_bytes
         return self._window[begin : begin + size_bytes]
-
-    def _load(self, size_bytes: int) -> None:
-        self._check(size_bytes)
-        wanted = min(max(size_bytes, _WINDOW_BYTES), self._limit - self.position)
-        self._window = read_bytes(self._source, self.position, wanted)
-        self._window_start = self.position
 
     def _check(self, size_bytes: int) -> None:
         if size_bytes > self._limit - self.position:

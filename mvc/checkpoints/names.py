@@ -1,9 +1,12 @@
-"""What checkpoint files are called."""
+"""What checkpoint files are called, and the bytes that they begin with."""
 
 from __future__ import annotations
 
 import re
 
+GGUF_MAGIC = b"GGUF"
+ZIP_MAGIC = b"PK\x03\x04"
+NPY_MAGIC = b"\x93NUMPY"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf", ".distcp")
 METADATA_NAME = ".metadata"
 """What names the tensors of a DCP folder."""

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints import magic
 from mvc.checkpoints.limits import MAX_TENSORS, check_limit, checked_layout
+from mvc.checkpoints.names import NPY_MAGIC
 from mvc.dtypes import MAX_DIMS, get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, TensorView
@@ -110,7 +110,7 @@ def _fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _read_header(source: ByteSource, start: int, end: int) -> _Header:
     head = read_bytes(source, start, min(_HEAD_BYTES, end - start))
-    if not head.startswith(magic.NPY) or len(head) < _HEAD_BYTES:
+    if not head.startswith(NPY_MAGIC) or len(head) < _HEAD_BYTES:
         raise FormatError("array does not begin with the npy magic")
     version = head[6]
     if version not in (1, 2, 3):

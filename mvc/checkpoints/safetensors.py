@@ -133,16 +133,11 @@ def _parse_header(header: bytes) -> list[tuple[str, _TensorHeader]]:
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise FormatError(f"safetensors header is not valid: {error}") from error
     expected = _STRINGS_PER_TENSOR * len(tensors) + 2 * len(metadata) + has_metadata
-    if _count_strings(header) != expected:
+    is_plain = b"\\" not in header
+    strings = header.count(b'"') // 2 if is_plain else sum(1 for _ in _STRING.finditer(header))
+    if strings != expected:
         raise FormatError("safetensors header has a key twice")
     return tensors
-
-
-def _count_strings(header: bytes) -> int:
-    """Return the number of strings in a text that is known to be JSON."""
-    if b"\\" not in header:
-        return header.count(b'"') // 2
-    return sum(1 for _ in _STRING.finditer(header))
 
 
 def _place_tensors(

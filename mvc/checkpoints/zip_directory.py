@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.magic import ZIP
+from mvc.checkpoints.names import ZIP_MAGIC
 from mvc.errors import FormatError
 from mvc.sources import read_bytes
 
@@ -258,7 +258,7 @@ def _check_local(source: ByteSource, central: _CentralEntry, directory_start: in
      extra_bytes) = _LOCAL.unpack_from(header)  # fmt: skip
     extra_start = central.local_start + len(header)
     if (magic, method, local_name_bytes, header[_LOCAL.size :]) != (
-        ZIP, central.method, name_bytes, central.raw_name,
+        ZIP_MAGIC, central.method, name_bytes, central.raw_name,
     ):  # fmt: skip
         raise FormatError(f"local header of zip entry {name[:80]!r} is damaged")
     if not flags & _FLAG_SIZES_FOLLOW or plain or compressed:

@@ -33,7 +33,7 @@ from mvc.formats.pack import scan_pack
 from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_index
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -120,7 +120,9 @@ class PackCatalog:
             found |= table.contains_each(wanted)
         broken = self._broken
         if broken is None:
-            broken = find_broken(tables)
+            indexes = [index for table in tables for index in table.packs]
+            refers = any(index.base_starts is not None for index in indexes)
+            broken = StoredCopies(indexes).find_lost() if refers else frozenset()
             with self._lock:
                 if self._tables is tables:  # else what was found is out of date
                     self._broken = broken
@@ -202,23 +204,13 @@ class PackCatalog:
 
     def _load(self, pack: PackId, listing: PackListing) -> PackIndex | None:
         try:
-            index = read_index(self.storage, pack, listing.indexes.get(pack, 0))
+            return read_index(self.storage, pack, listing.indexes.get(pack, 0))
         except FileNotFoundError:
             problem = StoreProblem("missing-index", pack, None, None, "pack has no index")
         except FormatError as error:
             problem = StoreProblem("bad-index", pack, None, None, error.message)
-        else:
-            return index
         self.repairs[pack] = problem
         return salvage_index(self.storage, pack, listing.packs.get(pack, 0))
-
-
-def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
-    """Return the chunks without a copy that can be decoded, because something they need is lost."""
-    indexes = [index for table in tables for index in table.packs]
-    if all(index.base_starts is None for index in indexes):
-        return frozenset()
-    return StoredCopies(indexes).find_lost()
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:

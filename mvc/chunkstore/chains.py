@@ -178,8 +178,12 @@ class ChainReader:
         words = np.frombuffer(plain, np.uint8)
         rest = 2 * len(plain)
         for base in references.bases:
-            is_last = base is references.bases[-1]
-            size_bytes = rest if is_last else self._size(base)
+            size_bytes = rest
+            if base is not references.bases[-1]:
+                location = self._catalog.find(base)
+                if location is None:
+                    raise _missing(base)
+                size_bytes = location.plain_size_bytes
             if not 0 < size_bytes <= rest or size_bytes % 4:
                 raise FormatError("the bases of a cast have the wrong length")
             master = slot.buffer("master", size_bytes)
@@ -204,12 +208,6 @@ class ChainReader:
         names = _FLOATS if references.words & DELTA_FLOATS else _INTEGERS
         name = names.get(references.words & ~DELTA_FLOATS)
         return None if name is None else get_dtype(name)
-
-    def _size(self, chunk_id: ChunkId) -> int:
-        location = self._catalog.find(chunk_id)
-        if location is None:
-            raise _missing(chunk_id)
-        return location.plain_size_bytes
 
     def _filler(self, slot: ReadSlot, descent: Descent) -> FillBase:
         def fill(base: ChunkId, plain: memoryview) -> None:

@@ -29,7 +29,7 @@ from blake3 import blake3
 from mvc.chunkstore.catalog import delete_packs, publish_index, read_index, scan_stored_pack
 from mvc.chunkstore.chains import LostBaseError, ReadSlot
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
-from mvc.chunkstore.pack_writer import OpenPack, carry_record
+from mvc.chunkstore.pack_writer import NewPack, carry_record
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
@@ -101,15 +101,16 @@ def check_whole_pack(reader: ChunkReader, pack: PackId) -> list[StoreProblem]:
     return list(_PackCheck(reader, pack, *sizes).run(ReadSlot()))
 
 
+@dataclass(frozen=True, slots=True)
 class _PackCheck:
-    def __init__(
-        self, reader: ChunkReader, pack: PackId, size_bytes: int, index_bytes: int
-    ) -> None:
-        self.storage = reader.storage
-        self.reader = reader
-        self.pack = pack
-        self.size_bytes = size_bytes
-        self.index_bytes = index_bytes
+    reader: ChunkReader
+    pack: PackId
+    size_bytes: int
+    index_bytes: int
+
+    @property
+    def storage(self) -> Storage:
+        return self.reader.storage
 
     def run(self, slot: ReadSlot | None) -> Iterator[StoreProblem]:
         """Yield the problems; bodies are read only if a slot to read them with is given."""
@@ -215,10 +216,10 @@ def salvage_pack(reader: ChunkReader, pack: PackId) -> Salvage:
     records = _find_records(storage, pack, source)
     kept = 0
     with contextlib.ExitStack() as stack:
-        fresh: OpenPack | None = None
+        fresh: NewPack | None = None
         for record, data in _read_sound(reader, source, records):
             if fresh is None:
-                fresh = OpenPack(storage)
+                fresh = NewPack(storage)
                 stack.callback(fresh.pending.abort)
             fresh.append([carry_record(record, data)])
             kept += 1
@@ -275,7 +276,7 @@ def _read_sound(
         yield record, data
 
 
-def _replace(storage: Storage, pack: PackId, fresh: OpenPack) -> None:
+def _replace(storage: Storage, pack: PackId, fresh: NewPack) -> None:
     index = fresh.seal()
     if index.pack == pack:  # only its header or footer were damaged
         storage.delete(pack_key(pack))  # its index stays: it tells the next attempt what is missing

@@ -80,7 +80,10 @@ class ChunkTable:
         if place is None:
             return
         while place < len(self) and self._ids[place : place + 1].tobytes() == chunk_id:
-            yield self._locate(int(self._rows[place]))
+            row = int(self._rows[place])
+            number = bisect_right(self._starts, row) - 1
+            index = self.packs[number]
+            yield ChunkLocation(*index.fields(row - self._starts[number]), pack=index.pack)
             place += 1
 
     def _find_place(self, chunk_id: bytes) -> int | None:
@@ -98,11 +101,6 @@ class ChunkTable:
         if low < len(self) and self._ids[low : low + 1].tobytes() == chunk_id:
             return low
         return None
-
-    def _locate(self, row: int) -> ChunkLocation:
-        number = bisect_right(self._starts, row) - 1
-        index = self.packs[number]
-        return ChunkLocation(*index.fields(row - self._starts[number]), pack=index.pack)
 
 
 class StoredCopies:

@@ -1,4 +1,4 @@
-"""Which chunks to compare with their bases by sample, and what is to be done with the others then.
+"""Which chunks to compare with their bases by sample, and what that means for the others.
 
 A look costs as much as storing the chunk, so looks are a fraction of the chunks: a session that
 gains nothing loses next to nothing. Groups of spans change alike, so a few chunks speak for a group,
@@ -60,7 +60,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeltaVerdict:
     """What to do with chunks.
 
     ``whole`` is the share that they take whole; ``gains`` whether differences gain enough, and
@@ -86,19 +86,24 @@ def choose_looks(spans: Sequence[ChunkSpan]) -> list[ChunkSpan]:
     looks = max(1, count // _CHUNKS_PER_LOOK)
     each = max(1, min(_LOOKS_PER_GROUP, looks // len(groups)))
     chosen: list[ChunkSpan] = []
-    for members in sorted(groups.values(), key=lambda many: -sum(one.size_bytes for one in many)):
-        chosen += _spread(members, min(looks - len(chosen), each))
+    by_size = sorted(groups.values(), key=lambda group: -sum(span.size_bytes for span in group))
+    for members in by_size:
+        # Spread evenly over the group, away from its ends if possible.
+        number = min(looks - len(chosen), each, len(members))
+        chosen += [
+            members[(2 * place + 1) * len(members) // (2 * number)] for place in range(number)
+        ]
     return chosen
 
 
-def judge_groups(spans: Iterable[ChunkSpan], looks: Iterable[Look]) -> dict[int, Verdict]:
+def judge_groups(spans: Iterable[ChunkSpan], looks: Iterable[Look]) -> dict[int, DeltaVerdict]:
     """Return what to do with each group of spans; groups without a verdict are left out."""
     seen: dict[int, list[Look]] = {}
     for look in looks:
         seen.setdefault(look.span.group, []).append(look)
     verdicts = {group: judge(many) for group, many in seen.items()}
     dtypes = {span.group: span.dtype for span in spans}
-    alike: dict[DType | None, list[Verdict]] = {}
+    alike: dict[DType | None, list[DeltaVerdict]] = {}
     for group, verdict in verdicts.items():
         alike.setdefault(dtypes[group], []).append(verdict)
     for group, dtype in dtypes.items():
@@ -108,13 +113,13 @@ def judge_groups(spans: Iterable[ChunkSpan], looks: Iterable[Look]) -> dict[int,
     return verdicts
 
 
-def judge(looks: Sequence[Look]) -> Verdict:
+def judge(looks: Sequence[Look]) -> DeltaVerdict:
     """Return what to do with chunks that change as those of one or more looks did."""
     whole = fmean(look.whole for look in looks)
     near, last = fmean(look.near for look in looks), fmean(look.last for look in looks)
     light = near if near <= LIGHT else None
     to_last = last - near < (_WORTH_A_LINK * whole if light is None else _WORTH_A_LIGHT_LINK * near)
-    return Verdict(whole, (last if to_last else near) <= PROMISING * whole, to_last, light)
+    return DeltaVerdict(whole, (last if to_last else near) <= PROMISING * whole, to_last, light)
 
 
 def may_grow(chain: Mapping[ChunkId, int], size_bytes: int) -> bool:
@@ -143,9 +148,3 @@ def plan_folds(
             folds[below[0]] = below[links]
             spare_bytes -= costs[links - 1]
     return folds
-
-
-def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:
-    """Return some of the spans, spread evenly, away from the ends if possible."""
-    count = min(count, len(spans))
-    return [spans[(2 * i + 1) * len(spans) // (2 * count)] for i in range(count)]

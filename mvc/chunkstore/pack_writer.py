@@ -1,6 +1,6 @@
 """Packs on their way out: one that is being filled, others that are being made durable.
 
-``OpenPack`` is filled by one thread. ``PackPublisher`` takes full packs and, in one thread of its
+``NewPack`` is filled by one thread. ``PackPublisher`` takes full packs and, in one thread of its
 own, syncs and publishes each and then its index, while the next pack is being filled. A pack is
 always durable and visible before its index is.
 """
@@ -57,7 +57,7 @@ def carry_record(record: PackRecord, data: memoryview) -> EncodedRecord:
     return EncodedRecord(record.chunk_id, record.plain_size_bytes, body)
 
 
-class OpenPack:
+class NewPack:
     """A pack that is being filled; hashed as it is written."""
 
     def __init__(self, storage: Storage) -> None:
@@ -115,7 +115,7 @@ class PackPublisher:
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: deque[tuple[Future[None], PendingObject]] = deque()
 
-    def submit(self, pack: OpenPack) -> tuple[PackId, int]:
+    def submit(self, pack: NewPack) -> tuple[PackId, int]:
         """Take over a full pack; return its id, and the bytes of the pack and its index.
 
         Raises what made publishing an earlier pack fail.
@@ -124,8 +124,17 @@ class PackPublisher:
         index_bytes = encode_pack_index(index)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="mvc-publish")
-        future = self._executor.submit(self._publish, pack.pending, index, index_bytes)
-        self._waiting.append((future, pack.pending))
+
+        pending = pack.pending
+
+        def publish() -> None:
+            with pending:
+                pending.publish(pack_key(index.pack))
+            publish_index(self._storage, index.pack, index_bytes)
+            self._catalog.add(index)
+
+        future = self._executor.submit(publish)
+        self._waiting.append((future, pending))
         while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _PENDING_PACKS):
             self._wait_for_oldest()
         return index.pack, index.pack_size_bytes + len(index_bytes)
@@ -156,9 +165,3 @@ class PackPublisher:
     def _wait_for_oldest(self) -> None:
         self._waiting[0][0].result()
         self._waiting.popleft()
-
-    def _publish(self, pending: PendingObject, index: PackIndex, index_bytes: bytes) -> None:
-        with pending:
-            pending.publish(pack_key(index.pack))
-        publish_index(self._storage, index.pack, index_bytes)
-        self._catalog.add(index)

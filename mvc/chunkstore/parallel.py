@@ -1,4 +1,4 @@
-"""Independent items over a few threads: at once, or one by one to a crew of changing priority.
+"""Independent items over a few threads: at once, or job by job at a changing priority.
 
 And work that Ctrl-C does not cut in two.
 """
@@ -24,12 +24,12 @@ S = TypeVar("S")
 P = ParamSpec("P")
 
 
-class Crew:
-    """Threads for jobs; ``niceness`` is asked at every job by how much they are to be nicer.
+class NiceThreads:
+    """Threads for jobs; at every job ``niceness`` is asked by how much to lower their priority.
 
     A thread can lower its priority but, without rights, never raise it again. So when less niceness
-    is wanted, new threads do the next jobs, and the old ones end with theirs. Only on Linux has a
-    thread a priority of its own; elsewhere nothing changes.
+    is wanted, new threads do the next jobs, and the old ones end with theirs. Only on Linux does a
+    thread have a priority of its own; elsewhere nothing changes.
     """
 
     def __init__(self, threads: int, name: str, niceness: Callable[[], int] | None = None) -> None:
@@ -39,16 +39,20 @@ class Crew:
         self._is = 0
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a job done by a thread of the crew."""
+        """Hand a job to one of the threads."""
         wanted = self._niceness()
         if self._executor is None or wanted < self._is:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  readers need none
 
             self.close(wait=False)
             self._is = wanted
-            self._executor = ThreadPoolExecutor(
-                self._threads, self._name, initializer=_step_back, initargs=(wanted,)
-            )
+
+            def step_back() -> None:
+                if wanted and sys.platform == "linux":
+                    with contextlib.suppress(OSError):
+                        os.nice(wanted)
+
+            self._executor = ThreadPoolExecutor(self._threads, self._name, initializer=step_back)
         return self._executor.submit(work, *args, **kwargs)
 
     def close(self, *, wait: bool = True) -> None:
@@ -56,12 +60,6 @@ class Crew:
         if self._executor is not None:
             self._executor.shutdown(wait=wait)
             self._executor = None
-
-
-def _step_back(niceness: int) -> None:
-    if niceness and sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.nice(niceness)
 
 
 @contextlib.contextmanager

@@ -129,9 +129,8 @@ class ChunkReader:
         error: MvcError | None = None
         for _ in range(_MAX_LOOKS):
             seen = self.catalog.generation  # before the search: other threads refresh as well
-            for location in sorted(
-                self.catalog.find_all(chunk_id), key=lambda one: bool(one.bases)
-            ):
+            copies = self.catalog.find_all(chunk_id)
+            for location in sorted(copies, key=lambda copy: bool(copy.bases)):
                 if not descent.may_try():
                     break
                 error = self._try_copy(location, plain, slot, context, descent)
@@ -147,12 +146,8 @@ class ChunkReader:
                 break
         try:
             raise refused or failure or corruption(chunk_id, None, context, "it is in no pack")
-        finally:
-            del (
-                refused,
-                failure,
-                error,
-            )  # else error, traceback and frame keep each other and the buffers
+        finally:  # else error, traceback and frame keep each other and the buffers
+            del refused, failure, error
 
     def _try_copy(
         self,
@@ -168,17 +163,13 @@ class ChunkReader:
         except FileNotFoundError:
             return corruption(location.chunk_id, location, context, "the pack is missing")
         except FormatError as error:
-            self._doubt(location.pack)
+            if isinstance(self.storage, Forgetting):  # no cache may keep what is wrong
+                self.storage.forget(pack_key(location.pack))
+                self.storage.forget(index_key(location.pack))
             return corruption(location.chunk_id, location, context, error.message)
         except StorageError as error:
             return error
         return None
-
-    def _doubt(self, pack: PackId) -> None:
-        """Let no cache keep what came of a pack and is wrong."""
-        if isinstance(self.storage, Forgetting):
-            self.storage.forget(pack_key(pack))
-            self.storage.forget(index_key(pack))
 
     def read_group(self, group: ReadGroup, sink: Sink, slot: ReadSlot) -> int:
         """Hand every chunk of a group to the sink for all who want it; return the plain bytes."""
@@ -186,8 +177,10 @@ class ChunkReader:
         done = 0
         for chunk in group.chunks:
             plain = None if data is None else self._try_decode(group, chunk, data, slot)
-            if plain is None:
-                plain = self._rescue(chunk)
+            if plain is None:  # rare, so memory is fresh
+                first = chunk.requests[0]
+                plain = memoryview(bytearray(first.plain_size_bytes))
+                self.read_chunk(first.chunk_id, plain, ReadSlot(), first.context)
             for request in chunk.requests:
                 if request.plain_size_bytes != len(plain):
                     reason = f"it has {len(plain):,} bytes, not {request.plain_size_bytes:,}"
@@ -203,13 +196,6 @@ class ChunkReader:
             return slot.read(self.storage, pack_key(group.pack), group.offset, group.size_bytes)
         except (FileNotFoundError, FormatError, StorageError):
             return None  # then each chunk by itself: most may be fine, or live elsewhere
-
-    def _rescue(self, chunk: PlannedChunk) -> memoryview:
-        """Return a chunk that could not be read with its group; rare, so memory is fresh."""
-        request = chunk.requests[0]
-        plain = memoryview(bytearray(request.plain_size_bytes))
-        self.read_chunk(request.chunk_id, plain, ReadSlot(), request.context)
-        return plain
 
     def _try_decode(
         self, group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot

@@ -39,8 +39,8 @@ from mvc.chunkstore.looks import (
     FOLDED_SHARE,
     LIGHT,
     STEP_SHARE,
+    DeltaVerdict,
     Look,
-    Verdict,
     choose_looks,
     judge,
     judge_groups,
@@ -58,7 +58,7 @@ from mvc.ids import hash_chunk
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.chunkstore.parallel import Crew
+    from mvc.chunkstore.parallel import NiceThreads
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.encoding import EncodedChunk
@@ -120,7 +120,7 @@ class RelativeEncoder:
         self._exact = exact
         self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
         self._memory = _Memory()
-        self._verdicts: dict[int, Verdict] = {}
+        self._verdicts: dict[int, DeltaVerdict] = {}
         self._has_looked = False
         self._folds: dict[ChunkId, ChunkId] = {}
         self._chains: dict[tuple[ChunkId, int], dict[ChunkId, int]] = {}
@@ -266,7 +266,11 @@ class RelativeEncoder:
             words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
             if not size_bytes or size_bytes % 4 or half > rest.size:
                 return False
-            if not self._is_master(master) or not self._read(master, words):
+            # A master has to be there (before this ``add``), and must not rest on a cast.
+            is_there = self._is_written(master)
+            if is_there is None:
+                is_there = bool(self._catalog.contains_each([master])[0])
+            if not is_there or self._rests_on_cast(master) or not self._read(master, words):
                 return False
             arena = slot.scratch.arena
             round_words(span.cast, np.frombuffer(words, np.uint8), rounded, arena)
@@ -274,13 +278,6 @@ class RelativeEncoder:
                 return False
             rest = rest[half:]
         return not rest.size
-
-    def _is_master(self, chunk_id: ChunkId) -> bool:
-        """Return whether a chunk is there (before this ``add``) and rests on no cast."""
-        written = self._is_written(chunk_id)
-        if written is None:
-            written = bool(self._catalog.contains_each([chunk_id])[0])
-        return written and not self._rests_on_cast(chunk_id)
 
     def _rests_on_cast(self, chunk_id: ChunkId) -> bool:
         for _ in range(MAX_DEPTH):  # records may refer in a circle
@@ -295,7 +292,7 @@ class RelativeEncoder:
                 return True
         return True
 
-    def look(self, source: ByteSource, spans: Sequence[ChunkSpan], crew: Crew) -> None:
+    def look(self, source: ByteSource, spans: Sequence[ChunkSpan], crew: NiceThreads) -> None:
         """Find out for which groups of spans differences promise a gain."""
         self._verdicts, self._has_looked = {}, False
         if self._mode is DeltaMode.NEVER or self._exact:

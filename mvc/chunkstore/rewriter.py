@@ -30,7 +30,6 @@ from mvc.sources import ByteSource, split_buffer
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.sweep_plan import Reencode, SweepBatch
@@ -93,7 +92,13 @@ def _encode(
     dtypes: Mapping[ChunkId, DType | None],
 ) -> None:
     ids = [item.chunk_id for item in items]
-    chunks = StoredChunks(reader, ids, [_find_size(reader.catalog, one) for one in ids])
+    sizes: list[int] = []
+    for chunk_id in ids:
+        location = reader.catalog.find(chunk_id)
+        if location is None:
+            raise corruption(chunk_id, None, "", "it is in no pack")
+        sizes.append(location.plain_size_bytes)
+    chunks = StoredChunks(reader, ids, sizes)
     slot = ReadSlot()
     spans = []
     for item, (start, end) in zip(items, pairwise(chunks.starts), strict=True):
@@ -106,13 +111,6 @@ def _encode(
     writer.add(chunks, spans)
 
 
-def _find_size(catalog: PackCatalog, chunk_id: ChunkId) -> int:
-    location = catalog.find(chunk_id)
-    if location is None:
-        raise corruption(chunk_id, None, "", "it is in no pack")
-    return location.plain_size_bytes
-
-
 def carry_packs(
     writer: ChunkWriter, reader: ChunkReader, packs: Collection[PackId]
 ) -> list[PackId]:
@@ -121,7 +119,12 @@ def carry_packs(
     A pack that is damaged, or holds what cannot be decoded, stays as it is, for fsck to report.
     """
     indexes = reader.catalog.sound_indexes()
-    inside = [index for index in indexes if index.pack in packs and _is_sound(reader, index)]
+    inside: list[PackIndex] = []
+    for index in indexes:
+        if index.pack in packs:
+            with contextlib.suppress(CorruptionError, FileNotFoundError):
+                check_pack(reader.storage, index, ReadSlot(), None)
+                inside.append(index)
     outside = [index for index in indexes if index.pack not in packs]
     gone: list[PackId] = []
     for index, rows in choose_rows(outside, inside):
@@ -150,13 +153,6 @@ def choose_rows(
             yield index, np.flatnonzero(chosen == places).tolist()
 
 
-def _is_sound(reader: ChunkReader, index: PackIndex) -> bool:
-    with contextlib.suppress(CorruptionError, FileNotFoundError):
-        check_pack(reader.storage, index, ReadSlot(), None)
-        return True
-    return False
-
-
 def carry_rows(
     writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collection[int]
 ) -> None:
@@ -169,8 +165,8 @@ def carry_rows(
             continue
         start, end = chosen[0].offset, chosen[-1].end
         data = slot.read(storage, pack_key(index.pack), start, end - start)
-        parts = ((one, data[one.offset - start : one.end - start]) for one in chosen)
-        writer.carry([carry_record(one, part) for one, part in parts])
+        parts = [data[record.offset - start : record.end - start] for record in chosen]
+        writer.carry(list(map(carry_record, chosen, parts)))
 
 
 def check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: ByteProgress) -> None:

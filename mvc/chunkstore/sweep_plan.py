@@ -124,6 +124,9 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     first = [SweepBatch(_items(copies, orphans), {}, (), 0)] if orphans else []
     batches = [*first, *_batches(copies, live, gone, rewritten, wishes)]
     freed = int(dead_bytes[gone | rewritten].sum() + _FRAME_BYTES * gone.sum())
+    dropped = np.ones(len(copies), np.bool_)  # chunks that are in no pack afterwards
+    leaving = (gone | rewritten)[copies.packs]
+    dropped[copies.chunks[live | encoded[copies.chunks] | ~leaving]] = False
     again = encoded & kept & (gone | rewritten)[copies.packs[copies.chosen]]
     reencoded_bytes = int(copies.sizes[copies.chosen[again]].sum())
     return SweepPlan(
@@ -132,7 +135,7 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
         pack_bytes=int(sizes.sum()),
         removed_packs=int(gone.sum()),
         rewritten_packs=int(rewritten.sum()),
-        dropped_chunks=_count_dropped(copies, live | encoded[copies.chunks], gone | rewritten),
+        dropped_chunks=int(dropped.sum()),
         freed_bytes=freed - (reencoded_bytes + growth_bytes),
         held_chunks=int((kept & ~wanted.needed).sum()),
     )
@@ -154,7 +157,11 @@ def _find_orphans(copies: StoredCopies, needed: Mask) -> tuple[dict[int, int], i
     on_held = np.append(held, False)[np.where(bases >= 0, bases, len(copies))].any(axis=1)
     for chunk in np.flatnonzero(needed & on_held).tolist():
         gain = sum(weights[base] for base in bases[chunk].tolist() if base >= 0 and held[base])
-        growth = _find_whole_size(copies, chunk) - int(copies.sizes[copies.chosen[chunk]])
+        # Without a base it takes about what the start of its chain takes.
+        start = [chunk, *_walk_down(copies, chunk)][-1]
+        start_bytes, plain_bytes = copies.plain_size(start), copies.plain_size(chunk)
+        whole = int(copies.sizes[copies.chosen[start]]) * plain_bytes // max(1, start_bytes)
+        growth = min(whole, plain_bytes) - int(copies.sizes[copies.chosen[chunk]])
         if growth < gain:
             orphans[chunk] = _find_kept_base(copies, chunk, needed)
             growth_bytes += growth
@@ -176,14 +183,6 @@ def _weigh(copies: StoredCopies, closed: Mask, held: Mask) -> NDArray[np.float64
         if (weights == before).all():
             break
     return weights
-
-
-def _find_whole_size(copies: StoredCopies, chunk: int) -> int:
-    """Return about what a chunk takes without a base: what the start of its chain takes."""
-    plain_bytes = copies.plain_size(chunk)
-    start = [chunk, *_walk_down(copies, chunk)][-1]
-    size_bytes = int(copies.sizes[copies.chosen[start]])
-    return min(size_bytes * plain_bytes // max(1, copies.plain_size(start)), plain_bytes)
 
 
 def _find_kept_base(copies: StoredCopies, chunk: int, needed: Mask) -> int:
@@ -257,10 +256,3 @@ def _batches(
         taken += index.pack_size_bytes
     if remove or encode:
         yield SweepBatch(_items(copies, encode), carry, tuple(remove), size_bytes)
-
-
-def _count_dropped(copies: StoredCopies, stays: Mask, leaving: Mask) -> int:
-    """Return how many chunks are in no pack afterwards."""
-    left = np.zeros(len(copies), np.bool_)
-    left[copies.chunks[stays | ~leaving[copies.packs]]] = True
-    return int((~left).sum())

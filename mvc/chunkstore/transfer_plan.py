@@ -14,7 +14,7 @@ import numpy as np
 from mvc.ids import split_ids
 
 if TYPE_CHECKING:
-    from mvc.chunkstore.copies import Ids, Mask, StoredCopies
+    from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId, PackId
 
@@ -72,20 +72,17 @@ def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> Tr
         elif len(rows):
             in_order = rows[np.argsort(index.offsets[rows])]
             parts.append((index, tuple(in_order.tolist())))
-    missing, together = lacking[~source.decodes(lacking)], frozenset(whole)
+    missing = lacking[~source.decodes(lacking)]
+    needs: list[frozenset[PackId]] = []  # the packs that the chunks of a whole pack are based on
+    for number in whole:
+        bases = source.bases[source.starts[number] : source.starts[number + 1]]
+        used = np.unique(bases[bases >= 0])
+        packs = np.unique(source.packs[source.chosen[used[travels[used]]]]).tolist()
+        below = {*packs}.intersection(whole) - {number}
+        needs.append(frozenset(source.indexes[pack].pack for pack in below))
     return TransferPlan(
         tuple(source.indexes[number] for number in whole),
         tuple(parts),
         tuple(split_ids(missing.tobytes())),
-        tuple(_find_needs(source, number, travels, together) for number in whole),
+        tuple(needs),
     )
-
-
-def _find_needs(
-    source: StoredCopies, number: int, travels: Mask, whole: frozenset[int]
-) -> frozenset[PackId]:
-    """Return which packs that travel whole the chunks of one are based on."""
-    bases = source.bases[source.starts[number] : source.starts[number + 1]]
-    used = np.unique(bases[bases >= 0])
-    packs = np.unique(source.packs[source.chosen[used[travels[used]]]]).tolist()
-    return frozenset(source.indexes[one].pack for one in packs if one in whole and one != number)

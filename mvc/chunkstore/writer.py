@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import PACKS
 from mvc.chunkstore.measuring import measure_batch
-from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
-from mvc.chunkstore.parallel import Crew, interrupts_held
+from mvc.chunkstore.pack_writer import EncodedRecord, NewPack, PackPublisher
+from mvc.chunkstore.parallel import NiceThreads, interrupts_held
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import MvcError, StorageError, UsageError
@@ -123,9 +123,9 @@ class ChunkWriter:
         self._target_pack_bytes = target_pack_bytes
         self._threads = threads
         self._rewrite = rewrite
-        self._crew = Crew(threads, "mvc-encode", niceness)
+        self._crew = NiceThreads(threads, "mvc-encode", niceness)
         self._publisher = PackPublisher(reader.catalog)
-        self._pack: OpenPack | None = None
+        self._pack: NewPack | None = None
         self._claims: dict[ChunkId, int] = {}
         self._claims_lock = threading.Lock()
         self._slots: list[EncodeSlot] = []
@@ -331,7 +331,7 @@ class ChunkWriter:
         if not records:
             return
         if self._pack is None:
-            self._pack = OpenPack(self._storage)
+            self._pack = NewPack(self._storage)
         self._pack.append(records)
         if self._pack.is_full(self._target_pack_bytes):
             self._submit_pack()
@@ -368,9 +368,14 @@ def plan_batches(spans: Sequence[ChunkSpan], first: int) -> Iterator[SpanBatch]:
 
 def read_batch(source: ByteSource, batch: SpanBatch, buffers: Buffers) -> list[memoryview]:
     """Return the plain bytes of every span, as views of a buffer or of the source itself."""
-    seen = _view_all(source, batch.spans)
-    if seen is not None:
-        return seen
+    views: list[memoryview] = []
+    for span in batch.spans:
+        view = source.view(span.offset, span.size_bytes)
+        if view is None:
+            break
+        views.append(view.cast("B"))
+    else:
+        return views
     buffer = buffers.buffer("plain", batch.size_bytes)
     plains: list[memoryview] = []
     position = 0
@@ -382,16 +387,6 @@ def read_batch(source: ByteSource, batch: SpanBatch, buffers: Buffers) -> list[m
         source.read_into(offset, buffer[position : position + size_bytes])
         position += size_bytes
     return plains
-
-
-def _view_all(source: ByteSource, spans: Sequence[ChunkSpan]) -> list[memoryview] | None:
-    views: list[memoryview] = []
-    for span in spans:
-        seen = source.view(span.offset, span.size_bytes)
-        if seen is None:
-            return None
-        views.append(seen.cast("B"))
-    return views
 
 
 def _find_runs(spans: Sequence[ChunkSpan]) -> Iterator[tuple[int, int]]:

@@ -36,16 +36,18 @@ def weigh(
     """Return commit → how many counted ones it reaches; ``doubtful`` as ``find_doubtful`` gives it."""
     inside = {info.id for info in doubtful}
     parents = {
-        info.id: [one for one in info.parents[: 1 if first_parent else None] if one in inside]
+        info.id: [
+            parent for parent in info.parents[: 1 if first_parent else None] if parent in inside
+        ]
         for info in doubtful
     }
     weights: dict[GitId, int] = {}
     for info in reversed(doubtful):
         above = parents[info.id]
         if len(above) > 1:  # what both reach must not count twice
-            weights[info.id] = sum(one in counted for one in _reach(info.id, parents))
+            weights[info.id] = sum(parent in counted for parent in _reach(info.id, parents))
         else:
-            weights[info.id] = (info.id in counted) + sum(weights[one] for one in above)
+            weights[info.id] = (info.id in counted) + sum(weights[parent] for parent in above)
     return weights
 
 
@@ -54,7 +56,7 @@ def _reach(start: GitId, parents: Mapping[GitId, Sequence[GitId]]) -> Iterator[G
     while pending:
         commit = pending.pop()
         yield commit
-        new = [one for one in parents[commit] if one not in seen]
+        new = [parent for parent in parents[commit] if parent not in seen]
         seen.update(new)
         pending += new
 
@@ -68,12 +70,14 @@ def choose(
     it is one further away, chosen by a generator that gives the same each time.
     """
     total = len(counted)
-    ranked = [one for one in weights if one in counted]  # in order, so that ties are decided alike
-    ranked.sort(key=lambda one: -min(weights[one], total - weights[one]))
-    left = [one for one in ranked if one not in skipped]
+    ranked = [
+        commit for commit in weights if commit in counted
+    ]  # in order, so that ties are decided alike
+    ranked.sort(key=lambda commit: -min(weights[commit], total - weights[commit]))
+    left = [commit for commit in ranked if commit not in skipped]
     if not left or left[0] == ranked[0]:
         return left[0] if left else None
-    halves = [one for one in left if 0 < weights[one] < total]
+    halves = [commit for commit in left if 0 < weights[commit] < total]
     if not halves:
         return left[0]
     drawn = ((len(halves) * 1103515245 + 12345) >> 16) % _RANDOM_RANGE / _RANDOM_RANGE

@@ -153,10 +153,8 @@ def _check_links(objects: ObjectStore, roots: Sequence[Root]) -> Iterator[Histor
 def _links(objects: ObjectStore, object_id: GitId, kind: str) -> Iterator[Root]:
     if kind == "blob":
         return  # leads nowhere: not worth reading
-    source = f"{kind} {object_id}"
-    for name, target, wanted in links_of(
-        objects, object_id, kind, objects.read_kind(object_id, kind)
-    ):
+    source, data = f"{kind} {object_id}", objects.read_kind(object_id, kind)
+    for name, target, wanted in links_of(objects, object_id, kind, data):
         if kind != "tree":
             yield source, target, wanted
             continue

@@ -8,6 +8,7 @@ Comments of a config that mvc rewrites are lost.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -53,28 +54,28 @@ def parse_config(data: bytes, name: str) -> Config:
         return plain
     from dulwich.config import ConfigFile  # noqa: PLC0415  see the module's text
 
-    found: Config = {}
+    config: Config = {}
     with translate_damage(name, FormatError, f"correct or remove {name}"):
         parsed = ConfigFile.from_file(io.BytesIO(data), expand_includes=False)
         for section in parsed.sections():
             for key, value in parsed.items(section):
-                found.setdefault(_join_key(section, key), []).append(_decode(value))
-    return found
+                config.setdefault(_join_key(section, key), []).append(_decode(value))
+    return config
 
 
 def _parse_plain(data: bytes) -> Config | None:
     """Return what a config file says, or None if not every line of it is plain."""
-    found: Config = {}
+    config: Config = {}
     section: tuple[bytes, ...] = ()
     for line in map(bytes.strip, data.split(b"\n")):
         header, pair = _PLAIN_HEADER.fullmatch(line), _PLAIN_LINE.fullmatch(line)
         if header is not None:
             section = tuple(part for part in header.groups() if part is not None)
         elif pair is not None and section:
-            found.setdefault(_join_key(section, pair[1]), []).append(_decode(pair[2]))
+            config.setdefault(_join_key(section, pair[1]), []).append(_decode(pair[2]))
         elif line and not line.startswith((b"#", b";")):
             return None
-    return found
+    return config
 
 
 def _join_key(section: tuple[bytes, ...], name: bytes) -> str:
@@ -91,31 +92,21 @@ def encode_config(config: Config) -> bytes:
     blocks: dict[str, list[str]] = {}
     for key, values in config.items():
         section, subsection, name = split_key(key)
-        block = blocks.setdefault(_header(section, subsection), [])
-        block += [f"\t{name} = {_quote(value)}\n" for value in values]
+        header = f"[{section}]\n"
+        if subsection is not None:
+            escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
+            header = f'[{section} "{escaped}"]\n'
+        block = blocks.setdefault(header, [])
+        for value in values:
+            shown = value if _PLAIN.fullmatch(value) else f'"{value.translate(_ESCAPES)}"'
+            block.append(f"\t{name} = {shown}\n")
     text = "".join(header + "".join(lines) for header, lines in blocks.items() if lines)
     data = text.encode("utf-8", "surrogateescape")
-    if not _reads_back(data, config):  # dulwich loses its way in ``[a "\\";"]``, which Git allows
-        raise UsageError("a config with such a subsection cannot be read back")
-    return data
-
-
-def _reads_back(data: bytes, config: Config) -> bool:
-    try:
-        return parse_config(data, "config") == {key: v for key, v in config.items() if v}
-    except FormatError:
-        return False
-
-
-def _header(section: str, subsection: str | None) -> str:
-    if subsection is None:
-        return f"[{section}]\n"
-    escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
-    return f'[{section} "{escaped}"]\n'
-
-
-def _quote(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) else f'"{value.translate(_ESCAPES)}"'
+    # Read back, since dulwich loses its way in ``[a "\\";"]``, which Git allows.
+    with contextlib.suppress(FormatError):
+        if parse_config(data, "config") == {key: v for key, v in config.items() if v}:
+            return data
+    raise UsageError("a config with such a subsection cannot be read back")
 
 
 def split_key(key: str) -> tuple[str, str | None, str]:

@@ -200,10 +200,6 @@ class GitHistory:
         """Yield reachable commits, children before parents, youngest first."""
         return walk(self.objects, starts, limit=limit, first_parent=first_parent)
 
-    def find_merge_base(self, left: GitId, right: GitId) -> GitId | None:
-        """Return the best common ancestor of two commits, or None."""
-        return next(iter(self.find_merge_bases(left, right)), None)
-
     def find_merge_bases(self, left: GitId, right: GitId) -> list[GitId]:
         """Return all best common ancestors of two commits, youngest first."""
         return find_merge_bases(self.objects, left, right)
@@ -282,10 +278,10 @@ class GitHistory:
 
         Notes are not revisions to check out: they are listed only if the prefix names them.
         """
-        found = self.refs.values(prefix)
+        ids = self.refs.values(prefix)
         if prefix.startswith(NOTES):
-            return found
-        return {name: value for name, value in found.items() if not name.startswith(NOTES)}
+            return ids
+        return {name: value for name, value in ids.items() if not name.startswith(NOTES)}
 
     def update_ref(
         self,

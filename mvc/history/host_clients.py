@@ -1,11 +1,18 @@
-"""Clients of dulwich, each made for one exchange with a Git host, within bounds."""
+"""Clients of dulwich, each made for one exchange with a Git host, within bounds; and logins for them.
+
+Logins are looked for where Git finds them, and never kept or shown.
+"""
 
 from __future__ import annotations
 
+import netrc
 import os
 import select
 import socket
+import subprocess
+import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
 _MAX_TALK_BYTES = 64 * 2**20
 """All that a host may say beside packs: as much as the root of a store may have."""
 _MAX_MOVES = 5
+_HELPER_TIMEOUT_S = 300  # a person may have to type
 
 
 class Closable(Protocol):
@@ -79,14 +87,14 @@ def make_client(
 
 
 class Meter:
-    """Bounds what a host may say."""
+    """Bounds what a host may say: FormatError once it says too much."""
 
     def __init__(self, url: GitUrl) -> None:
         self._url = url
         self.left_bytes = _MAX_TALK_BYTES
 
     def take(self, size_bytes: int, what: str = "read") -> None:
-        """Count bytes; FormatError once they are too many."""
+        """Count bytes that came."""
         if what == "read":
             self.left_bytes -= size_bytes
             if self.left_bytes < 0:
@@ -118,23 +126,20 @@ class _Manager:
 
         options |= {"redirect": False, "retries": Retry(connect=1, read=0)}
         for _ in range(_MAX_MOVES):
-            self._check(url)
+            parts = urlsplit(url)
+            is_safe = parts.scheme == "https" or (parts.scheme == "http" == self._base.scheme)
+            if parts.hostname != self._base.hostname or not is_safe:
+                raise GitProtocolError(f"it leads elsewhere, to {parts.scheme}://{parts.netloc}")
             answer = self._manager.request(method, url, **options)
             self._answers.append(answer)
             target = answer.get_redirect_location() if method == "GET" else None
             if not target:
                 answer.geturl = lambda url=url: url  # where dulwich goes on
                 return answer
-            before, url = urlsplit(url), urljoin(url, target)
-            if urlsplit(url)[:2] != before[:2]:
+            url = urljoin(url, target)
+            if urlsplit(url)[:2] != parts[:2]:
                 options["headers"].pop("authorization", None)
         raise GitProtocolError("it leads from one place to the next")
-
-    def _check(self, url: str) -> None:
-        found = urlsplit(url)
-        is_safe = found.scheme == "https" or (found.scheme == "http" == self._base.scheme)
-        if found.hostname != self._base.hostname or not is_safe:
-            raise GitProtocolError(f"it leads elsewhere, to {found.scheme}://{found.netloc}")
 
     def close(self) -> None:
         """Close all connections."""
@@ -156,8 +161,8 @@ class _HttpClient(Urllib3HttpGitClient):
         raise_for_status: bool = True,  # noqa: FBT001, FBT002  dulwich's
     ) -> Any:
         answer, read = super()._http_request(url, headers, data, raise_for_status)
-        found: Any = answer  # dulwich puts attributes on it
-        if not (found.content_type or "").startswith("application/x-git-"):
+        content_type = cast("Any", answer).content_type  # an attribute that dulwich puts on it
+        if not (content_type or "").startswith("application/x-git-"):
             raise GitProtocolError("it answers, but not as a Git server does")
 
         def metered(size_bytes: int) -> bytes:
@@ -174,9 +179,9 @@ class _Tracked(TraditionalGitClient):
     opened: list[Closable]
 
     def _connect(self, cmd: bytes, path: str | bytes, protocol_version: int | None = None) -> Any:
-        found = super()._connect(cmd, path, protocol_version)
-        self.opened.append(found[0])
-        return found
+        connection = super()._connect(cmd, path, protocol_version)
+        self.opened.append(connection[0])
+        return connection
 
 
 class _SshClient(_Tracked, SSHGitClient):
@@ -217,3 +222,62 @@ class _TcpClient(TCPGitClient):
             host + version,
         )
         return protocol, lambda: bool(select.select([link], [], [], 0)[0]), None
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and a password or token; ``is_helped`` if a credential helper of Git gave it."""
+
+    user: str
+    password: str = field(repr=False)
+    is_helped: bool
+
+
+def find_logins(url: GitUrl) -> Iterator[Login]:
+    """Yield what to try on a host, in Git's order: ``~/.netrc``, then the credential helpers.
+
+    On a terminal, Git itself may ask for them.
+    """
+    with suppress(OSError, netrc.NetrcParseError):
+        entry = netrc.netrc().authenticators(url.host)
+        if entry is not None:
+            yield Login(entry[0], entry[2] or "", is_helped=False)
+    answer = _ask_git("fill", url)
+    if answer.get("username"):
+        yield Login(answer["username"], answer.get("password", ""), is_helped=True)
+
+
+def report_login(url: GitUrl, login: Login, *, is_good: bool) -> None:
+    """Tell the credential helpers whether the host took what they gave."""
+    if login.is_helped:
+        _ask_git("approve" if is_good else "reject", url, login)
+
+
+def _ask_git(verb: str, url: GitUrl, login: Login | None = None) -> dict[str, str]:
+    """Run ``git credential``; without a Git, or an answer, it gives nothing.
+
+    It runs where no repository is, so that only the config of user and machine can name helpers.
+    """
+    port = f":{url.port}" if url.port else ""
+    request = {"protocol": url.scheme, "host": f"{url.host}{port}", "path": url.path.lstrip("/")}
+    if login is not None:
+        request |= {"username": login.user, "password": login.password}
+    environment = {key: value for key, value in os.environ.items() if key != "GIT_DIR"}
+    if not (sys.stdin and sys.stdin.isatty()):
+        environment["GIT_TERMINAL_PROMPT"] = "0"
+    with suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(  # noqa: S603  a fixed command
+            ["git", "credential", verb],  # noqa: S607  that of the user
+            input="".join(f"{key}={value}\n" for key, value in request.items()) + "\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            encoding="utf-8",
+            errors="replace",
+            timeout=_HELPER_TIMEOUT_S,
+            check=False,
+        )
+        lines = (line.partition("=") for line in answer.stdout.splitlines())
+        return {key: value for key, _, value in lines}
+    return {}

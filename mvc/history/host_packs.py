@@ -9,13 +9,12 @@ from mvc import fs
 from mvc.errors import FormatError
 from mvc.history.git_pack import write_pack
 from mvc.history.object_formats import KINDS
-from mvc.history.packs import OpenPack
+from mvc.history.packs import GitPackReader
 from mvc.history.transfer import parse_entries
 from mvc.history.translate import translate_damage
 from mvc.ids import hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from mvc.history.objects import ObjectStore
@@ -26,9 +25,9 @@ _MAX_TOTAL_BYTES = 2**36
 
 
 class _Places(dict[bytes, int]):
-    def find(self, name: bytes, /) -> int | None:
-        """Return where the object of an id begins, or None."""
-        return self.get(name)
+    """Id of an object → where it begins."""
+
+    find = dict.get
 
 
 def receive_host_pack(objects: ObjectStore, path: Path) -> list[GitId]:
@@ -39,15 +38,25 @@ def receive_host_pack(objects: ObjectStore, path: Path) -> list[GitId]:
     """
     with translate_damage("the Git pack of the host", FormatError, hint=None):
         places = _Places()
-        pack = OpenPack(str(path), places)
-        found = _resolve(path, pack, places)
-        new = {one: at for one, at in found.items() if not objects.has(one)}
+        pack = GitPackReader(str(path), places)
+
+        def read(object_id: GitId, at: int) -> tuple[GitId, str, bytes]:
+            kind, data = pack.read(at)
+            if hash_git_object(kind, data) != object_id:
+                raise FormatError("a Git pack changed while it was read")
+            return object_id, kind, data
+
+        places_by_id = _resolve(path, pack, places)
+        new = {
+            object_id: at for object_id, at in places_by_id.items() if not objects.has(object_id)
+        }
         if new:
-            write_pack(objects.folder / "pack", len(new), _read(pack, new))
+            objects_of_pack = (read(object_id, at) for object_id, at in new.items())
+            write_pack(objects.folder / "pack", len(new), objects_of_pack)
         return list(new)
 
 
-def _resolve(path: Path, pack: OpenPack, places: _Places) -> dict[GitId, int]:
+def _resolve(path: Path, pack: GitPackReader, places: _Places) -> dict[GitId, int]:
     """Return id → where it begins of all objects; each follows what it is based on."""
     waiting: dict[int | bytes, list[int]] = defaultdict(list)
     pending: list[int] = []
@@ -60,7 +69,7 @@ def _resolve(path: Path, pack: OpenPack, places: _Places) -> dict[GitId, int]:
                 pending.append(at)
             else:
                 raise FormatError("a Git pack holds an object of an unknown kind")
-    found: dict[GitId, int] = {}
+    begins: dict[GitId, int] = {}
     left_bytes = _MAX_TOTAL_BYTES
     while pending:
         at = pending.pop()
@@ -68,17 +77,9 @@ def _resolve(path: Path, pack: OpenPack, places: _Places) -> dict[GitId, int]:
         left_bytes -= len(data)
         if left_bytes < 0:
             raise FormatError("a Git pack has more in it than a history needs")
-        one = hash_git_object(kind, data)
-        found[one] = places[bytes.fromhex(one)] = at
-        pending += waiting.pop(at, []) + waiting.pop(bytes.fromhex(one), [])
+        object_id = hash_git_object(kind, data)
+        begins[object_id] = places[bytes.fromhex(object_id)] = at
+        pending += waiting.pop(at, []) + waiting.pop(bytes.fromhex(object_id), [])
     if waiting:
         raise FormatError("a Git pack lacks what its deltas are based on")
-    return found
-
-
-def _read(pack: OpenPack, places: Mapping[GitId, int]) -> Iterator[tuple[GitId, str, bytes]]:
-    for one, at in places.items():
-        kind, data = pack.read(at)
-        if hash_git_object(kind, data) != one:
-            raise FormatError("a Git pack changed while it was read")
-        yield one, kind, data
+    return begins

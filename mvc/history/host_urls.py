@@ -42,8 +42,8 @@ class GitUrl:
         host: name or address; empty for a folder.
         port: if it is not the usual one.
         user: of ssh; None elsewhere.
-        path: on the host, relative to the home folder if it has no slash at its begin.
-        text: the whole, as it was given.
+        path: on the host, relative to the home folder unless it begins with a slash.
+        text: the whole URL, as it was given.
     """
 
     scheme: HostScheme
@@ -58,20 +58,20 @@ class GitUrl:
 
     @property
     def identity(self) -> str:
-        """Host and path: the same for all ways to reach one repository, as hosts use to have them."""
+        """Host and path, which most hosts keep the same for all ways to reach a repository."""
         return f"{self.host}/{self.path.strip('/').removesuffix('.git')}".lower()
 
 
 def is_git_url(text: str) -> bool:
-    """Return whether a text is the URL of a Git host, whatever else may be said of it."""
+    """Return whether a text looks like the URL of a Git host; it may still be refused."""
     scheme = _URL.match(text)
     return scheme[1].lower() in _GIT_ONLY if scheme else _match_short(text) is not None
 
 
 def _match_short(text: str) -> re.Match[str] | None:
-    """Return the parts of ``user@host:path``, or None; ``https:/host`` is a URL with a slash lost."""
-    found = _SHORT.match(text)
-    return None if found is None or found[2] in _SCHEMES else found
+    """Return the parts of ``user@host:path``, or None; ``https:/host`` is a URL that lost a slash."""
+    match = _SHORT.match(text)
+    return None if match is None or match[2] in _SCHEMES else match
 
 
 def parse_git_url(text: str, *, base: Path | None = None) -> GitUrl:
@@ -98,15 +98,10 @@ def _parse_url(text: str, scheme: str) -> GitUrl:
     kind = _SCHEMES[scheme]
     try:
         parts = urlsplit(text)
-        host, port, user, password = (
-            parts.hostname or "",
-            parts.port,
-            parts.username,
-            parts.password,
-        )
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise UsageError(f"{shown!r} is not a valid URL") from error
-    if password is not None or (user is not None and kind != "ssh"):
+    if parts.password is not None or (parts.username is not None and kind != "ssh"):
         raise UsageError(f"the URL {shown!r} holds credentials", hint=_CREDENTIALS_HINT)
     if parts.query or parts.fragment:
         raise UsageError(f"the URL {shown!r} has more than a host and a path")
@@ -115,7 +110,7 @@ def _parse_url(text: str, scheme: str) -> GitUrl:
             raise UsageError(f"{shown!r} does not name a folder of this machine")
         return _folder(unquote(parts.path))
     path = unquote(parts.path) if kind in ("ssh", "git") else parts.path
-    return _checked(GitUrl(kind, host, port, user, path, text))
+    return _checked(GitUrl(kind, host, port, parts.username, path, text))
 
 
 def _folder(path: str) -> GitUrl:
@@ -123,7 +118,7 @@ def _folder(path: str) -> GitUrl:
 
 
 def _checked(url: GitUrl) -> GitUrl:
-    """Return a URL of which no part can be taken for an option of what it is handed to."""
+    """Return the URL if no part of it could be mistaken for an option by ssh or Git."""
     is_named = _HOST.match(url.host) and (url.user is None or _USER.match(url.user))
     if not is_named or not url.path.strip("/") or url.path.startswith("-"):
         raise UsageError(f"{url.text!r} does not name a repository on a host", hint=_HINT)

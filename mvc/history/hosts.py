@@ -29,9 +29,8 @@ from mvc.errors import (
     UnsupportedError,
 )
 from mvc.history.git_pack import NUMBERS
-from mvc.history.host_clients import Meter, make_client
+from mvc.history.host_clients import Meter, find_logins, make_client, report_login
 from mvc.history.host_urls import parse_git_url
-from mvc.history.logins import find_logins, report_login
 from mvc.history.refnames import HEADS, is_ref_name
 from mvc.ids import GitId, is_git_id
 from mvc.storage.urls import LOOPBACK
@@ -58,7 +57,7 @@ _LOGIN_HINT = (
 )
 
 Move = tuple["GitId | None", "GitId | None"]
-"""What a ref is to be before, and after; None: not there."""
+"""The value that a ref must have now, and its new one; None where it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +91,11 @@ class GitHost:
             FormatError: what came is not a list of refs.
             StorageError: the host cannot be reached, or refuses.
         """
-        found = self._ask(lambda client, path: client.get_refs(path, ref_prefix=_PREFIXES))
-        if found.object_format not in (None, "sha1"):
-            kind = _clean(found.object_format)
+        answer = self._ask(lambda client, path: client.get_refs(path, ref_prefix=_PREFIXES))
+        if answer.object_format not in (None, "sha1"):
+            kind = _clean(answer.object_format)
             raise UnsupportedError(f"{self.url} names objects by {kind}, not SHA-1")
-        return _parse_refs(found.refs, found.symrefs)
+        return _parse_refs(answer.refs, answer.symrefs)
 
     def fetch(self, wants: Iterable[GitId], haves: Haves, path: Path) -> None:
         """Write a pack with all that some commits lead to and others do not.
@@ -104,7 +103,7 @@ class GitHost:
         Raises:
             As of ``read_refs``.
         """
-        names: list[Any] = [one.encode() for one in wants]
+        names: list[Any] = [object_id.encode() for object_id in wants]
         with fs.DurableFile(path.parent) as file:
             left_bytes = _MAX_PACK_BYTES
 
@@ -149,21 +148,25 @@ class GitHost:
         *,
         is_atomic: bool,
     ) -> None:
-        def move(found: Mapping[bytes, bytes]) -> Any:
+        def move(there: Mapping[bytes, bytes]) -> Any:
             for name, (old, _) in moves.items():
-                now = found.get(name.encode())
+                now = there.get(name.encode())
                 if now != (old and old.encode()):
                     raise ConflictError(
                         f"{name} moved on the remote meanwhile",
                         hint='run "mvc fetch", then try again',
                     )
             self._is_sent = True
-            return {
-                one.encode(): (new or "").encode() or ZERO_SHA for one, (_, new) in moves.items()
-            }
+            news = {name.encode(): new for name, (_, new) in moves.items()}
+            return {name: new.encode() if new else ZERO_SHA for name, new in news.items()}
+
+        def unpack(object_id: GitId) -> UnpackedObject:
+            kind, data = objects.read(object_id)
+            sha = bytes.fromhex(object_id)
+            return UnpackedObject(NUMBERS[kind], decomp_chunks=[data], sha=sha)
 
         def generate(*_: object, **__: object) -> tuple[int, Iterator[UnpackedObject]]:
-            return len(entries), (_unpack(objects, one) for one, _ in entries)
+            return len(entries), (unpack(object_id) for object_id, _ in entries)
 
         try:
             result = self._ask(
@@ -177,16 +180,18 @@ class GitHost:
             raise
         refused = {_text(name): why for name, why in (result.ref_status or {}).items() if why}
         if refused:
-            told = "; ".join(f"{name}: {_clean(why)}" for name, why in refused.items())
+            reasons = "; ".join(f"{name}: {_clean(why)}" for name, why in refused.items())
             rest = sorted(moves.keys() - refused.keys())
             moved = "" if is_atomic or not rest else f"; {', '.join(rest)} moved"
             raise ConflictError(
-                f"{self.url} refused {told}{moved}", hint='"mvc fetch" shows what is there now'
+                f"{self.url} refused {reasons}{moved}", hint='"mvc fetch" shows what is there now'
             )
 
     def _ask(self, call: Callable[[Any, str], _Answer], *, to_push: bool = False) -> _Answer:
         """Return what a call gives, with credentials if the host wants some."""
-        url = self._resolve(to_push=to_push)
+        # The user's ``insteadOf`` may lead elsewhere.
+        text = apply_instead_of(self._config, str(self.url), push=to_push)
+        url = self.url if text == str(self.url) else parse_git_url(text)
         answer = self._try(url, call, self._login)
         if not isinstance(answer, HTTPUnauthorized):
             return answer
@@ -197,8 +202,7 @@ class GitHost:
             )
         for login in find_logins(url):
             answer = self._try(url, call, (login.user, login.password))
-            is_good = not isinstance(answer, HTTPUnauthorized)
-            report_login(url, login, is_good=is_good)
+            report_login(url, login, is_good=not isinstance(answer, HTTPUnauthorized))
             if not isinstance(answer, HTTPUnauthorized):
                 self._login = login.user, login.password
                 return answer
@@ -228,9 +232,9 @@ class GitHost:
             ) from None
         finally:
             client.close()
-            for one in opened:
+            for connection in opened:
                 with suppress(OSError, GitProtocolError):
-                    one.close()
+                    connection.close()
 
     @cached_property
     def _config(self) -> StackedConfig:
@@ -239,12 +243,6 @@ class GitHost:
             return StackedConfig(StackedConfig.default_backends())
         except (OSError, ValueError) as error:
             raise FormatError(f"the Git config of the user is damaged: {error}") from None
-
-    def _resolve(self, *, to_push: bool) -> GitUrl:
-        """Return the URL with what the user's ``insteadOf`` makes of it."""
-        text = str(self.url)
-        changed = apply_instead_of(self._config, text, push=to_push)
-        return self.url if changed == text else parse_git_url(changed)
 
 
 class Haves:
@@ -257,11 +255,13 @@ class Haves:
 
     def __init__(self, objects: ObjectStore, tips: Iterable[GitId]) -> None:
         self._objects = objects
-        self._pending = deque(one for one in dict.fromkeys(tips) if _is_commit(objects, one))
+        headers = {tip: objects.find_header(tip) for tip in tips}
+        commits = [tip for tip, header in headers.items() if header and header[0] == "commit"]
+        self._pending = deque(commits)
         self._seen = set(self._pending)
         self._tips = len(self._pending)
         self._left = max(_MAX_HAVES, self._tips)
-        self.shallow = {one.encode() for one in objects.shallow}  # dulwich tells the host
+        self.shallow = {commit.encode() for commit in objects.shallow}  # dulwich tells the host
 
     def __next__(self) -> bytes | None:
         """Return the next id, or None at the end."""
@@ -269,12 +269,12 @@ class Haves:
             return None
         self._left -= 1
         self._tips -= 1
-        one = self._pending.popleft()
-        for parent in self._objects.read_commit(one).parents:
+        commit = self._pending.popleft()
+        for parent in self._objects.read_commit(commit).parents:
             if parent not in self._seen:
                 self._seen.add(parent)
                 self._pending.append(parent)
-        return one.encode()
+        return commit.encode()
 
     def ack(self, _: bytes) -> None:
         """Offer just the other tips: something in common was found."""
@@ -284,36 +284,22 @@ class Haves:
         """Go on."""
 
 
-def _is_commit(objects: ObjectStore, one: GitId) -> bool:
-    header = objects.find_header(one)
-    return header is not None and header[0] == "commit"
-
-
 def _parse_refs(refs: Mapping[Any, Any], symrefs: Mapping[Any, Any]) -> HostRefs:
     """Return what a host says of its refs, checked."""
-    found: dict[str, GitId] = {}
+    ids: dict[str, GitId] = {}
     for name, value in refs.items():
         if name == _HEAD or name.endswith(_PEELED) or value is None:
             continue
-        text, one = _text(name), _text(value)
-        if not (is_ref_name(text) and is_git_id(one)):
+        text, object_id = _text(name), _text(value)
+        if not (is_ref_name(text) and is_git_id(object_id)):
             raise FormatError("a ref of the host is not valid")
-        found[text] = GitId(one)
+        ids[text] = GitId(object_id)
     head = _text(symrefs.get(_HEAD, b""))
-    if head not in found:  # it may be unborn, or an old server does not say
-        same = [
-            one
-            for one in found
-            if one.startswith(HEADS) and found[one] == _text(refs.get(_HEAD) or b"")
-        ]
-        heads = sorted(one for one in found if one.startswith(HEADS))
-        head = next((one for one in (_MAIN, *same, *heads) if one in found), _MAIN)
-    return HostRefs(found, head)
-
-
-def _unpack(objects: ObjectStore, one: GitId) -> UnpackedObject:
-    kind, data = objects.read(one)
-    return UnpackedObject(NUMBERS[kind], decomp_chunks=[data], sha=bytes.fromhex(one))
+    if head not in ids:  # it may be unborn, or an old server does not say
+        branches = sorted(name for name in ids if name.startswith(HEADS))
+        same = [name for name in branches if ids[name] == _text(refs.get(_HEAD) or b"")]
+        head = next((name for name in (_MAIN, *same, *branches) if name in ids), _MAIN)
+    return HostRefs(ids, head)
 
 
 def _text(name: bytes) -> str:

@@ -5,9 +5,9 @@ it. Below an ignored folder everything is ignored, whatever a file there says. `
 ``.git`` are never entered. Rule files are read without following links.
 
 A rule file may come from anywhere, and Python's regular expressions try every way to split a name
-among the stars of a pattern. Inside one folder's name the leftmost place for what follows a star
-is always as good as any other, so all stars but the last are made atomic: no pattern takes longer
-than the square of the name.
+among the stars of a pattern: with pathspec, which leaves it at that, seven stars take minutes. Inside
+one folder's name the leftmost place for what follows a star is always as good as any other, so all
+stars but the last are made atomic: no pattern takes longer than the square of the name.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ def parse_rules(data: bytes, source: str = IGNORE_NAME) -> list[IgnoreRule]:
         return []
     from dulwich.ignore import read_ignore_patterns  # noqa: PLC0415  most worktrees have no rules
 
-    rules = []
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
-        for pattern in read_ignore_patterns([line]):  # type: ignore[arg-type]  # it only loops over lines
-            rule = _parse_rule(pattern, source, number)
-            rules += [] if rule is None else [rule]
-    return rules
+    rules = (
+        _parse_rule(pattern, source, number)
+        for number, line in enumerate(data.splitlines(keepends=True), 1)
+        for pattern in read_ignore_patterns([line])  # type: ignore[arg-type]  # it only loops over lines
+    )
+    return [rule for rule in rules if rule is not None]
 
 
 def _parse_rule(line: bytes, source: str, number: int) -> IgnoreRule | None:

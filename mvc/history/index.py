@@ -82,7 +82,7 @@ def parse_index(data: bytes, timestamp_ns: int) -> Index:
     clash = _find_clash(entries) or min(entries.keys() & stages.keys(), default=None)
     if clash is not None:
         raise _damaged(f"path {clash!r} is in it as two things")
-    unmerged = {path: (one[0], one[1], one[2]) for path, one in stages.items()}
+    unmerged = {path: (base, ours, theirs) for path, (base, ours, theirs) in stages.items()}
     return Index(entries, timestamp_ns, unmerged, frozenset(asleep))
 
 

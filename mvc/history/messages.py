@@ -25,7 +25,13 @@ _GIT_WROTE = ("Signed-off-by: ", "(cherry picked from commit ")
 
 def format_message(text: str, trailers: Sequence[tuple[str, str]]) -> str:
     """Return a message with trailers added after those that it already ends with."""
-    block = "".join(_format_trailer(key, value) for key, value in trailers)
+    block = ""
+    for key, value in trailers:
+        if not _KEY.fullmatch(key):
+            raise UsageError(
+                f"{key!r} cannot be a trailer key", hint="use letters, digits and dashes only"
+            )
+        block += f"{key}: {_LINE_BREAK.sub(' ', value).strip()}".rstrip() + "\n"
     text = text.rstrip(_SPACE + "\n")
     if not block:
         return text + "\n" if text else ""
@@ -33,31 +39,23 @@ def format_message(text: str, trailers: Sequence[tuple[str, str]]) -> str:
     return text + between + block
 
 
-def _format_trailer(key: str, value: str) -> str:
-    if not _KEY.fullmatch(key):
-        raise UsageError(
-            f"{key!r} cannot be a trailer key", hint="use letters, digits and dashes only"
-        )
-    return f"{key}: {_LINE_BREAK.sub(' ', value).strip()}".rstrip() + "\n"
-
-
 def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
     """Return the (key, value) pairs at the end of a message, in order, each on one line."""
     lines = message.rstrip(_SPACE + "\n").split("\n")
     start = _find_block(lines)
-    found: list[tuple[str, str]] = []
+    trailers: list[tuple[str, str]] = []
     is_open = False
     for line in lines[start:] if start is not None else ():
         match = _TRAILER.match(line)
         if is_open and line[0] in _SPACE:
-            key, value = found[-1]
-            found[-1] = (key, f"{value} {line.strip()}".strip())
+            key, value = trailers[-1]
+            trailers[-1] = (key, f"{value} {line.strip()}".strip())
         elif match:
-            found.append((match[1], match[2].strip()))
+            trailers.append((match[1], match[2].strip()))
             is_open = True
         else:
             is_open = False
-    return tuple(found)
+    return tuple(trailers)
 
 
 def drop_trailers(message: str, keys: frozenset[str]) -> str:

@@ -34,7 +34,9 @@ def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
     tip = history.find_ref(_check_name(ref))
     entries = {} if tip is None else history.read_tree(tip)
     noted = {path: _noted_id(path) for path in entries}
-    return {found: entries[path].blob for path, found in noted.items() if found is not None}
+    return {
+        noted_id: entries[path].blob for path, noted_id in noted.items() if noted_id is not None
+    }
 
 
 def find_notes(history: GitHistory, ref: str) -> NoteFinder | None:
@@ -60,9 +62,9 @@ class NoteFinder:
         folder, rest = self._tree, str(noted)
         while rest:
             items = self._items(folder)
-            mode, found = items.get(rest, (0, None))
-            if found is not None and not stat_bits.S_ISDIR(mode):
-                return found
+            mode, blob = items.get(rest, (0, None))
+            if blob is not None and not stat_bits.S_ISDIR(mode):
+                return blob
             mode, below = items.get(rest[:_PAIR], (0, None))
             if below is None or not stat_bits.S_ISDIR(mode):
                 return None
@@ -72,8 +74,8 @@ class NoteFinder:
     def _items(self, folder: GitId) -> dict[str, tuple[int, GitId]]:
         if folder not in self._folders:
             self._folders[folder] = {
-                name.decode("ascii", "replace"): (mode, found)
-                for name, mode, found in self._read_items(folder)
+                name.decode("ascii", "replace"): (mode, blob)
+                for name, mode, blob in self._read_items(folder)
             }
         return self._folders[folder]
 
@@ -147,7 +149,7 @@ def _change_folders(
 
 
 def _read_folder(objects: ObjectStore, tree: GitId) -> dict[bytes, tuple[int, bytes]]:
-    return {name: (mode, found.encode()) for name, mode, found in objects.read_tree_items(tree)}
+    return {name: (mode, blob.encode()) for name, mode, blob in objects.read_tree_items(tree)}
 
 
 def _merge(
@@ -168,8 +170,7 @@ def _merge(
         else:
             notes[noted] = TreeEntry(MODE_FILE, history.write_blob(text))
     is_flat = len(notes) <= _MAX_FLAT
-    placed = {_note_path(noted, is_flat=is_flat): entry for noted, entry in notes.items()}
-    return others | placed
+    return others | {_note_path(noted, is_flat=is_flat): entry for noted, entry in notes.items()}
 
 
 def _note_path(noted: GitId, *, is_flat: bool) -> str:

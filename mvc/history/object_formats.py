@@ -145,19 +145,15 @@ def _parse_object(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
             raise ValueError(f"{line[:80]!r} is not a header")
         # A line that begins with a space goes on with the header before.
         headers.append((name, value))
-    if any(not name for name, _ in headers):
-        headers = _join_lines(headers)
-    return headers, message
-
-
-def _join_lines(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    if all(name for name, _ in headers):  # nearly always
+        return headers, message
     joined: list[tuple[bytes, list[bytes]]] = []
     for name, value in headers:
         if name:
             joined.append((name, [value]))
         else:
             joined[-1][1].append(value)
-    return [(name, b"\n".join(values)) for name, values in joined]
+    return [(name, b"\n".join(values)) for name, values in joined], message
 
 
 def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
@@ -278,21 +274,21 @@ def encode_folder(folder: Folder) -> bytes:
 
 def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int, GitId]]:
     """Yield (name, mode, id) of one tree object, as it is stored."""
-    position, found = 0, []
+    position, entries = 0, []
     while position < len(data):
         entry = _TREE_ENTRY.match(data, position)
         if entry is None:
             raise CorruptionError(
                 f"tree {tree_id} is damaged: no entry begins at byte {position:,}", hint=FSCK_HINT
             )
-        found.append((entry[2], int(entry[1], 8), GitId(entry[3].hex())))
+        entries.append((entry[2], int(entry[1], 8), GitId(entry[3].hex())))
         position = entry.end()
-    yield from found
+    yield from entries
 
 
 def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, TreeEntry]:
     """Return path → entry of everything below a tree, sorted by path."""
-    found: dict[str, TreeEntry] = {}
+    entries: dict[str, TreeEntry] = {}
     pending = [("", root)]
     visited = chars = 0
     while pending:
@@ -309,8 +305,8 @@ def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, T
             if stat_bits.S_ISDIR(mode):
                 pending.append((path + "/", object_id))
             else:
-                found[path] = _make_entry(path, mode, object_id)
-    return dict(sorted(found.items()))
+                entries[path] = _make_entry(path, mode, object_id)
+    return dict(sorted(entries.items()))
 
 
 def check_tree(tree_id: GitId, data: bytes) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
 
 GATHER_PACKS = 10
-"""So many packs of a class are joined."""
+"""Packs of a class that are joined once there are that many."""
 CLASSES_BYTES = ((0, 2**20), (2**20, 2**24))
 """Packs from the first length on, and shorter than the second, are of one class."""
 FEW_OBJECTS = 50
@@ -56,19 +56,19 @@ def find_loose(objects: ObjectStore, starts: Iterable[GitId]) -> list[GitId]:
     """
     from mvc.history.reachability import read_links  # noqa: PLC0415  not for each look
 
-    found: list[GitId] = []
+    loose: list[GitId] = []
     seen: set[GitId] = set()
-    pending = [(one, "") for one in starts]
-    while pending and len(found) < MANY_OBJECTS:
+    pending = [(start, "") for start in starts]
+    while pending and len(loose) < MANY_OBJECTS:
         object_id, kind = pending.pop()
         if object_id in seen:
             continue
         seen.add(object_id)
         if _is_short(objects, object_id):
-            found.append(object_id)
+            loose.append(object_id)
             with contextlib.suppress(CorruptionError):
                 pending += read_links(objects, object_id, kind) if kind != "blob" else ()
-    return found if len(found) >= FEW_OBJECTS else []
+    return loose if len(loose) >= FEW_OBJECTS else []
 
 
 def _is_short(objects: ObjectStore, object_id: GitId) -> bool:
@@ -97,7 +97,11 @@ def plan_gathering(
 
     objects = history.objects
     young = find_recent(history, reachable, older_than_s=older_than_s)
-    loose = [one for one in objects.iterate_loose() if one in reachable and _is_short(objects, one)]
+    loose = [
+        object_id
+        for object_id in objects.iterate_loose()
+        if object_id in reachable and _is_short(objects, object_id)
+    ]
     packs = list[str]()
     for name in sorted(_list_short_packs(objects)):
         with contextlib.suppress(CorruptionError):
@@ -107,7 +111,7 @@ def plan_gathering(
 
 
 def _list_short_packs(objects: ObjectStore) -> dict[str, os.stat_result]:
-    """Return name → stat of short packs of which there are pack and index and nothing else."""
+    """Return name → stat of short packs that have an index and no other file beside them."""
     suffixes: dict[str, set[str]] = {}
     stats: dict[str, os.stat_result] = {}
     with translate_os_errors("list the Git packs"), contextlib.suppress(FileNotFoundError):
@@ -136,37 +140,31 @@ def gather_objects(
     if not history.is_alone:
         raise UsageError("objects are moved under the sweep lock only")
     objects = history.objects
-    moved = [one for one in loose if _is_sound(objects, one)]
+    moved: list[GitId] = []
+    for object_id in loose:
+        with contextlib.suppress(CorruptionError):
+            objects.check_loose(object_id)
+            moved.append(object_id)
     wanted, gone = dict.fromkeys(moved), list[str]()
     for name in packs:
         with contextlib.suppress(CorruptionError):
             ids = objects.packs.read_ids(name)
-            wanted |= dict.fromkeys(one for one in ids if kept is None or one in kept)
+            wanted |= dict.fromkeys(
+                object_id for object_id in ids if kept is None or object_id in kept
+            )
             gone.append(name)
+    folder = objects.folder / "pack"
     if wanted:
-        folder = objects.folder / "pack"
         files = [*map(objects.loose_path, moved), *(folder / f"{name}.pack" for name in gone)]
         age_ns = max(path.stat().st_mtime_ns for path in files)
-        path = write_pack(folder, len(wanted), ((one, *objects.read(one)) for one in wanted))
+        path = write_pack(
+            folder, len(wanted), ((object_id, *objects.read(object_id)) for object_id in wanted)
+        )
         os.utime(path, ns=(age_ns, age_ns))  # or garbage in it would never be old enough to go
         gone = [name for name in gone if name != path.stem]
-    _remove(objects, moved, gone)
-
-
-def _is_sound(objects: ObjectStore, object_id: GitId) -> bool:
-    with contextlib.suppress(CorruptionError):
-        objects.check_loose(object_id)
-        return True
-    return False
-
-
-def _remove(objects: ObjectStore, loose: Iterable[GitId], packs: Iterable[str]) -> None:
-    """Remove what a pack has by now; loose objects that come back after a loss of power are whole."""
-    folder = objects.folder / "pack"
-    names = [folder / name for name in packs]
-    fs.remove_file(*(name.with_suffix(".idx") for name in names))
-    fs.remove_file(*(name.with_suffix(".pack") for name in names))
-    for object_id in loose:
+    fs.remove_file(*(folder / f"{name}.idx" for name in gone))
+    fs.remove_file(*(folder / f"{name}.pack" for name in gone))
+    for object_id in moved:  # those that come back after a loss of power are whole
         path = objects.loose_path(object_id)
         with translate_os_errors(f"remove {path}"):
             path.unlink(missing_ok=True)

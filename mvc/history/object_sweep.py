@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.history.git import GitHistory
-    from mvc.history.git_pack_index import PackIndex
+    from mvc.history.git_pack import GitPackIndex
     from mvc.history.objects import ObjectStore
 
 DAMAGED = "damaged"
@@ -67,22 +67,22 @@ def find_recent(
     Only as far as it can be read: garbage may be damaged, or have lost a part.
     """
     objects, limit_ns = history.objects, _limit_ns(older_than_s)
-    young = [[one] for one, stat in _stat_loose(objects) if stat.mtime_ns > limit_ns]
+    young = [[object_id] for object_id, stat in _stat_loose(objects) if stat.mtime_ns > limit_ns]
     young += [list(index) for _, index, stat in _stat_packs(objects) if stat.mtime_ns > limit_ns]
-    pending = [one for ids in young for one in ids if one not in reachable]
-    found: set[GitId] = set()
+    pending = [object_id for ids in young for object_id in ids if object_id not in reachable]
+    recent: set[GitId] = set()
     while pending:
         object_id = pending.pop()
-        if object_id in found or object_id in reachable:
+        if object_id in recent or object_id in reachable:
             continue
-        found.add(object_id)
+        recent.add(object_id)
         try:
             header = objects.find_header(object_id)
             if header is not None and header[0] != "blob":
                 pending.extend(target for target, _ in read_links(objects, object_id, ""))
         except FormatError:
             continue
-    return found
+    return recent
 
 
 def list_garbage(
@@ -94,25 +94,30 @@ def list_garbage(
     """
     objects, limit_ns = history.objects, _limit_ns(older_than_s)
     recent = find_recent(history, reachable, older_than_s=older_than_s)
-    found = [
-        GarbageObject(_find_kind(objects, object_id), name, stat.size_bytes, stat.mtime_ns)
-        for object_id, stat in _stat_loose(objects)
-        if object_id not in reachable and object_id not in recent
-        for name in [f"{object_id[:_FOLDER_DIGITS]}/{object_id[_FOLDER_DIGITS:]}"]
-    ]
-    found += [
+    garbage = []
+    for object_id, stat in _stat_loose(objects):
+        if object_id in reachable or object_id in recent:
+            continue
+        try:
+            header = objects.find_header(object_id)
+        except FormatError:
+            header = None
+        kind = DAMAGED if header is None else header[0]
+        name = f"{object_id[:_FOLDER_DIGITS]}/{object_id[_FOLDER_DIGITS:]}"
+        garbage.append(GarbageObject(kind, name, stat.size_bytes, stat.mtime_ns))
+    garbage += [
         GarbageObject(PACK, f"pack/{path.name}", stat.size_bytes, stat.mtime_ns, len(ids))
         for path, index, stat in _stat_packs(objects)
         if stat.mtime_ns <= limit_ns and not path.with_suffix(".keep").exists()
         for ids in [list(index)]
-        if not any(one in reachable or one in recent for one in ids)
+        if not any(object_id in reachable or object_id in recent for object_id in ids)
     ]
-    found += [
+    garbage += [
         GarbageObject(TEMPORARY, name, stat.size_bytes, stat.mtime_ns)
         for name, stat in _stat_temporary(objects.folder)
         if stat.mtime_ns <= limit_ns
     ]
-    return sorted(found, key=lambda item: (_RANKS[item.kind], item.kind, item.name))
+    return sorted(garbage, key=lambda item: (_RANKS[item.kind], item.kind, item.name))
 
 
 def remove_objects(history: GitHistory, garbage: Iterable[GarbageObject]) -> int:
@@ -159,14 +164,12 @@ def _limit_ns(older_than_s: float) -> int:
 
 def _stat_loose(objects: ObjectStore) -> Iterator[tuple[GitId, fs.FileStat]]:
     for object_id in objects.iterate_loose():
-        stat = fs.find_stat(
-            objects.folder / object_id[:_FOLDER_DIGITS] / object_id[_FOLDER_DIGITS:]
-        )
+        stat = fs.find_stat(objects.loose_path(object_id))
         if stat is not None and stat.is_regular:
             yield object_id, stat
 
 
-def _stat_packs(objects: ObjectStore) -> Iterator[tuple[Path, PackIndex, fs.FileStat]]:
+def _stat_packs(objects: ObjectStore) -> Iterator[tuple[Path, GitPackIndex, fs.FileStat]]:
     for path, index in objects.packs.indexes().items():
         stat = fs.find_stat(path)
         if stat is not None:
@@ -197,11 +200,3 @@ def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
             stat = stat if is_left else None
             if stat is not None and stat.is_regular:
                 yield f"{place}/{name}".removeprefix("/"), stat
-
-
-def _find_kind(objects: ObjectStore, object_id: GitId) -> str:
-    try:
-        header = objects.find_header(object_id)
-    except FormatError:
-        return DAMAGED
-    return DAMAGED if header is None else header[0]

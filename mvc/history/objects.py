@@ -114,13 +114,17 @@ class ObjectStore:
 
             folder = self.folder / "pack"
             with translate_damage(f"folder {folder}"):
-                write_pack(folder, len(objects), ((one, *objects[one]) for one in objects))
+                write_pack(
+                    folder,
+                    len(objects),
+                    ((object_id, *objects[object_id]) for object_id in objects),
+                )
             self.packs.look_again()
         objects.clear()
         self._gathered.size_bytes = 0
 
     def _find_gathered(self, object_id: GitId) -> tuple[str, bytes] | None:
-        return None if self._gathered.objects is None else self._gathered.objects.get(object_id)
+        return (self._gathered.objects or {}).get(object_id)
 
     def _write_loose(self, object_id: GitId, kind: str, data: bytes) -> None:
         path = Path(self._path_text(object_id))
@@ -136,27 +140,27 @@ class ObjectStore:
 
     def read(self, object_id: GitId) -> tuple[str, bytes]:
         """Return (kind, content) of an object, hashed against its id."""
-        found = self._find_gathered(object_id)
-        if found is not None:
-            return found
+        entry = self._find_gathered(object_id)
+        if entry is not None:
+            return entry
         for _ in self._looks():
             loose: CorruptionError | None = None
             try:
-                found = self._read_loose(object_id)
+                entry = self._read_loose(object_id)
             except CorruptionError as error:
                 loose = error  # a pack may hold a whole copy
             try:
-                found = found or self.packs.find(object_id)
+                entry = entry or self.packs.find(object_id)
             except CorruptionError as error:
                 raise loose or error from None
-            if found is not None:
-                return found
+            if entry is not None:
+                return entry
             if loose is not None:
                 raise loose
         raise CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
 
     def _looks(self) -> Iterator[None]:
-        """Yield, and again while somebody changes the packs.
+        """Yield once, and again for as long as the packs change.
 
         A git gc moves objects from loose to packed, or back if nothing reaches them; between a look
         at the one and the other, an object may do both.
@@ -208,10 +212,8 @@ class ObjectStore:
 
     def find_prefix(self, prefix: str) -> list[GitId]:
         """Return the ids that begin with these hex digits (two at least), sorted."""
-        found = self.packs.find_prefix(prefix)
-        folder = self.folder / prefix[:2]
-        found |= {name for name in _list_ids(folder) if name.startswith(prefix)}
-        return sorted(found)
+        loose = {name for name in _list_ids(self.folder / prefix[:2]) if name.startswith(prefix)}
+        return sorted(loose | self.packs.find_prefix(prefix))
 
     def iterate_loose(self) -> Iterator[GitId]:
         """Yield the ids of all objects that are files of their own."""
@@ -271,9 +273,9 @@ class ObjectStore:
 
     def read_kind(self, object_id: GitId, kind: str) -> bytes:
         """Return the content of an object of this kind."""
-        found, data = self.read(object_id)
-        if found != kind:
-            raise FormatError(f"object {object_id} is a {found}, not a {kind}")
+        actual, data = self.read(object_id)
+        if actual != kind:
+            raise FormatError(f"object {object_id} is a {actual}, not a {kind}")
         return data
 
     def read_commit(self, commit_id: GitId) -> CommitInfo:
@@ -335,12 +337,12 @@ class ObjectStore:
                 return False
             if object_id in self._sound:
                 return True
-            found = self._read_loose(object_id) if is_loose else self.packs.find(object_id)
+            entry = self._read_loose(object_id) if is_loose else self.packs.find(object_id)
         except CorruptionError:
             return False
-        if found is not None:
+        if entry is not None:
             self._mark_sound(object_id)
-        return found is not None
+        return entry is not None
 
     def _mark_sound(self, object_id: GitId) -> None:
         if len(self._sound) >= _MAX_SOUND:

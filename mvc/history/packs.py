@@ -31,13 +31,13 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from dulwich.object_store import DiskObjectStore
     from dulwich.objects import ObjectID
 
-    from mvc.history.git_pack_index import PackIndex
+    from mvc.history.git_pack import GitPackIndex
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
@@ -62,21 +62,21 @@ class PackedObjects:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._prefix = f"{folder / 'pack'}{os.sep}"
-        self._indexes: dict[str, PackIndex] = {}
+        self._indexes: dict[str, GitPackIndex] = {}
         self._is_listed = False
         self._damage: CorruptionError | None = None
         self._lender: DiskObjectStore | None = None
-        self._open = lru_cache(maxsize=_MAX_OPEN)(OpenPack)
+        self._open = lru_cache(maxsize=_MAX_OPEN)(GitPackReader)
 
     def find(self, object_id: GitId) -> tuple[str, bytes] | None:
         """Return (kind, content) of an object, hashed, or None if no pack has it."""
 
-        def read(pack: OpenPack, offset: int) -> tuple[str, bytes]:
+        def read(pack: GitPackReader, offset: int) -> tuple[str, bytes]:
             kind, data = pack.read(offset)
             return kind, _hashed(object_id, kind, data)
 
-        found = self._first(object_id, read)
-        return self._borrow(object_id) if found is None else found
+        entry = self._first(object_id, read)
+        return self._borrow(object_id) if entry is None else entry
 
     def has(self, object_id: GitId) -> bool:
         """Return whether a pack (or an alternate) has an object, by the indexes alone."""
@@ -93,21 +93,21 @@ class PackedObjects:
 
         Nothing is hashed.
         """
-        found = self._first(object_id, lambda pack, at: pack.read_start(at, count))
-        if found is not None:
-            return found
+        start = self._first(object_id, lambda pack, at: pack.read_start(at, count))
+        if start is not None:
+            return start
         whole = self._borrow(object_id)
         return None if whole is None else (whole[0], len(whole[1]), whole[1][:count])
 
     def find_prefix(self, prefix: str) -> set[GitId]:
         """Return the ids of packed objects that begin with at least two hex digits."""
         self.look_again()
-        found = {one for index in self._indexes.values() for one in index.find_prefix(prefix)}
+        ids = {name for index in self._indexes.values() for name in index.find_prefix(prefix)}
         store = self._find_lender()
         if store is not None:
             with _translate_damage("the index of a Git pack"):
-                found |= {GitId(one.decode()) for one in store.iter_prefix(prefix.encode())}
-        return found
+                ids |= {GitId(name.decode()) for name in store.iter_prefix(prefix.encode())}
+        return ids
 
     def find_path(self, object_id: GitId) -> Path | None:
         """Return the file of a pack that has an object; of packs made lately, None may be said."""
@@ -119,7 +119,7 @@ class PackedObjects:
                 return path
         return None
 
-    def indexes(self) -> dict[Path, PackIndex]:
+    def indexes(self) -> dict[Path, GitPackIndex]:
         """Return the files of all packs that are there now, with what they have.
 
         What is beyond a damaged index cannot be known: that is a CorruptionError.
@@ -130,7 +130,7 @@ class PackedObjects:
         return {self._path(name): index for name, index in self._indexes.items()}
 
     def names(self) -> list[str]:
-        """Return the names of the packs; one without an index is none: it was in the making."""
+        """Return the names of the packs; one without an index does not count: it was being made."""
         with translate_damage("the folder of Git packs"):
             try:
                 names = os.listdir(self._folder / "pack")
@@ -152,7 +152,7 @@ class PackedObjects:
                 pack.data.check()
             except PackFileDisappeared as error:
                 raise CorruptionError(f"Git pack {name} lacks a file", hint=FSCK_HINT) from error
-            return [GitId(found.decode()) for found in pack]
+            return [GitId(object_id.decode()) for object_id in pack]
 
     def close(self) -> None:
         """Close the pack files; they are opened again when they are needed."""
@@ -163,7 +163,9 @@ class PackedObjects:
     def _path(self, name: str) -> Path:
         return self._folder / "pack" / f"{name}.pack"
 
-    def _first(self, object_id: GitId, read: Callable[[OpenPack, int], _Result]) -> _Result | None:
+    def _first(
+        self, object_id: GitId, read: Callable[[GitPackReader, int], _Result]
+    ) -> _Result | None:
         """Return what reading an object gives, from the first pack that has it whole, or None."""
         damage: CorruptionError | None = None
         for attempt in range(_MAX_LOOKS):
@@ -186,8 +188,8 @@ class PackedObjects:
         return None
 
     def _places(
-        self, object_id: GitId, indexes: dict[str, PackIndex]
-    ) -> Iterator[tuple[str, PackIndex, int]]:
+        self, object_id: GitId, indexes: dict[str, GitPackIndex]
+    ) -> Iterator[tuple[str, GitPackIndex, int]]:
         """Yield which of these packs have an object, with where it begins."""
         digest = bytes.fromhex(object_id)
         with translate_damage("the index of a Git pack"):
@@ -196,7 +198,7 @@ class PackedObjects:
                 if offset is not None:
                     yield name, index, offset
 
-    def _open_pack(self, name: str, index: PackIndex) -> OpenPack:
+    def _open_pack(self, name: str, index: GitPackIndex) -> GitPackReader:
         pack = self._open(f"{self._prefix}{name}.pack", index)
         if pack.is_removed:
             raise FileNotFoundError(name)  # what only an open file holds is gone
@@ -209,19 +211,20 @@ class PackedObjects:
 
     def look_again(self) -> bool:
         """Read the indexes of packs not met before; return whether none was removed meanwhile."""
-        names, found, is_sure = self.names(), {}, True
+        is_sure, known, names = True, self._indexes, self.names()
         self._is_listed, self._damage = True, None
-        for name in [one for one in names if one not in self._indexes]:
-            from mvc.history.git_pack_index import PackIndex  # noqa: PLC0415  there may be none
+        indexes = {name: known[name] for name in names if name in known}
+        for name in [name for name in names if name not in known]:
+            from mvc.history.git_pack import GitPackIndex  # noqa: PLC0415  there may be none
 
             try:
                 with translate_damage(f"the index of Git pack {name}"):
-                    found[name] = PackIndex.read(self._path(name).with_suffix(".idx"))
+                    indexes[name] = GitPackIndex.read(self._path(name).with_suffix(".idx"))
             except FileNotFoundError:
                 is_sure = False
             except CorruptionError as error:
                 self._damage = error
-        self._indexes = {one: self._indexes[one] for one in names if one in self._indexes} | found
+        self._indexes = indexes
         return is_sure
 
     def _borrow(self, object_id: GitId) -> tuple[str, bytes] | None:
@@ -256,7 +259,7 @@ class Places(Protocol):
         """Return where the object of an id begins, or None if the pack does not have it."""
 
 
-class OpenPack:
+class GitPackReader:
     """A pack that is being read; it is closed once nothing uses it.
 
     Args:
@@ -279,30 +282,31 @@ class OpenPack:
     def read(self, offset: int) -> tuple[str, bytes]:
         """Return (kind, content) of the object at an offset."""
         deltas: list[tuple[int, bytes]] = []
-        found = self._bases.get(offset)
-        while found is None:
+        entry = self._bases.get(offset)
+        while entry is None:
             kind, size_bytes, start, base = self._parse_entry(offset)
             data = _inflate(self._descriptor, start, size_bytes)
             if len(data) < size_bytes:
                 raise ValueError("its length is not the one it announces")
             if base is None:
-                found = KINDS[kind], data
+                entry = KINDS[kind], data
                 break
             deltas.append((offset, data))
             if len(deltas) > _MAX_CHAIN:
                 raise ValueError("its chain of deltas does not end")
             offset = base
-            found = self._bases.get(offset)
+            entry = self._bases.get(offset)
         for place, delta in reversed(deltas):
-            self._keep(offset, found)
-            found, offset = (found[0], _apply(delta, found[1])), place
-        return found
-
-    def _keep(self, offset: int, base: tuple[str, bytes]) -> None:
-        if len(base[1]) <= _MAX_BASE_BYTES:
-            if len(self._bases) >= _MAX_BASES:
-                self._bases.clear()
-            self._bases[offset] = base
+            base_kind, base_data = entry
+            if len(base_data) <= _MAX_BASE_BYTES:
+                if len(self._bases) >= _MAX_BASES:
+                    self._bases.clear()
+                self._bases[offset] = entry
+            pieces, made, _, base_bytes = _parse_delta(delta, MAX_OBJECT_BYTES)
+            if base_bytes != len(base_data) or made > MAX_OBJECT_BYTES:
+                raise ValueError("its delta is to another base")
+            entry, offset = (base_kind, _join(pieces, base_data)), place
+        return entry
 
     def read_start(self, offset: int, count: int) -> tuple[str, int, bytes]:
         """Return (kind, length, first bytes) of the object at an offset."""
@@ -325,7 +329,7 @@ class OpenPack:
         if len(data) < min(needed, size_bytes) or (deltas and deltas[-1][1] != size_bytes):
             raise ValueError("its length is not the one it announces")
         for pieces, _ in reversed(deltas):
-            data = b"".join(data[piece] if isinstance(piece, slice) else piece for piece in pieces)
+            data = _join(pieces, data)
         return KINDS[kind], size_bytes if length is None else length, data[:count]
 
     def _parse_entry(self, offset: int) -> tuple[int, int, int, int | None]:
@@ -351,10 +355,7 @@ def _hashed(object_id: GitId, kind: str, data: bytes) -> bytes:
     return data
 
 
-def _apply(delta: bytes, base: bytes) -> bytes:
-    pieces, made, _, base_bytes = _parse_delta(delta, MAX_OBJECT_BYTES)
-    if base_bytes != len(base) or made > MAX_OBJECT_BYTES:
-        raise ValueError("its delta is to another base")
+def _join(pieces: Iterable[bytes | slice], base: bytes) -> bytes:
     return b"".join(base[piece] if isinstance(piece, slice) else piece for piece in pieces)
 
 
@@ -441,17 +442,14 @@ def _translate_damage(subject: str) -> Iterator[None]:
     with translate_damage(subject):
         try:
             yield
-        except Exception as fault:
-            _clear_frames(fault)
+        except Exception as failure:
+            # Release everything that the frames of the failure hold: see the module's text.
+            import traceback  # noqa: PLC0415  only after damage
+
+            fault: BaseException | None = failure
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # of dulwich's half-made objects
+                while fault is not None:
+                    traceback.clear_frames(fault.__traceback__)
+                    fault = fault.__cause__ or fault.__context__
             raise
-
-
-def _clear_frames(fault: BaseException | None) -> None:
-    """Release everything that the frames of a failure hold (see the module's text)."""
-    import traceback  # noqa: PLC0415  only after damage
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of dulwich's half-made objects
-        while fault is not None:
-            traceback.clear_frames(fault.__traceback__)
-            fault = fault.__cause__ or fault.__context__

@@ -35,13 +35,13 @@ def decode_path(path: bytes) -> str:
 
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return every folder above some paths; each is met once, however deep the paths are."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    return found
+    return folders
 
 
 def find_path_fault(path: str) -> str | None:
@@ -68,13 +68,8 @@ def find_name_fault(name: str) -> str | None:
         return "has an empty, '.' or '..' part"
     if "/" in name or "\\" in name or "\0" in name:
         return "has a backslash or NUL in a name"
-    if _is_reserved(name):
-        return "names .mvc or .git"
-    return None
-
-
-def _is_reserved(name: str) -> bool:
     stem = name.split(":", 1)[0]  # a stream of an NTFS file
     seen = unicodedata.normalize("NFKC", _UNSEEN.sub("", stem)).casefold()
     seen = _UNSEEN.sub("", seen).rstrip(" .")
-    return seen in _RESERVED or _SHORT_NAMES.fullmatch(seen) is not None
+    is_reserved = seen in _RESERVED or _SHORT_NAMES.fullmatch(seen)
+    return "names .mvc or .git" if is_reserved else None

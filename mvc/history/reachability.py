@@ -26,12 +26,11 @@ from mvc.history.refs import HEAD
 from mvc.history.translate import FSCK_HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
-    from mvc.history.values import ReflogEntry
     from mvc.ids import GitId
 
 Link = tuple[bytes, "GitId", str]
@@ -53,26 +52,22 @@ def find_roots(
     With ``expiry``, what only expired entries of the reflogs name is left out.
     """
     objects, refs = history.objects, history.refs
-    found = [refs.head().commit]
-    found += [value for name, value in refs.values().items() if notes or not _is_note(name)]
-    found += _existing(objects, (refs.find(name) for name in _TOP_NAMES))
-    found += _existing(objects, iter(refs.merge_heads()))
+    roots = [refs.head().commit]
+    roots += [value for name, value in refs.values().items() if notes or not name.startswith(NOTES)]
+    roots += _existing(objects, (refs.find(name) for name in _TOP_NAMES))
+    roots += _existing(objects, iter(refs.merge_heads()))
     logs = ExpiringLogs(objects, refs, expiry) if expiry is not None else None
     logged: dict[GitId | None, None] = {}  # most commits are named four times
     for name in refs.logs.names():
-        if not notes and _is_note(name):
+        if not notes and name.startswith(NOTES):
             continue
         lines = refs.logs.read_lines(name) if logs is None else logs.split(name)[0]
         for entry in sound_entries(lines, name):
             logged |= {entry.new: None, entry.old: None}
     # A log may name commits that a stock Git has pruned since.
-    known = set(found)
-    found += _existing(objects, (one for one in logged if one not in known))
-    return list(dict.fromkeys(one for one in found if one is not None))
-
-
-def _is_note(name: str) -> bool:
-    return name.startswith(NOTES)
+    known = set(roots)
+    roots += _existing(objects, (object_id for object_id in logged if object_id not in known))
+    return list(dict.fromkeys(object_id for object_id in roots if object_id is not None))
 
 
 def _existing(objects: ObjectStore, values: Iterator[GitId | None]) -> Iterator[GitId]:
@@ -88,15 +83,13 @@ def links_of(objects: ObjectStore, object_id: GitId, kind: str, data: bytes) -> 
         target_kind, target = parse_tag(object_id, data)
         return [(b"", target, target_kind)]
     if kind == "tree":
+        kinds = {stat_bits.S_IFDIR: "tree", _GITLINK: SUBMODULE}
         items = parse_tree_object(object_id, data)
-        return [(name, target, _kind_of(mode)) for name, mode, target in items]
+        return [
+            (name, target, kinds.get(stat_bits.S_IFMT(mode), "blob"))
+            for name, mode, target in items
+        ]
     return []
-
-
-def _kind_of(mode: int) -> str:
-    if stat_bits.S_IFMT(mode) == _GITLINK:
-        return SUBMODULE
-    return "tree" if stat_bits.S_ISDIR(mode) else "blob"
 
 
 def reachable_blobs(
@@ -154,8 +147,8 @@ def reachable_objects(history: GitHistory, *, expiry: ReflogExpiry | None = None
     """
     objects = history.objects
     blobs = (blob for _, blob in history.read_index().blobs())
-    pending = [(one, "") for one in find_roots(history, notes=True, expiry=expiry)]
-    pending += [(one, "blob") for one in blobs]
+    pending = [(object_id, "") for object_id in find_roots(history, notes=True, expiry=expiry)]
+    pending += [(object_id, "blob") for object_id in blobs]
     loose = set(objects.iterate_loose())
     seen: set[GitId] = set()
     while pending:
@@ -214,25 +207,14 @@ class ExpiringLogs:
         expired: list[bytes] = []
         for line in lines[:-1]:
             entry = find_entry(line, name)
-            if entry is not None and self._is_doubtful(entry) and reached is None:
-                reached = self._reach(name)
-            is_over = entry is not None and self._is_over(entry, reached or set())
+            age_s = 0.0 if entry is None else self._expiry.now_s - entry.time_s
+            is_over = age_s > self._expiry.reachable_older_than_s
+            if entry is not None and not is_over and age_s > self._expiry.unreachable_older_than_s:
+                # The age alone does not decide: it depends on where the ref leads.
+                reached = self._reach(name) if reached is None else reached
+                is_over = not {entry.old, entry.new} <= {*reached, None}
             (expired if is_over else kept).append(line)
         return kept + lines[-1:], expired
-
-    def _age_s(self, entry: ReflogEntry) -> float:
-        return self._expiry.now_s - entry.time_s
-
-    def _is_doubtful(self, entry: ReflogEntry) -> bool:
-        """Return whether the age alone does not decide: it depends on where the ref leads."""
-        age_s = self._age_s(entry)
-        return self._expiry.unreachable_older_than_s < age_s <= self._expiry.reachable_older_than_s
-
-    def _is_over(self, entry: ReflogEntry, reached: set[GitId]) -> bool:
-        if self._age_s(entry) > self._expiry.reachable_older_than_s:
-            return True
-        values = {value for value in (entry.old, entry.new) if value is not None}
-        return self._is_doubtful(entry) and not values <= reached
 
     def _reach(self, name: str) -> set[GitId]:
         """Return the commits that a ref leads to; for HEAD, those of all refs, as in Git."""
@@ -240,24 +222,20 @@ class ExpiringLogs:
             tips = [self._refs.head().commit, *self._refs.values().values()]
         else:
             tips = [self._refs.find(name)]
-        return self._ancestors(tip for tip in tips if tip is not None)
-
-    def _ancestors(self, tips: Iterable[GitId]) -> set[GitId]:
-        found: set[GitId] = set()
-        pending = list(tips)
+        reached: set[GitId] = set()
+        pending = [tip for tip in tips if tip is not None]
         while pending:
             commit = pending.pop()
-            if commit not in found:
-                found.add(commit)
-                pending.extend(self._read_parents(commit))
-        return found
-
-    def _read_parents(self, commit: GitId) -> tuple[GitId, ...]:
-        if commit not in self._parents:
-            header = self._objects.find_header(commit)
-            is_other = header is not None and header[0] != "commit"  # a tag leads on elsewhere
-            self._parents[commit] = () if is_other else self._objects.read_commit(commit).parents
-        return self._parents[commit]
+            if commit in reached:
+                continue
+            reached.add(commit)
+            if commit not in self._parents:
+                header = self._objects.find_header(commit)
+                is_other = header is not None and header[0] != "commit"  # a tag leads on elsewhere
+                parents = () if is_other else self._objects.read_commit(commit).parents
+                self._parents[commit] = parents
+            pending.extend(self._parents[commit])
+        return reached
 
 
 def expire_reflogs(

@@ -98,12 +98,12 @@ class Reflogs:
 
     def names(self) -> list[str]:
         """Return the names of all refs that have a log, sorted."""
-        found = []
+        names = []
         for path in self._folder.rglob("*"):
             stat = fs.find_stat(path)
             if stat is not None and stat.is_regular and path.suffix != fs.TEMP_SUFFIX:
-                found.append(path.relative_to(self._folder).as_posix())
-        return sorted(found)
+                names.append(path.relative_to(self._folder).as_posix())
+        return sorted(names)
 
     def remove(self, name: str) -> None:
         """Remove a ref's log and the folders it leaves empty."""

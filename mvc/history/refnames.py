@@ -70,4 +70,4 @@ def tag_ref(tag: str) -> str:
 def expand_name(name: str) -> list[str]:
     """Return the full names that a short name may stand for, in Git's order."""
     full = [rule.format(name) for rule in _RULES]
-    return [found for found in full if is_ref_name(found) or is_top_name(found)]
+    return [full_name for full_name in full if is_ref_name(full_name) or is_top_name(full_name)]

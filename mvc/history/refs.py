@@ -111,12 +111,12 @@ class RefStore:
 
     def values(self, prefix: str = "refs/") -> dict[str, GitId]:
         """Return full name → id of all refs below a prefix, sorted."""
-        found: dict[str, GitId] = {}
+        ids: dict[str, GitId] = {}
         for name in self.names(prefix):
             value = self.find(name)
             if value is not None:
-                found[name] = value
-        return found
+                ids[name] = value
+        return ids
 
     def names(self, prefix: str = "refs/") -> list[str]:
         """Return the full names of all refs below a prefix, damaged ones too, sorted."""
@@ -328,10 +328,10 @@ class RefStore:
                 raise
 
     def _compare(self, name: str, expected: GitId | None) -> None:
-        found = self.find(name)
-        if found != expected:
+        current = self.find(name)
+        if current != expected:
             raise ConflictError(
-                f"{name} moved: expected {expected or 'nothing'}, found {found or 'nothing'}",
+                f"{name} moved: expected {expected or 'nothing'}, found {current or 'nothing'}",
                 hint='another process was faster: look at it with "mvc log", then try again',
             )
 
@@ -343,7 +343,7 @@ class RefStore:
         """Check that no ref is a folder of this one or this one of a ref; drop empty folders."""
         parts = name.split("/")
         above = ["/".join(parts[:end]) for end in range(3, len(parts))]
-        clash = next((found for found in above if self.find(found) is not None), None)
+        clash = next((folder for folder in above if self.find(folder) is not None), None)
         clash = clash or next(iter(self.names(name + "/")), None)
         if clash is not None:
             raise ConflictError(

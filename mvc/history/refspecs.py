@@ -83,7 +83,7 @@ def fetch_specs(config: Config, remote: str) -> tuple[Refspec, ...]:
 def map_first(specs: Iterable[Refspec], name: str) -> tuple[str | None, bool]:
     """Return what the first refspec that matches makes of a full ref name, and whether it is forced."""
     known = ((spec.map(name), spec.is_forced) for spec in specs)
-    return next((one for one in known if one[0] is not None), (None, False))
+    return next((target for target in known if target[0] is not None), (None, False))
 
 
 def find_tracked(

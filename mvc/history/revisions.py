@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mvc.history.config import Config
     from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
-    from mvc.history.values import ReflogEntry
 
 STEP_TRAILER = "Step"
 MIN_PREFIX_DIGITS = 4
@@ -69,8 +68,8 @@ class Revisions:
         """Return the id a revision names; tags are followed to what they tag."""
         if len(revision) > _MAX_REVISION_CHARS:
             raise NotFoundError("a revision is not that long")
-        found = self._resolve(revision, revision)
-        return self._peel(found, "", revision)
+        object_id = self._resolve(revision, revision)
+        return self._peel(object_id, "", revision)
 
     def resolve_commit(self, revision: str) -> GitId:
         """Return the commit a revision names."""
@@ -80,11 +79,11 @@ class Revisions:
         """Return the full name of the ref a short name stands for, or None."""
         if name == "@":
             name = "HEAD"
-        found = next((full for full in expand_name(name) if self._refs.find(full)), None)
-        if found is None and _ALIAS.fullmatch(name):
+        full_name = next((full for full in expand_name(name) if self._refs.find(full)), None)
+        if full_name is None and _ALIAS.fullmatch(name):
             tag = TAGS + name[1:]
             return tag if is_ref_name(tag) and self._refs.find(tag) else None
-        return found
+        return full_name
 
     def find_tree(self, object_id: GitId) -> GitId:
         """Return the tree of a commit or tag; a tree is its own."""
@@ -94,14 +93,14 @@ class Revisions:
         """Return the object that ``text`` names; ``whole`` is what the user wrote, for errors."""
         suffixes: list[tuple[str, str]] = []
         while True:
-            found = self._find_basic(text, whole)
-            if found is not None:
+            object_id = self._find_basic(text, whole)
+            if object_id is not None:
                 break
             text, kind, argument = self._split(text, whole)
             suffixes.append((kind, argument))
         for kind, argument in reversed(suffixes):
-            found = self._apply(found, kind, argument, whole)
-        return found
+            object_id = self._apply(object_id, kind, argument, whole)
+        return object_id
 
     def _split(self, text: str, whole: str) -> tuple[str, str, str]:
         """Take the last suffix off: (rest, sign, argument)."""
@@ -111,10 +110,10 @@ class Revisions:
                 return match[1] or "HEAD", sign, match[2]
         raise self._unknown(text, whole)
 
-    def _apply(self, found: GitId, sign: str, argument: str, whole: str) -> GitId:
+    def _apply(self, object_id: GitId, sign: str, argument: str, whole: str) -> GitId:
         if sign == "^{":
-            return self._peel(found, argument, whole)
-        commit = self._peel(found, "commit", whole)
+            return self._peel(object_id, argument, whole)
+        commit = self._peel(object_id, "commit", whole)
         if sign == "@":
             return self._find_step(commit, int(argument), whole)
         number = int(argument) if argument else 1
@@ -163,20 +162,20 @@ class Revisions:
         if not kind and object_id in self._commits and self._objects.has(object_id):
             return object_id
         for _ in range(_MAX_TAG_DEPTH):
-            found, data = self._objects.read(object_id)
-            if found == "commit" and len(self._commits) < _MAX_COMMITS:
+            actual, data = self._objects.read(object_id)
+            if actual == "commit" and len(self._commits) < _MAX_COMMITS:
                 self._commits.add(object_id)
-            if kind in (found, "object"):
+            if kind in (actual, "object"):
                 return object_id
-            if found == "tag":
+            if actual == "tag":
                 _, object_id = parse_tag(object_id, data)
             elif kind == "":
                 return object_id
-            elif kind == "tree" and found == "commit":
+            elif kind == "tree" and actual == "commit":
                 return self._objects.read_commit(object_id).tree
             else:
                 raise NotFoundError(
-                    f"revision {whole!r} does not exist: {object_id} is a {found}, "
+                    f"revision {whole!r} does not exist: {object_id} is a {actual}, "
                     f"not a {kind or 'commit'}"
                 )
         raise CorruptionError(f"tag {object_id} leads to tags without end")
@@ -187,7 +186,13 @@ class Revisions:
             object_id = GitId(text.lower())
             return object_id if self._objects.find_header(object_id) else None
         if text in ("HEAD", "@"):
-            return self._head(whole)
+            head = self._refs.head()
+            if head.commit is None:
+                raise NotFoundError(
+                    f"revision {whole!r} does not exist: branch {head.branch!r} has no commit yet",
+                    hint='make the first one with "mvc commit"',
+                )
+            return head.commit
         name = self.find_ref_name(text)
         if name is not None:
             return self._refs.find(name)
@@ -198,23 +203,12 @@ class Revisions:
         return None
 
     def _find_logged(self, text: str, whole: str) -> GitId | None:
-        match = _PREVIOUS.fullmatch(text)
-        if match:
+        if match := _PREVIOUS.fullmatch(text):
             return self._find_previous(int(match[1]), whole)
-        match = _TRACKED.fullmatch(text)
-        if match:
+        if match := _TRACKED.fullmatch(text):
             return self._find_tracked(match[1], whole, to_push=match[2] is None)
         match = _REFLOG.fullmatch(text)
         return self._find_move(match[1], int(match[2]), whole) if match else None
-
-    def _head(self, whole: str) -> GitId:
-        head = self._refs.head()
-        if head.commit is None:
-            raise NotFoundError(
-                f"revision {whole!r} does not exist: branch {head.branch!r} has no commit yet",
-                hint='make the first one with "mvc commit"',
-            )
-        return head.commit
 
     def _find_previous(self, number: int, whole: str) -> GitId:
         """Return where the branch (or commit) stands now that was left ``number`` switches ago."""
@@ -223,12 +217,12 @@ class Revisions:
         if number > len(left):
             raise NotFoundError(f"revision {whole!r} does not exist: {len(left)} switches so far")
         name = left[number - 1]
-        found = self._refs.find(HEADS + name)
-        if found is None and is_git_id(name):
-            found = GitId(name)
-        if found is None:
+        commit = self._refs.find(HEADS + name)
+        if commit is None and is_git_id(name):
+            commit = GitId(name)
+        if commit is None:
             raise NotFoundError(f"revision {whole!r} does not exist: branch {name!r} is gone")
-        return found
+        return commit
 
     def _find_tracked(self, short: str, whole: str, *, to_push: bool) -> GitId:
         from mvc.history.refspecs import find_tracked  # noqa: PLC0415  few revisions ask for it
@@ -238,22 +232,20 @@ class Revisions:
             self._read_settings(), branch.removeprefix(HEADS), to_push=to_push
         )
         if not tracked:
+            reason = (
+                f"branch {branch!r} follows none of a remote" if branch else "HEAD is on no branch"
+            )
             raise NotFoundError(
-                f"revision {whole!r} does not exist: "
-                + (
-                    f"branch {branch!r} follows none of a remote"
-                    if branch
-                    else "HEAD is on no branch"
-                ),
+                f"revision {whole!r} does not exist: {reason}",
                 hint='"mvc branch -u origin/main" lets a branch follow one',
             )
-        found = self._refs.find(tracked[2])
-        if found is None:
+        commit = self._refs.find(tracked[2])
+        if commit is None:
             raise NotFoundError(
                 f"revision {whole!r} does not exist: {tracked[2]} is not known yet",
                 hint='run "mvc fetch" first',
             )
-        return found
+        return commit
 
     def _find_move(self, short: str, number: int, whole: str) -> GitId:
         name = self._logged_ref(short, whole)
@@ -261,13 +253,17 @@ class Revisions:
         if number == 0 and current is not None:
             return current
         entries = self._refs.logs.read_sound(name)
-        found = _entry_at(entries, number)
-        if found is None:
+        object_id = None
+        if number < len(entries):
+            object_id = entries[number].new
+        elif entries and number == len(entries):
+            object_id = entries[-1].old  # the oldest entry also knows what was before
+        if object_id is None:
             raise NotFoundError(
                 f"revision {whole!r} does not exist: the log of {name} has {len(entries)} entries",
                 hint=f'"mvc reflog {short or name}" lists them',
             )
-        return found
+        return object_id
 
     def _logged_ref(self, short: str, whole: str) -> str:
         if short in ("HEAD", "@"):
@@ -281,22 +277,23 @@ class Revisions:
         return name
 
     def _find_prefix(self, prefix: str) -> GitId | None:
-        found = self._objects.find_prefix(prefix)
-        if len(found) > 1:
+        ids = self._objects.find_prefix(prefix)
+        if len(ids) > 1:
             # As in Git: where a commit is asked for, an id of a tree does not make it ambiguous.
             kinds = {
-                object_id: (self._objects.find_header(object_id) or ("", 0))[0]
-                for object_id in found
+                object_id: (self._objects.find_header(object_id) or ("", 0))[0] for object_id in ids
             }
-            commits = [object_id for object_id in found if kinds[object_id] in ("commit", "tag")]
+            commits = [object_id for object_id in ids if kinds[object_id] in ("commit", "tag")]
             if len(commits) != 1:
-                shown = ", ".join(f"{one} ({kinds[one]})" for one in found[:_MAX_SHOWN])
-                more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+                shown = ", ".join(
+                    f"{object_id} ({kinds[object_id]})" for object_id in ids[:_MAX_SHOWN]
+                )
+                more = f" and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
                 raise NotFoundError(
                     f"short id {prefix!r} is ambiguous: {shown}{more}", hint="give more digits"
                 )
-            found = commits
-        return found[0] if found else None
+            ids = commits
+        return ids[0] if ids else None
 
     def _unknown(self, text: str, whole: str) -> NotFoundError:
         import difflib  # noqa: PLC0415  only to help after a mistake
@@ -318,10 +315,3 @@ def split_range(text: str) -> tuple[str, str, str] | None:
     if match is None or _UP.search(text):
         return None
     return match["old"] or "HEAD", match["dots"], match["new"] or "HEAD"
-
-
-def _entry_at(entries: list[ReflogEntry], number: int) -> GitId | None:
-    """Return where a ref was ``number`` moves ago; the oldest entry also knows what was before."""
-    if number < len(entries):
-        return entries[number].new
-    return entries[-1].old if entries and number == len(entries) else None

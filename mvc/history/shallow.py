@@ -32,14 +32,14 @@ def read_shallow(git_dir: Path) -> frozenset[GitId]:
     except FileNotFoundError:
         return frozenset()
     if not all(map(is_git_id, lines)):
-        raise FormatError(f"{git_dir / FILE_NAME} lists what are no commits")
+        raise FormatError(f"{git_dir / FILE_NAME} lists something other than commits")
     return frozenset(map(GitId, lines))
 
 
 def write_shallow(git_dir: Path, ends: Collection[GitId]) -> None:
     """Let the history end at some commits, durably; at none: it is whole."""
     if ends:
-        fs.write_durable(git_dir / FILE_NAME, [f"{one}\n".encode() for one in sorted(ends)])
+        fs.write_durable(git_dir / FILE_NAME, [f"{commit}\n".encode() for commit in sorted(ends)])
     else:
         fs.remove_file(git_dir / FILE_NAME)
 
@@ -47,12 +47,12 @@ def write_shallow(git_dir: Path, ends: Collection[GitId]) -> None:
 def find_ends(
     read: Callable[[GitId], bytes], tips: Iterable[GitId], depth: int, visible: Iterable[GitId]
 ) -> frozenset[GitId]:
-    """Return where a history ends that is so many commits deep and has all that is visible now.
+    """Return where a history ends that is ``depth`` commits deep and keeps all that is visible now.
 
     Args:
         read: returns the content of a commit.
         tips: commits, which are one deep.
-        depth: how many commits deep it is to be.
+        depth: how many commits deep the history shall be.
         visible: commits that stay.
     """
     parents: dict[GitId, tuple[GitId, ...]] = {}
@@ -62,12 +62,14 @@ def find_ends(
             parents[commit] = parse_commit(commit, read(commit)).parents
         return parents[commit]
 
-    for one in visible:
-        see(one)
+    for commit in visible:
+        see(commit)
     level, reached = set(tips), set[GitId]()
     for _ in range(depth):
         reached |= level
         level = {parent for commit in level for parent in see(commit)} - reached
         if not level:
             break
-    return frozenset(one for one, above in parents.items() if not parents.keys() >= set(above))
+    return frozenset(
+        commit for commit, above in parents.items() if not parents.keys() >= set(above)
+    )

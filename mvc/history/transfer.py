@@ -37,7 +37,6 @@ _TRAILER_BYTES = 20
 _READ_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _MAX_OBJECTS = 1 << 24
-_MAX_TAGS = 16  # that name each other in a row
 _HEADER_BYTES = 64
 
 Entry = tuple["GitId", str]
@@ -69,15 +68,21 @@ def list_missing(
     come first, then trees and blobs. Where clocks are wrong, something may be listed that the other side has.
     """
     tags, tips = peel(objects, wants)
-    _, known = peel(objects, (one for one in haves if objects.has(one)))
+    _, known = peel(objects, (object_id for object_id in haves if objects.has(object_id)))
     commits, borders = _split_commits(objects, tips, known)
     seen: set[GitId] = set()
     for border in borders:
-        seen.update(one for one, _ in _walk_tree(objects, objects.read_commit(border).tree, seen))
-    found: list[Entry] = [*((one, "tag") for one in tags), *((one, "commit") for one in commits)]
+        seen.update(
+            object_id
+            for object_id, _ in _walk_tree(objects, objects.read_commit(border).tree, seen)
+        )
+    entries: list[Entry] = [
+        *((object_id, "tag") for object_id in tags),
+        *((object_id, "commit") for object_id in commits),
+    ]
     for commit in commits:
-        found += _walk_tree(objects, objects.read_commit(commit).tree, seen)
-    return found
+        entries += _walk_tree(objects, objects.read_commit(commit).tree, seen)
+    return entries
 
 
 def count_missing(objects: ObjectStore, tip: GitId, other: GitId) -> int:
@@ -90,12 +95,12 @@ def peel(objects: ObjectStore, starts: Iterable[GitId]) -> tuple[list[GitId], li
     tags: dict[GitId, None] = {}
     commits: dict[GitId, None] = {}
     for start in starts:
-        one, kind = start, objects.read(start)[0]
+        object_id, kind = start, objects.read(start)[0]
         while kind == "tag":
-            tags[one] = None
-            ((one, kind),) = read_links(objects, one, "tag")
+            tags[object_id] = None
+            ((object_id, kind),) = read_links(objects, object_id, "tag")
         if kind == "commit":
-            commits[one] = None
+            commits[object_id] = None
     return list(tags), list(commits)
 
 
@@ -106,7 +111,9 @@ def _split_commits(
     walk = _Border(objects, tips, known)
     walk.run()
     sent = [commit for commit in walk.order if not walk.is_known[commit]]
-    borders = {one for commit in sent for one in walk.parents[commit] if walk.is_known[one]}
+    borders = {
+        parent for commit in sent for parent in walk.parents[commit] if walk.is_known[parent]
+    }
     return sent, borders.union(known)
 
 
@@ -123,7 +130,9 @@ class _Border:
         self.order: list[GitId] = []
         self._objects = objects
         self._heap: list[tuple[int, GitId]] = []
-        self._undecided = {one for one, flag in self.is_known.items() if not flag}  # on the heap
+        self._undecided = {
+            commit for commit, flag in self.is_known.items() if not flag
+        }  # on the heap
         self._oldest_s = math.inf  # of those in ``order``
         for commit in self.is_known:
             self._push(commit)
@@ -159,11 +168,11 @@ class _Border:
     def _learn(self, commit: GitId) -> None:
         pending = [commit]
         while pending:
-            one = pending.pop()
-            self.is_known[one] = True
-            self._undecided.discard(one)
-            parents = self.parents.get(one, ())
-            pending += [each for each in parents if self.is_known.get(each) is False]
+            known = pending.pop()
+            self.is_known[known] = True
+            self._undecided.discard(known)
+            parents = self.parents.get(known, ())
+            pending += [parent for parent in parents if self.is_known.get(parent) is False]
 
 
 def list_tree(objects: ObjectStore, root: GitId) -> list[Entry]:
@@ -175,18 +184,20 @@ def _walk_tree(objects: ObjectStore, root: GitId, seen: set[GitId]) -> Iterator[
     """Yield a tree and all below that is not in ``seen``, which grows."""
     pending = [(root, "tree")]
     while pending:
-        one, kind = pending.pop()
-        if one in seen:
+        object_id, kind = pending.pop()
+        if object_id in seen:
             continue
-        seen.add(one)
-        yield one, kind
+        seen.add(object_id)
+        yield object_id, kind
         if kind == "tree":
-            pending.extend(read_links(objects, one, "tree"))
+            pending.extend(read_links(objects, object_id, "tree"))
 
 
 def write_objects(objects: ObjectStore, entries: Sequence[Entry], folder: Path) -> Path:
     """Write some objects as one Git pack into a folder, durably; return its path."""
-    return write_pack(folder, len(entries), ((one, *objects.read(one)) for one, _ in entries))
+    return write_pack(
+        folder, len(entries), ((object_id, *objects.read(object_id)) for object_id, _ in entries)
+    )
 
 
 def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId]:
@@ -202,18 +213,22 @@ def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId
         FormatError: one is not a pack of whole objects, or not the one that was named.
     """
     with _opened(packs) as places:
-        new = [one for one in places if not objects.has(one)]
+        new = [object_id for object_id in places if not objects.has(object_id)]
         if new:
-            read = (_read_entry(*places[one], one) for one in new)
+            read = (_read_entry(*places[object_id], object_id) for object_id in new)
             write_pack(objects.folder / "pack", len(new), read)
         return new
 
 
 def receive_objects(objects: ObjectStore, source: ObjectStore, ids: Iterable[GitId]) -> None:
     """Take over some objects of another store that the repository lacks, as one pack."""
-    new = [one for one in ids if not objects.has(one)]
+    new = [object_id for object_id in ids if not objects.has(object_id)]
     if new:
-        write_pack(objects.folder / "pack", len(new), ((one, *source.read(one)) for one in new))
+        write_pack(
+            objects.folder / "pack",
+            len(new),
+            ((object_id, *source.read(object_id)) for object_id in new),
+        )
         objects.packs.look_again()
 
 
@@ -226,9 +241,9 @@ def join_packs(
         FormatError: as of ``receive_packs``.
     """
     with _opened(packs) as places:
-        own = [one for one, _ in entries if one not in places]
-        read = (_read_entry(*place, one) for one, place in places.items())
-        mine = ((one, *objects.read(one)) for one in own)
+        own = [object_id for object_id, _ in entries if object_id not in places]
+        read = (_read_entry(*place, object_id) for object_id, place in places.items())
+        mine = ((object_id, *objects.read(object_id)) for object_id in own)
         return write_pack(folder, len(places) + len(own), chain(read, mine))
 
 
@@ -238,14 +253,16 @@ def list_packed(packs: Mapping[str, Path]) -> dict[str, dict[GitId, int]]:
     Raises:
         FormatError: as of ``receive_packs``.
     """
-    found: dict[str, dict[GitId, int]] = {}
+    sizes: dict[str, dict[GitId, int]] = {}
     for name, path in packs.items():
         with fs.open_file(path) as file:
             end = fs.stat_descriptor(file.fileno()).size_bytes - _TRAILER_BYTES
-            places = [(at, one) for at, one, _ in _parse_pack(file.fileno(), name)]
+            places = [(at, object_id) for at, object_id, _ in _parse_pack(file.fileno(), name)]
         ends = [*(at for at, _ in places[1:]), end]
-        found[name] = {one: stop - at for (at, one), stop in zip(places, ends, strict=True)}
-    return found
+        sizes[name] = {
+            object_id: stop - at for (at, object_id), stop in zip(places, ends, strict=True)
+        }
+    return sizes
 
 
 @contextlib.contextmanager
@@ -255,16 +272,16 @@ def _opened(packs: Mapping[str, Path]) -> Iterator[dict[GitId, tuple[int, int, s
         places: dict[GitId, tuple[int, int, str]] = {}
         for name, path in packs.items():
             descriptor = stack.enter_context(fs.open_file(path)).fileno()
-            for at, one, kind in _parse_pack(descriptor, name):
-                places.setdefault(one, (descriptor, at, kind))
+            for at, object_id, kind in _parse_pack(descriptor, name):
+                places.setdefault(object_id, (descriptor, at, kind))
         yield places
 
 
-def _read_entry(descriptor: int, at: int, kind: str, one: GitId) -> tuple[GitId, str, bytes]:
+def _read_entry(descriptor: int, at: int, kind: str, object_id: GitId) -> tuple[GitId, str, bytes]:
     data = _inflate_entry(descriptor, at).data
-    if hash_git_object(kind, data) != one:
+    if hash_git_object(kind, data) != object_id:
         raise FormatError("a Git pack changed while it was read")
-    return one, kind, data
+    return object_id, kind, data
 
 
 def _parse_pack(descriptor: int, name: str) -> Iterator[tuple[int, GitId, str]]:
@@ -294,8 +311,8 @@ def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[in
     magic, version, count = PACK_HEADER.unpack(buffer)
     if magic != b"PACK" or version != 2 or count > _MAX_OBJECTS:  # noqa: PLR2004  the only one
         raise FormatError("a file that should be a Git pack is something else")
-    found = _hash_pack(descriptor, size_bytes)
-    if not found or name not in (None, found):
+    digest = _hash_pack(descriptor, size_bytes)
+    if not digest or name not in (None, digest):
         raise FormatError(f"Git pack {(name or 'of the host')[:12]} does not match its name")
     at = PACK_HEADER.size
     for _ in range(count):
@@ -303,7 +320,7 @@ def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[in
         yield at, entry
         at = entry.end
     if at != size_bytes - _TRAILER_BYTES:
-        raise FormatError(f"Git pack {found[:12]} has something behind its objects")
+        raise FormatError(f"Git pack {digest[:12]} has something behind its objects")
 
 
 def _hash_pack(descriptor: int, size_bytes: int) -> str:
@@ -336,8 +353,11 @@ def _inflate_entry(descriptor: int, at: int) -> PackEntry:
         if size_bytes > MAX_OBJECT_BYTES:
             raise FormatError("a Git pack from elsewhere holds an object that is too long")
         inflater = zlib.decompressobj()
-        found, end = BytesIO(), at + filled  # a list and what is made of it would be twice as much
-        done = found.write(
+        content, end = (
+            BytesIO(),
+            at + filled,
+        )  # a list and what is made of it would be twice as much
+        done = content.write(
             inflater.decompress(memoryview(buffer)[header_bytes:filled], _PIECE_BYTES)
         )
         while not inflater.eof and done <= size_bytes:
@@ -348,12 +368,12 @@ def _inflate_entry(descriptor: int, at: int) -> PackEntry:
                     break
                 end += filled
                 rest = memoryview(buffer)[:filled]
-            done += found.write(inflater.decompress(rest, _PIECE_BYTES))
+            done += content.write(inflater.decompress(rest, _PIECE_BYTES))
     except (zlib.error, IndexError, ValueError) as error:
         raise FormatError("an object of a Git pack is damaged") from error
     if not inflater.eof or done != size_bytes:
         raise FormatError("an object of a Git pack has another length than it announces")
-    return PackEntry(number, base, found.getvalue(), end - len(inflater.unused_data))
+    return PackEntry(number, base, content.getvalue(), end - len(inflater.unused_data))
 
 
 def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:
@@ -366,23 +386,23 @@ def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[G
             ever take it.
     """
     fresh = set(new)
-    pending = [(one, "") for one in tips]
+    pending = [(object_id, "") for object_id in tips]
     seen: set[GitId] = set()
     while pending:
-        one, wanted = pending.pop()
-        if one in seen:
+        object_id, wanted = pending.pop()
+        if object_id in seen:
             continue
-        seen.add(one)
-        if not objects.has(one):
-            raise FormatError(f"the remote lacks object {one}, which its history names")
-        if one in fresh:
-            kind, data = objects.read(one)
+        seen.add(object_id)
+        if not objects.has(object_id):
+            raise FormatError(f"the remote lacks object {object_id}, which its history names")
+        if object_id in fresh:
+            kind, data = objects.read(object_id)
             if wanted not in ("", kind):
-                raise FormatError(f"object {one} should be a {wanted}; it is a {kind}")
+                raise FormatError(f"object {object_id} should be a {wanted}; it is a {kind}")
             if kind == "tree":
-                check_tree(one, data)
+                check_tree(object_id, data)
             pending += [
                 (target, what)
-                for _, target, what in links_of(objects, one, kind, data)
+                for _, target, what in links_of(objects, object_id, kind, data)
                 if what in KINDS.values()
             ]

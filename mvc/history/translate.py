@@ -56,12 +56,8 @@ def translate_damage(
             f"{subject} is damaged: a folder or file stands in its place", hint=hint
         ) from fault
     except Exception as fault:
-        if not (isinstance(fault, _PARSER_ERRORS) or is_of_dulwich(fault)):
+        roots = {kind.__module__.partition(".")[0] for kind in type(fault).__mro__}
+        if not (isinstance(fault, _PARSER_ERRORS) or "dulwich" in roots):
             raise
         detail = str(fault).strip() or type(fault).__name__
         raise error(f"{subject} is damaged: {detail[:_MAX_DETAIL_CHARS]}", hint=hint) from fault
-
-
-def is_of_dulwich(fault: BaseException) -> bool:
-    """Return whether an exception is one of dulwich's own classes, of whatever module."""
-    return any(kind.__module__.partition(".")[0] == "dulwich" for kind in type(fault).__mro__)

@@ -182,20 +182,17 @@ class IndexEntry:
         """Return whether a file surely is the one that was staged, from its stat data alone."""
         if self.racy or (self.size_bytes == 0 and self.blob != EMPTY_BLOB):  # stored as racy
             return False
+        mode = MODE_EXECUTABLE if stat.is_executable else MODE_FILE
+        if stat.is_symlink:
+            mode = MODE_SYMLINK
         return (
-            self._has_mode_of(stat)
+            (stat.is_symlink or stat.is_regular)
+            and self.mode == mode
             and self.mtime_ns == stat.mtime_ns
             and self.ctime_ns == stat.ctime_ns
             and self.inode & _WORD == stat.inode & _WORD
             and stored_size(self.size_bytes) == stored_size(stat.size_bytes)
         )
-
-    def _has_mode_of(self, stat: FileStat) -> bool:
-        if stat.is_symlink:
-            return self.mode == MODE_SYMLINK
-        if not stat.is_regular or stat_bits.S_IFMT(self.mode) != stat_bits.S_IFREG:
-            return False
-        return stat.is_executable == (self.mode == MODE_EXECUTABLE)
 
 
 Stages: TypeAlias = "tuple[TreeEntry | None, TreeEntry | None, TreeEntry | None]"
@@ -222,9 +219,9 @@ class Index:
     def as_ours(self) -> Index:
         """Return it with every undecided path as ours has it."""
         ours = {
-            path: IndexEntry(path, one.blob, one.mode, skip_worktree=path in self.asleep)
-            for path, (_, one, _) in self.unmerged.items()
-            if one is not None
+            path: IndexEntry(path, stage.blob, stage.mode, skip_worktree=path in self.asleep)
+            for path, (_, stage, _) in self.unmerged.items()
+            if stage is not None
         }
         return Index({**self.entries, **ours}, self.timestamp_ns)
 

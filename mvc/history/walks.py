@@ -121,9 +121,11 @@ def find_merge_bases(source: ObjectStore, left: GitId, right: GitId) -> list[Git
     candidates = _paint(source, left, right)
     if len(candidates) > 1:
         candidates = [
-            one
-            for one in candidates
-            if not any(other != one and is_ancestor(source, one, other) for other in candidates)
+            commit
+            for commit in candidates
+            if not any(
+                other != commit and is_ancestor(source, commit, other) for other in candidates
+            )
         ]
     return candidates
 
@@ -143,19 +145,19 @@ def _paint(source: ObjectStore, left: GitId, right: GitId) -> list[GitId]:
 
     push(left)
     push(right)
-    found: dict[GitId, int] = {}
+    meetings: dict[GitId, int] = {}
     while any(not colours[commit_id] & _STALE for _, commit_id in heap):
         _, commit_id = heapq.heappop(heap)
         colour = colours[commit_id] & (_LEFT | _RIGHT | _STALE)
         if colour == _LEFT | _RIGHT:
-            found.setdefault(commit_id, times[commit_id])
+            meetings.setdefault(commit_id, times[commit_id])
             colour |= _STALE
         for parent in parents[commit_id]:
             if colours.get(parent, 0) & colour != colour:
                 colours[parent] = colours.get(parent, 0) | colour
                 push(parent)
-    kept = [commit_id for commit_id in found if not colours[commit_id] & _STALE]
-    return sorted(kept, key=lambda commit_id: -found[commit_id])
+    kept = [commit_id for commit_id in meetings if not colours[commit_id] & _STALE]
+    return sorted(kept, key=lambda commit_id: -meetings[commit_id])
 
 
 def is_ancestor(source: ObjectStore, ancestor: GitId, descendant: GitId) -> bool:

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.parallel import Crew
+from mvc.chunkstore.parallel import NiceThreads
 from mvc.errors import FormatError
 from mvc.ids import split_ids
 from mvc.states.assembling import UNCHECKED, ChunkChecker
@@ -36,7 +36,7 @@ def add_checked(
     if share.check is None:
         return stored
     checker = ChunkChecker(share, peers)
-    with closing(Crew(threads_of(context), "mvc-check", context.niceness)) as crew:
+    with closing(NiceThreads(threads_of(context), "mvc-check", context.niceness)) as crew:
         jobs = [crew.submit(checker.hash_chunk, *one) for one in checker.list_chunks()]
         ids = b"".join([job.result() for job in jobs])
     return replace(stored, checked=ids, check_round=share.check.round)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.shards.checking import Level, MapReport
     from mvc.shards.places import Place
     from mvc.shards.shard_map import ShardMap
-    from mvc.storage.options import StoreOptions
+    from mvc.storage.urls import StoreOptions
     from mvc.workspace.context import Context
 
 

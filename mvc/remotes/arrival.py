@@ -99,13 +99,13 @@ class Arrival:
             names = list(TopologicalSorter(self._needs).static_order())
         except CycleError:
             names = list(indexes)  # those of the circle are checked at the end
-        return [indexes[name] for name in names if not self._has(indexes[name])]
-
-    def _has(self, index: PackIndex) -> bool:
-        if self.landing.find_size(index_key(index.pack)) is None:
-            return False
-        self.landed(index)
-        return True
+        due: list[PackIndex] = []
+        for name in names:
+            if self.landing.find_size(index_key(name)) is None:
+                due.append(indexes[name])
+            else:
+                self.landed(indexes[name])
+        return due
 
     def landed(self, index: PackIndex) -> None:
         """Say that a pack has come; may be called by many threads.

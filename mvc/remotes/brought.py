@@ -13,12 +13,13 @@ import msgspec
 from mvc import fs
 from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.parallel import for_each
-from mvc.ids import ID_BYTES, PackId, is_hex_id
+from mvc.remotes.remote_packs import read_sizes
 from mvc.remotes.root import object_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mvc.ids import PackId
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Listing, Root
 
@@ -29,12 +30,7 @@ _THREADS = 16
 
 def read_brought(remote: Remote) -> dict[PackId, int]:
     """Return the packs that were sent for commits here and are not named yet, with lengths."""
-    try:
-        with fs.open_file(remote.folder / _FILE_NAME) as file:
-            found = msgspec.json.decode(file.read(), type=dict[str, int])
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return {}
-    return {PackId(one): size for one, size in found.items() if is_hex_id(one, 2 * ID_BYTES)}
+    return read_sizes(remote.folder / _FILE_NAME) or {}
 
 
 def note_brought(remote: Remote, packs: Mapping[PackId, int]) -> None:

@@ -23,7 +23,7 @@ from mvc.history.transfer import (
     receive_packs,
     write_objects,
 )
-from mvc.remotes.remote_packs import PART_BYTES, read_there
+from mvc.remotes.remote_packs import PART_BYTES, read_json, read_there
 from mvc.remotes.root import history_key
 from mvc.workspace.manifests import find_manifest
 
@@ -149,7 +149,7 @@ def receive_history(
         if remote.is_hosted:
             remote.hosted.receive(context.history.objects, tips, known, folder)
             return
-        taken = _read_taken(remote)
+        taken = set(read_json(remote.folder / _TAKEN, list[str]) or ())
         missing = {name: size for name, size in packs.items() if name not in taken}
         new = fetch_packs(remote, missing, folder)
         try:
@@ -235,35 +235,23 @@ def fetch_packs(remote: Remote, packs: Mapping[str, int], folder: Path) -> dict[
     paths = {name: folder / f"{name}.pack" for name in packs}
 
     def load(name: str, _: None) -> int:
-        _fetch_pack(remote, name, packs[name], paths[name])
+        stat, size_bytes = fs.find_stat(paths[name]), packs[name]
+        if stat is not None and stat.size_bytes == size_bytes:
+            return 0  # it came before a kill
+        with fs.DurableFile(folder) as file:
+            for at in range(0, size_bytes, PART_BYTES):
+                length = min(PART_BYTES, size_bytes - at)
+                file.write([read_there(remote.storage, history_key(name), at, length)])
+            file.publish(paths[name])
         return 0
 
     for_each(list(packs), lambda: None, load, threads=_FETCH_THREADS)
     return paths
 
 
-def _fetch_pack(remote: Remote, name: str, size_bytes: int, path: Path) -> None:
-    found = fs.find_stat(path)
-    if found is not None and found.size_bytes == size_bytes:
-        return  # it came before a kill
-    with fs.DurableFile(path.parent) as file:
-        for at in range(0, size_bytes, PART_BYTES):
-            length = min(PART_BYTES, size_bytes - at)
-            file.write([read_there(remote.storage, history_key(name), at, length)])
-        file.publish(path)
-
-
 def forget_taken(remote: Remote) -> None:
     """Forget which Git packs were taken over: something of them is gone."""
     (remote.folder / _TAKEN).unlink(missing_ok=True)
-
-
-def _read_taken(remote: Remote) -> set[str]:
-    try:
-        with fs.open_file(remote.folder / _TAKEN) as file:
-            return set(msgspec.json.decode(file.read(), type=list[str]))
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return set()
 
 
 def list_chunks(context: Context, entries: Iterable[Entry]) -> Ids:

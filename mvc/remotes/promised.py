@@ -15,9 +15,10 @@ import msgspec
 from mvc import fs
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.errors import StorageError, UsageError
-from mvc.ids import ID_BYTES, PackId, is_hex_id
+from mvc.ids import PackId
 from mvc.remotes.brought import read_brought
 from mvc.remotes.remote import Remote
+from mvc.remotes.remote_packs import read_sizes
 from mvc.remotes.settings import list_remotes
 from mvc.storage.cached import CachedStorage
 from mvc.storage.protocol import ObjectInfo
@@ -63,6 +64,7 @@ class PromisedPacks:
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
+        self._file = remote.folder / _FILE_NAME
         self._packs: dict[PackId, int] | None = None
         self._is_stale = False
 
@@ -120,26 +122,17 @@ class PromisedPacks:
 
     def _known(self) -> dict[PackId, int]:
         if self._packs is None:
-            found = self._recall()
-            if found is None:
+            packs = read_sizes(self._file)
+            if packs is None:
                 self._ask()
-                found = self._recall() or {}
-            self._packs = found | read_brought(self._remote)
+                packs = read_sizes(self._file) or {}
+            self._packs = packs | read_brought(self._remote)
         elif self._is_stale:
             self._is_stale = False
-            with contextlib.suppress(StorageError):  # whoever reads is told
+            with contextlib.suppress(StorageError):  # the read itself fails then, and says so
                 self._ask()
-            self._packs = (self._recall() or {}) | read_brought(self._remote)
+            self._packs = (read_sizes(self._file) or {}) | read_brought(self._remote)
         return self._packs
-
-    def _recall(self) -> dict[PackId, int] | None:
-        """Return what is remembered, if anything is."""
-        try:
-            with fs.open_file(self._remote.folder / _FILE_NAME) as file:
-                found = msgspec.json.decode(file.read(), type=dict[str, int])
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
-        return {PackId(one): size for one, size in found.items() if is_hex_id(one, 2 * ID_BYTES)}
 
     def _ask(self) -> None:
         try:

@@ -12,7 +12,7 @@ from mvc.remotes.root_store import RootStore
 from mvc.remotes.settings import DEFAULT_REMOTE, RemoteSettings, list_remotes, parse_urls
 from mvc.storage.limited import RateLimit, limit_storage
 from mvc.storage.opening import open_store
-from mvc.storage.options import StoreOptions
+from mvc.storage.urls import StoreOptions
 from mvc.workspace.settings import check_trust
 
 if TYPE_CHECKING:

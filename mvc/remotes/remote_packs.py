@@ -6,8 +6,9 @@ checked against its name before it leaves; ``content`` checks what has come.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from blake3 import blake3
 
 from mvc import fs
@@ -16,6 +17,7 @@ from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError, FormatError
 from mvc.formats.pack_index import MAX_INDEX_BYTES, parse_pack_index
+from mvc.ids import ID_BYTES, PackId, is_hex_id
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import PackId
     from mvc.progress import ByteProgress
     from mvc.storage.protocol import SharedStorage, Storage
+
+V = TypeVar("V")
 
 _INDEX_THREADS = 16
 PART_BYTES = 8 * 2**20
@@ -61,14 +64,12 @@ class RemotePacks:
         unknown = [pack for pack in packs if pack not in self._indexes]
 
         def load(pack: PackId, _: None) -> int:
-            self._indexes[pack] = self._load(pack, packs[pack])
+            data = self.read_index(pack, packs[pack])
+            self._indexes[pack] = _parse_index(data, pack, packs[pack])
             return 0
 
         for_each(unknown, lambda: None, load, threads=_INDEX_THREADS)
         return [self._indexes[pack] for pack in packs]
-
-    def _load(self, pack: PackId, size_bytes: int) -> PackIndex:
-        return _parse_index(self.read_index(pack, size_bytes), pack, size_bytes)
 
     def read_index(self, pack: PackId, size_bytes: int) -> bytes:
         """Return the index of a pack of the remote, given its length; it is kept from now on.
@@ -83,7 +84,12 @@ class RemotePacks:
             except (FileNotFoundError, FormatError):
                 continue
             return data
-        data = self._fetch_index(pack)
+        try:
+            data = self.storage.read(index_key(pack))
+        except FileNotFoundError:
+            raise FormatError(f"the remote lacks the index of pack {pack[:12]}") from None
+        if len(data) > MAX_INDEX_BYTES:
+            raise FormatError(f"the index of pack {pack[:12]} is too long")
         _parse_index(data, pack, size_bytes)
         self._keep_index(pack, data)
         return data
@@ -99,7 +105,7 @@ class RemotePacks:
         return {pack: size for pack, size in packs.items() if index_key(pack) in here}
 
     def keep_indexes(self, packs: Mapping[PackId, int]) -> None:
-        """Have the indexes of some packs, given their lengths, whatever happens to packs here.
+        """Keep the indexes of some packs, given their lengths, whatever happens to packs here.
 
         Raises:
             FormatError: as of ``indexes``.
@@ -108,15 +114,6 @@ class RemotePacks:
         for pack, size_bytes in packs.items():
             if self._cache.find_size(index_key(pack)) is None:
                 self._keep_index(pack, self.read_index(pack, size_bytes))
-
-    def _fetch_index(self, pack: PackId) -> bytes:
-        try:
-            data = self.storage.read(index_key(pack))
-        except FileNotFoundError:
-            raise FormatError(f"the remote lacks the index of pack {pack[:12]}") from None
-        if len(data) > MAX_INDEX_BYTES:
-            raise FormatError(f"the index of pack {pack[:12]} is too long")
-        return data
 
     def send(self, packs: Sequence[tuple[PackIndex, Path]], progress: ByteProgress = None) -> None:
         """Upload packs, given their files, and then their indexes; each is checked before."""
@@ -176,6 +173,23 @@ def read_there(storage: SharedStorage, key: str, offset: int, size_bytes: int) -
         return memoryview(storage.read_ranges(key, [(offset, size_bytes)])[0])
     except FileNotFoundError:
         raise FormatError(f"the remote lacks {key}, which its root names") from None
+
+
+def read_json(path: Path, kind: type[V]) -> V | None:
+    """Return what is remembered in a file, or None if there is nothing, or nothing of that kind."""
+    try:
+        with fs.open_file(path) as file:
+            return msgspec.json.decode(file.read(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def read_sizes(path: Path) -> dict[PackId, int] | None:
+    """Return the lengths of packs that are remembered in a file, or None if none are."""
+    sizes = read_json(path, dict[str, int])
+    if sizes is None:
+        return None
+    return {PackId(name): size for name, size in sizes.items() if is_hex_id(name, 2 * ID_BYTES)}
 
 
 def hash_file(path: Path) -> str:

@@ -113,7 +113,7 @@ class RootStore:
     def update(self, change: Callable[[Root], Root], *, since_read: bool = False) -> Root:
         """Replace the root by what ``change`` makes of it, and return that.
 
-        ``change`` is called again with the newer root whenever somebody else was first, and raises
+        ``change`` is called again with the newer root whenever another writer was first, and raises
         what makes it give up. A store without a root begins with an empty one. With ``since_read``
         the root that ``read`` returned last is tried first, which saves a request.
 
@@ -127,8 +127,11 @@ class RootStore:
         self._seen = None
         while True:
             new = replace(self._compact(change(old or Root())), nonce=os.urandom(NONCE_BYTES).hex())
-            failure = self._try(new, tag)
-            if failure is None:
+            try:
+                self.storage.replace(ROOT_KEY, encode_root(new), tag)
+            except (ConflictError, StorageError) as error:
+                failure = error
+            else:
                 return new
             current, current_tag = self._read()
             if current is not None and current.nonce == new.nonce:
@@ -139,15 +142,8 @@ class RootStore:
             time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311  spreads clients
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _try(self, new: Root, tag: str | None) -> ConflictError | StorageError | None:
-        try:
-            self.storage.replace(ROOT_KEY, encode_root(new), tag)
-        except (ConflictError, StorageError) as error:
-            return error
-        return None
-
     def _compact(self, root: Root) -> Root:
-        """Return a root of which what is listed has moved to a list of its own, if it is much."""
+        """Return the root; if it lists much, with that moved to a list of its own."""
         if len(root.listed) < LIST_ENTRIES:
             return root
         data = encode_list(root.listed)

@@ -11,8 +11,14 @@ from mvc.errors import UsageError
 from mvc.history.config import is_true, last_value
 from mvc.history.host_urls import GitUrl, is_git_url, parse_git_url
 from mvc.history.refspecs import default_fetch, fetch_specs
-from mvc.storage.options import DEFAULT_TIMEOUT_S, StoreOptions
-from mvc.storage.urls import StoreUrl, has_store_scheme, hide_secrets, parse_store_url
+from mvc.storage.urls import (
+    DEFAULT_TIMEOUT_S,
+    StoreOptions,
+    StoreUrl,
+    has_store_scheme,
+    hide_secrets,
+    parse_store_url,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -191,7 +191,10 @@ class OpenRepo:
         Raises:
             NotFoundError: no such revision.
         """
-        return self._context.history.find_merge_base(self.resolve(left), self.resolve(right))
+        return next(
+            iter(self._context.history.find_merge_bases(self.resolve(left), self.resolve(right))),
+            None,
+        )
 
     def config(self) -> dict[str, str]:
         """Return the repository's settings, and the user's where it has none.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mvc.fs import FileStat
     from mvc.storage.foreign import ForeignObject, ForeignObjects, ObjectSource
-    from mvc.storage.options import StoreOptions
+    from mvc.storage.urls import StoreOptions
 
 PIECE_BYTES = 1 << 20
 """What is read of a file at once."""

@@ -1,10 +1,10 @@
 """A storage far away, read through a cache on disk that is bounded in size.
 
-Objects never change, so what was read once is right for good. They are kept in blocks of equal length:
+Objects never change, so what was read once stays right. They are kept in blocks of equal length:
 a read asks for the blocks that are not here, neighbours in one request, and no two threads ask for the
-same one. A block says of what it is and carries its hash; one that is damaged is fetched again. The
-blocks that were used least recently go first. Many processes may share a cache; whatever goes wrong with
-it costs a request and nothing else.
+same one. A block carries its name and its hash; a damaged one is fetched again. The blocks that
+were used least recently go first. Many processes may share a cache; whatever goes wrong with it costs a
+request and nothing else.
 """
 
 from __future__ import annotations
@@ -73,11 +73,13 @@ class CachedStorage:
         try:
             for number in range(offset // size, (end - 1) // size + 1):
                 if not self._claim(key, number, wait=not missing):
-                    self._fetch(key, missing, target)  # before waiting for what another one fetches
+                    self._fetch(
+                        key, missing, target
+                    )  # before waiting for what another thread fetches
                     self._claim(key, number, wait=True)
                 missing.append(number)
                 data = self._find(key, number)
-                if data is not None and target.fill(number * size, data, size):
+                if data is not None and target.take(number * size, data, size):
                     self._release(key, [missing.pop()])
             self._fetch(key, missing, target)
         finally:
@@ -86,9 +88,9 @@ class CachedStorage:
     def read(self, key: str) -> bytes:
         """Return a whole (small) object, which is cached as a whole."""
         check_key(key)
-        found = self._find(key, _WHOLE)
-        if found is not None:
-            return bytes(found)
+        cached = self._find(key, _WHOLE)
+        if cached is not None:
+            return bytes(cached)
         data = self._inner.read(key)
         self._keep(key, _WHOLE, memoryview(data))
         return data
@@ -120,7 +122,7 @@ class CachedStorage:
             self._inner.forget(key)
 
     def _claim(self, key: str, number: int, *, wait: bool) -> bool:
-        """Be the only thread that fetches a block; False: another one is, and there is no waiting."""
+        """Make this thread the only one to fetch a block; False if another does and we do not wait."""
         with self._turn:
             while (key, number) in self._busy:
                 if not wait:
@@ -141,7 +143,7 @@ class CachedStorage:
             left_bytes = self._size(key, min(start + wanted_bytes, target.end)) - start
             data = memoryview(bytearray(max(0, min(wanted_bytes, left_bytes))))
             self._inner.read_into(key, start, data)
-            if not target.fill(start, data, wanted_bytes):
+            if not target.take(start, data, wanted_bytes):
                 end = start + len(data)
                 raise CorruptionError(f"{key} ends at {end:,} bytes, {target.end:,} were expected")
             for number in run:
@@ -152,13 +154,13 @@ class CachedStorage:
 
     def _size(self, key: str, end: int) -> int:
         """Return the length of an object, asked again if what is known of it is before some end."""
-        found = self._sizes.get(key, -1)
-        if found < end:
+        known_bytes = self._sizes.get(key, -1)
+        if known_bytes < end:
             size_bytes = self._inner.find_size(key)
             if size_bytes is None:
                 raise FileNotFoundError(key)
-            found = self._sizes[key] = size_bytes
-        return found
+            known_bytes = self._sizes[key] = size_bytes
+        return known_bytes
 
     def _path(self, key: str, number: int) -> Path:
         return self._folder / key / ("whole" if number == _WHOLE else f"{number:07}")
@@ -180,10 +182,9 @@ class CachedStorage:
         path = self._path(key, number)
         with contextlib.suppress(OSError, StorageError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with DurableFile(
-                path.parent
-            ) as file:  # it need not be: the hash tells if power was lost
+            with DurableFile(path.parent) as file:
                 file.write([data, _digest(key, number, data)])
+                # Not synced: the hash tells if power was lost.
                 replace_staged(file.keep(synced=False), path)
         with self._turn:
             room_bytes = self._room_bytes = (self._room_bytes or 0) - len(data) - ID_BYTES
@@ -195,10 +196,10 @@ class CachedStorage:
         with contextlib.suppress(OSError, ConflictError, StorageError):
             self._folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self._folder / _LOCK_NAME, wait=False):
-                found = sorted(_list_blocks(self._folder))
-                total_bytes = sum(size_bytes for _, size_bytes, _ in found)
+                blocks = sorted(_list_blocks(self._folder))
+                total_bytes = sum(size_bytes for _, size_bytes, _ in blocks)
                 goal_bytes = self._limit_bytes - self._limit_bytes // 8
-                for _, size_bytes, path in found if total_bytes > goal_bytes else ():
+                for _, size_bytes, path in blocks:
                     if total_bytes <= goal_bytes:
                         break
                     with contextlib.suppress(FileNotFoundError):
@@ -220,10 +221,11 @@ class _Target:
     def end(self) -> int:
         return self.offset + len(self.buffer)
 
-    def fill(self, start: int, data: memoryview, expected_bytes: int) -> bool:
-        """Take over what of some bytes of the object belongs into the buffer.
+    def take(self, start: int, data: memoryview, expected_bytes: int) -> bool:
+        """Copy the part of ``data`` that the read wants into its buffer.
 
-        Returns whether that is all it should be of so many bytes, which may go on beyond the buffer.
+        ``data`` begins at ``start`` of the object, and should have ``expected_bytes``, or less at the
+        end of the read. Returns whether it has.
         """
         first, end = max(start, self.offset), min(start + len(data), self.end)
         if first < end:

@@ -14,12 +14,12 @@ from mvc.errors import ConflictError, StorageError
 from mvc.sources import ByteSource
 from mvc.storage.object_store import translate_failures
 from mvc.storage.opening import open_objects
-from mvc.storage.options import StoreOptions
+from mvc.storage.urls import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from obstore import GetOptions, ObjectMeta
+    from obstore import GetOptions
     from obstore.store import ObjectStore
 
     from mvc.storage.urls import StoreUrl
@@ -52,28 +52,28 @@ class ForeignObjects:
         """Yield the objects, in the order of the store."""
         with translate_failures("list the store", self._name):
             for page in obstore.list(self._store, chunk_size=_PAGE):
-                for one in page:
-                    yield ForeignObject(one["path"], one["size"], one["e_tag"])
+                for meta in page:
+                    yield ForeignObject(meta["path"], meta["size"], meta["e_tag"])
 
     def find(self, key: str) -> ForeignObject | None:
         """Return an object, whether it is listed or not; None if there is none."""
         try:
             with translate_failures(f"look at {key}", self._name):
-                found = obstore.head(self._store, key)
+                meta = obstore.head(self._store, key)
         except FileNotFoundError:
             return None
-        return ForeignObject(key, found["size"], found["e_tag"])
+        return ForeignObject(key, meta["size"], meta["e_tag"])
 
-    def open(self, one: ForeignObject) -> ObjectSource:
+    def open(self, version: ForeignObject) -> ObjectSource:
         """Return the bytes of this version of an object; nothing is asked for yet."""
-        return ObjectSource(self._store, one, self._name)
+        return ObjectSource(self._store, version, self._name)
 
 
 class ObjectSource(ByteSource):
     """One version of an object."""
 
-    def __init__(self, store: ObjectStore, one: ForeignObject, name: str) -> None:
-        self._store, self._object, self._name = store, one, name
+    def __init__(self, store: ObjectStore, version: ForeignObject, name: str) -> None:
+        self._store, self._object, self._name = store, version, name
         self._versions: dict[str, object] = {}  # key → what its first answer said of it
 
     @property
@@ -104,35 +104,31 @@ class ObjectSource(ByteSource):
                         break
                     yield data
             finally:
-                for one in waiting:
-                    one.cancel()
+                for request in waiting:
+                    request.cancel()
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
-        one = self._object
+        key, tag = self._object.key, self._object.tag
         options: GetOptions = {"range": (offset, offset + size_bytes)}
-        if one.tag is not None and not one.tag.startswith(_WEAK):
-            options["if_match"] = one.tag
+        if tag is not None and not tag.startswith(_WEAK):
+            options["if_match"] = tag
         try:
-            with translate_failures(f"read {one.key}", self._name):
+            with translate_failures(f"read {key}", self._name):
                 try:
-                    found = obstore.get(self._store, one.key, options=options)
-                    data = found.bytes()
+                    answer = obstore.get(self._store, key, options=options)
+                    data = answer.bytes()
                 except failures.PreconditionError:
-                    raise _changed(one.key) from None
+                    raise _changed(key) from None
         except FileNotFoundError:
-            raise FileNotFoundError(one.key) from None
-        self._check_version(found.meta)
+            raise FileNotFoundError(key) from None
+        # All ranges must be of one version: some stores have no tags, or take no conditions.
+        version = answer.meta["e_tag"] or answer.meta["last_modified"]
+        first = self._versions.setdefault(key, version)  # whichever thread is the first
+        if version != first or answer.meta["size"] != self.size_bytes:
+            raise _changed(key)
         if len(data) != size_bytes:
-            raise StorageError(f"cannot read {one.key}: the store sent less than was asked for")
+            raise StorageError(f"cannot read {key}: the store sent less than was asked for")
         return bytes(data)
-
-    def _check_version(self, meta: ObjectMeta) -> None:
-        """Check that all ranges are of one version: some stores have no tags, or take no conditions."""
-        one = self._object
-        version = meta["e_tag"] or meta["last_modified"]
-        first = self._versions.setdefault(one.key, version)  # whichever thread is the first
-        if version != first or meta["size"] != one.size_bytes:
-            raise _changed(one.key)
 
 
 def _changed(key: str) -> ConflictError:

@@ -41,7 +41,7 @@ class RateLimit:
     Args:
         bytes_s: bytes per second.
         clock: seconds, from anywhere.
-        sleep: waits for so many seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RateLimit:
         self._paid_until_s = clock()
 
     def take(self, size_bytes: int) -> None:
-        """Wait until so many bytes may pass."""
+        """Wait until these bytes may pass."""
         with self._lock:
             now_s = self._clock()
             self._paid_until_s = max(self._paid_until_s, now_s) + size_bytes / self._bytes_s

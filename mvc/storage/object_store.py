@@ -184,7 +184,11 @@ class ObjectStorage:
 
     def put_if(self, key: str, data: bytes, tag: str | None, *, quoted: bool) -> bool:
         """Put on condition that a version is there, or none; return whether the store did."""
-        mode: Any = "create" if tag is None else _split_tag(tag, quoted=quoted)
+        mode: Any = "create"
+        if tag is not None:
+            e_tag, _, version = tag.partition("\n")
+            parts = {"e_tag": e_tag if quoted else e_tag.strip('"'), "version": version}
+            mode = {key: value for key, value in parts.items() if value}
         with self._asking(f"write {key}"):
             try:
                 obstore.put(self._store, key, data, mode=mode, use_multipart=False)
@@ -255,19 +259,14 @@ class ObjectStorage:
         """Make a file an object, in parts of 8 MiB, some at once."""
         check_key(key)
         with path.open("rb") as file:
-            self._send(key, file if progress is None else _Counted(file, progress))
+            self.send(key, file if progress is None else _Counted(file, progress))
 
-    def _send(self, key: str, file: Any) -> None:
+    def send(self, key: str, file: Any) -> None:
+        """Make what a file has from its position on an object."""
         with self._asking(f"write {key}"):
             obstore.put(
                 self._store, key, file, chunk_size=PART_BYTES, max_concurrency=_PARALLEL_PARTS
             )
-
-    def _publish(self, file: BinaryIO, size_bytes: int, key: str) -> None:
-        check_key(key)
-        if self.find_size(key) != size_bytes:
-            file.seek(0)
-            self._send(key, file)
 
 
 class _Counted:
@@ -317,7 +316,9 @@ class SpooledObject:
         check_key(key)
         file = self._check_open()
         try:
-            self._storage._publish(file, self._size_bytes, key)  # noqa: SLF001  two halves of one class
+            if self._storage.find_size(key) != self._size_bytes:
+                file.seek(0)
+                self._storage.send(key, file)
         finally:
             self.abort()
 
@@ -342,9 +343,3 @@ class SpooledObject:
 def _join_tag(meta: Any) -> str:
     """Return ETag and version, of which stores use one or the other, as one opaque tag."""
     return f"{meta['e_tag'] or ''}\n{meta['version'] or ''}"
-
-
-def _split_tag(tag: str, *, quoted: bool) -> dict[str, str]:
-    e_tag, _, version = tag.partition("\n")
-    found = {"e_tag": e_tag if quoted else e_tag.strip('"'), "version": version}
-    return {key: value for key, value in found.items() if value}

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mvc.errors import MvcError, UsageError
-from mvc.storage.options import StoreOptions
-from mvc.storage.urls import LOOPBACK
+from mvc.storage.urls import LOOPBACK, StoreOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from obstore.store import ObjectStore
 
     from mvc.storage.protocol import SharedStorage
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 10
 _HF_ENDPOINT = "https://s3.hf.co"
+_IN_MEMORY: dict[str, ObjectStore] = {}  # stores of this process, by name
 
 
 def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStorage:
@@ -52,29 +50,47 @@ def open_objects(url: StoreUrl, options: StoreOptions) -> ObjectStore:
         UsageError: the settings cannot be used.
     """
     try:
-        return _MAKERS[url.scheme](url, options)
+        return _make(url, options)
     except MvcError:
         raise
     except Exception as error:  # noqa: BLE001  obstore says ValueError, its own errors, or panics
         raise UsageError(f"cannot open {url}: {str(error).partition(chr(10))[0][:200]}") from None
 
 
-def _make_s3(url: StoreUrl, options: StoreOptions) -> ObjectStore:
-    from obstore.store import S3Store  # noqa: PLC0415
+def _make(url: StoreUrl, options: StoreOptions) -> ObjectStore:
+    from datetime import timedelta  # noqa: PLC0415  as below
 
+    from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store  # noqa: PLC0415
+
+    if url.scheme == "memory":
+        return _IN_MEMORY.setdefault(f"{url.bucket}/{url.prefix}", MemoryStore())
+    client: Any = {
+        "timeout": f"{options.timeout_s}s",
+        "connect_timeout": f"{min(_CONNECT_TIMEOUT_S, options.timeout_s)}s",
+    }
+    common: Any = {
+        "prefix": url.prefix or None,
+        "retry_config": {
+            "max_retries": 4,
+            "retry_timeout": timedelta(seconds=2 * options.timeout_s),
+        },
+    }
+    if url.scheme == "gs":
+        return GCSStore(url.bucket, client_options=client, **common)
+    if url.scheme == "az":
+        return AzureStore(container_name=url.bucket, client_options=client, **common)
     endpoint, bucket = _check_endpoint(options.endpoint), url.bucket
     if url.scheme == "hf":
         namespace, _, bucket = bucket.partition("/")
         endpoint = f"{endpoint or _HF_ENDPOINT}/{namespace}"
     where: dict[str, Any] = {"endpoint": endpoint, "region": options.region}
-    # Who names an endpoint without TLS in the environment of this very process may have it.
-    allow_http = endpoint is None or endpoint.startswith("http:")
+    # An endpoint without TLS that the environment of this very process names is allowed.
+    client["allow_http"] = endpoint is None or endpoint.startswith("http:")
     return S3Store(
         bucket,
-        prefix=url.prefix or None,
         virtual_hosted_style_request=False,
-        client_options=_client(options, allow_http=allow_http),
-        retry_config=_retry(options),
+        client_options=client,
+        **common,
         **{key: value for key, value in where.items() if value is not None},
     )
 
@@ -92,58 +108,3 @@ def _check_endpoint(endpoint: str | None) -> str | None:
             hint="use https, or name it in AWS_ENDPOINT_URL if it has to be",
         )
     return endpoint.rstrip("/")
-
-
-def _make_gcs(url: StoreUrl, options: StoreOptions) -> ObjectStore:
-    from obstore.store import GCSStore  # noqa: PLC0415
-
-    return GCSStore(
-        url.bucket,
-        prefix=url.prefix or None,
-        client_options=_client(options),
-        retry_config=_retry(options),
-    )
-
-
-def _make_azure(url: StoreUrl, options: StoreOptions) -> ObjectStore:
-    from obstore.store import AzureStore  # noqa: PLC0415
-
-    return AzureStore(
-        container_name=url.bucket,
-        prefix=url.prefix or None,
-        client_options=_client(options),
-        retry_config=_retry(options),
-    )
-
-
-_IN_MEMORY: dict[str, ObjectStore] = {}
-
-
-def _make_memory(url: StoreUrl, _options: StoreOptions) -> ObjectStore:
-    """Return the store of that name in this process; it ends with the process."""
-    from obstore.store import MemoryStore  # noqa: PLC0415
-
-    return _IN_MEMORY.setdefault(f"{url.bucket}/{url.prefix}", MemoryStore())
-
-
-_MAKERS: dict[str, Callable[[StoreUrl, StoreOptions], ObjectStore]] = {
-    "s3": _make_s3,
-    "hf": _make_s3,
-    "gs": _make_gcs,
-    "az": _make_azure,
-    "memory": _make_memory,
-}
-
-
-def _client(options: StoreOptions, *, allow_http: bool = False) -> Any:
-    return {
-        "timeout": f"{options.timeout_s}s",
-        "connect_timeout": f"{min(_CONNECT_TIMEOUT_S, options.timeout_s)}s",
-        "allow_http": allow_http,
-    }
-
-
-def _retry(options: StoreOptions) -> Any:
-    from datetime import timedelta  # noqa: PLC0415
-
-    return {"max_retries": 4, "retry_timeout": timedelta(seconds=2 * options.timeout_s)}

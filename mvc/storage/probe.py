@@ -142,17 +142,23 @@ class _Prober:
     def ask_refs(self, *, writers: int, rounds: int) -> None:
         key = self._key("ref")
         self._storage.replace(key, b"one", None)
-        self._ask_create(key)
-        first = self._tag(key)
-        self._ask_swap(key)
-        self._ask_stale(key, first)
-        self._ask_race(key, writers, rounds)
-
-    def _ask_create(self, key: str) -> None:
         said = self._put(key, b"two", None, quoted=True)
         kept = not said and self._read(key) == b"one"
         detail = "refused" if kept else "an object that exists was overwritten" + self._blame(key)
         self._tell("create only what is not there", kept, detail, needed=True)
+
+        first = self._tag(key)
+        self._ask_swap(key)
+        before = self._read(key)
+        said = self._put(key, b"stale", first, quoted=self._quoted)
+        kept = not said and self._read(key) == before
+        detail = "a stale tag is refused" if kept else "a stale tag is taken: updates get lost"
+        self._tell("replace nothing else", kept, detail, needed=True)
+
+        kept = all(self._race_once(key, writers, number) for number in range(rounds))
+        times = f"{rounds} times" if rounds > 1 else "once"
+        detail = f"tried {times}" if kept else "several were told that they won, or a loser did"
+        self._tell(f"one winner of {writers} writers", kept, detail, needed=True)
 
     def _ask_swap(self, key: str) -> None:
         """Ask which form of the right tag is taken; one has to be."""
@@ -172,31 +178,17 @@ class _Prober:
             detail = "the right tag is refused, quoted and bare" + self._blame(key)
         self._tell("replace what is known", any(taken.values()), detail, needed=True)
 
-    def _ask_stale(self, key: str, tag: str) -> None:
-        before = self._read(key)
-        said = self._put(key, b"stale", tag, quoted=self._quoted)
-        kept = not said and self._read(key) == before
-        detail = "a stale tag is refused" if kept else "a stale tag is taken: updates get lost"
-        self._tell("replace nothing else", kept, detail, needed=True)
-
-    def _ask_race(self, key: str, writers: int, rounds: int) -> None:
-        kept = all(self._race_once(key, writers, number) for number in range(rounds))
-        name = f"one winner of {writers} writers"
-        times = f"{rounds} times" if rounds > 1 else "once"
-        detail = f"tried {times}" if kept else "several were told that they won, or a loser did"
-        self._tell(name, kept, detail, needed=True)
-
     def _race_once(self, key: str, writers: int, number: int) -> bool:
         tag, start, won = self._tag(key), threading.Barrier(writers), list[bytes]()
 
-        def write(one: int) -> None:
-            data = b"%d of %d" % (one, number)
+        def write(writer: int) -> None:
+            data = b"%d of %d" % (writer, number)
             start.wait()
             with contextlib.suppress(StorageError):  # some say so to those who lost
                 if self._put(key, data, tag, quoted=self._quoted):
                     won.append(data)
 
-        threads = [threading.Thread(target=write, args=(one,)) for one in range(writers)]
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -213,7 +205,7 @@ class _Prober:
         return version if version not in ("", "null") else None
 
     def ask_content(self) -> None:
-        keys, data = [self._key(f"object-{one}") for one in "cab"], bytes(range(256)) * 400
+        keys, data = [self._key(f"object-{name}") for name in "cab"], bytes(range(256)) * 400
         for key in keys:
             with self._storage.create(self._folder) as file:
                 file.write([data])
@@ -221,17 +213,14 @@ class _Prober:
         seen = {info.key: info.size_bytes for info in self._storage.list(self._folder)}
         kept = all(seen.get(key) == len(data) for key in keys)
         self._tell("list what was just put", kept, "at once" if kept else "some is missing")
-        kept, detail = self._ask_ranges(keys[0], data)
-        self._tell("read ranges", kept, detail, needed=True)
-
-    def _ask_ranges(self, key: str, data: bytes) -> tuple[bool, str]:
         ranges = [(5, 7), (90_000, 300), (len(data) - 1, 1)]
         try:
-            found = [bytes(one) for one in self._storage.read_ranges(key, ranges)]
+            parts = [bytes(part) for part in self._storage.read_ranges(keys[0], ranges)]
+            kept = parts == [data[at : at + size] for at, size in ranges]
+            detail = "exact" if kept else "the bytes are others than those asked for"
         except (StorageError, CorruptionError) as error:
-            return False, str(error)
-        kept = found == [data[at : at + size] for at, size in ranges]
-        return kept, "exact" if kept else "the bytes are others than those asked for"
+            kept, detail = False, str(error)
+        self._tell("read ranges", kept, detail, needed=True)
 
     def ask_extras(self) -> None:
         """Ask what mvc does not rely on, but who runs the store may want to know."""
@@ -243,8 +232,8 @@ class _Prober:
             return
         version = self._version(key)
         if self._storage.is_s3:
-            told = "on: old roots pile up, unless a rule of the bucket removes them"
-            self._tell("versions of the bucket", version is None, told if version else "off")
+            detail = "on: old roots pile up, unless a rule of the bucket removes them"
+            self._tell("versions of the bucket", version is None, detail if version else "off")
         self._ask_signed(self._storage)
 
     def _ask_signed(self, storage: ObjectStorage) -> None:

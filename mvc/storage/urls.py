@@ -1,4 +1,4 @@
-"""What the URL of a store says: which kind it is, which bucket, and where in it.
+"""What the URL of a store says: which kind it is, which bucket, and where in it; and its options.
 
 A URL never holds credentials: they come from the places that the platform's own tools use, so that
 no URL in a config file, log or error can give them away.
@@ -17,6 +17,7 @@ from mvc.storage.protocol import is_key
 
 Scheme = Literal["s3", "gs", "az", "hf", "file", "memory"]
 
+DEFAULT_TIMEOUT_S = 60
 _SCHEMES: tuple[Scheme, ...] = ("s3", "gs", "az", "hf", "file", "memory")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 _LOOKS_LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -46,6 +47,25 @@ class StoreUrl:
             return self.prefix
         space = "buckets/" if self.scheme == "hf" else ""
         return f"{self.scheme}://{space}{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a store is reached, beside its URL.
+
+    Attributes:
+        endpoint: URL of an S3 server that is not Amazon's; else what the environment names.
+        region: of the bucket; else what the environment names.
+        timeout_s: after how many seconds without an answer a request is given up and tried again.
+        spool: the folder of objects on their way; the system's own by default.
+        bare_tags: whether it is known to want the tags of conditional puts without quotes.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    timeout_s: int = DEFAULT_TIMEOUT_S
+    spool: Path | None = None
+    bare_tags: bool = False
 
 
 def has_store_scheme(text: str) -> bool:

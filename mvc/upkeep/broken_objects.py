@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, MvcError
-from mvc.history.git_pack import write_pack
-from mvc.history.git_pack_index import PackIndex
+from mvc.history.git_pack import GitPackIndex, write_pack
 from mvc.history.transfer import is_whole_pack, receive_packs
 from mvc.upkeep.places import set_aside
 
@@ -31,8 +30,11 @@ def set_broken_aside(context: Context) -> Iterator[str]:
             _take_over(objects, path)
     for name in objects.packs.names():
         path = objects.folder / "pack" / f"{name}.pack"
-        if _is_sound(objects, name):
-            continue
+        try:
+            if all(_is_readable(objects, object_id) for object_id in objects.packs.read_ids(name)):
+                continue
+        except FormatError:
+            pass  # its index is damaged
         kept = _save(context, objects, path)
         if not path.with_suffix(".idx").exists():  # else it was made again, from the sound pack
             for file in sorted(path.parent.glob(f"{name}.*")):
@@ -44,14 +46,6 @@ def set_broken_aside(context: Context) -> Iterator[str]:
         except FormatError:
             yield f"object {one}: damaged, {set_aside(git_dir, objects.loose_path(one))}"
     objects.close()
-
-
-def _is_sound(objects: ObjectStore, name: str) -> bool:
-    try:
-        ids = objects.packs.read_ids(name)
-    except FormatError:
-        return False
-    return all(_is_readable(objects, one) for one in ids)
 
 
 def _is_readable(objects: ObjectStore, one: GitId) -> bool:
@@ -69,7 +63,7 @@ def _save(context: Context, objects: ObjectStore, path: Path) -> int:
         set_aside(context.git_dir, index)
         return _take_over(objects, path)
     try:
-        ids = list(PackIndex.read(index))
+        ids = list(GitPackIndex.read(index))
     except (ValueError, OSError, MvcError):
         ids = []
     sound = [one for one in ids if _is_readable(objects, one)]

@@ -14,8 +14,6 @@ from mvc.upkeep.sweep import IdSet
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.upkeep.sweep import Marks
     from mvc.workspace.context import Context
 
@@ -23,13 +21,19 @@ _GIT_ID_BYTES = 20
 
 
 def find_useless(context: Context, marks: Marks) -> list[tuple[bytes, bytes]]:
-    """Return (kind, key) of the entries of which an id is of nothing that is needed."""
+    """Return (kind, key) of the entries that name something which is not needed any more."""
     entries = context.kept.list_entries()
     ids = [one for _, key in entries for one in _ids_of(key)]
     if not ids:
         return []
     reached = IdSet(marks.needed)
-    reached.add(_tensor_ids(context, marks))
+    for blob in marks.live:
+        if context.history.find_blob_size(blob) is None:
+            continue  # a recent commit or tree
+        with contextlib.suppress(FormatError):  # garbage that lost a part; fsck says more
+            manifest = find_manifest(context, blob)
+            tensors = () if manifest is None else manifest.tensors()
+            reached.add(bytes.fromhex(tensor_id(view, stored)) for view, stored in tensors)
     reached.add(bytes.fromhex(blob).ljust(ID_BYTES, b"\0") for blob in marks.live)
     is_reached = np.isin(np.array(ids, "S32"), reached.sorted()).tolist()
     found, at = [], 0
@@ -45,13 +49,3 @@ def _ids_of(key: bytes) -> list[bytes]:
     if len(key) == _GIT_ID_BYTES:
         return [key]
     return [key[at : at + ID_BYTES] for at in range(0, len(key) - ID_BYTES + 1, ID_BYTES)]
-
-
-def _tensor_ids(context: Context, marks: Marks) -> Iterator[bytes]:
-    for blob in marks.live:
-        if context.history.find_blob_size(blob) is None:
-            continue  # a recent commit or tree
-        with contextlib.suppress(FormatError):  # garbage that lost a part; fsck says more
-            manifest = find_manifest(context, blob)
-            for view, stored in () if manifest is None else manifest.tensors():
-                yield bytes.fromhex(tensor_id(view, stored))

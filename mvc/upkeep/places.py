@@ -140,16 +140,12 @@ def _clear(git_dir: Path, intruder: Intruder) -> str:
 
 def set_aside(git_dir: Path, path: Path) -> str:
     """Move a file or folder of a repository to ``damaged/``; return where it is now, in words."""
-    aside = _find_free(git_dir / _ASIDE, str(path.relative_to(git_dir)).replace("/", "-"))
+    name, number = str(path.relative_to(git_dir)).replace("/", "-"), 1
+    aside = git_dir / _ASIDE / name
+    while os.path.lexists(aside):
+        number += 1
+        aside = git_dir / _ASIDE / f"{name}.{number}"
     make_dirs(aside.parent)
     replace_staged(path, aside)
     fsync_dir(aside.parent)
     return f"now {aside.relative_to(git_dir)}"
-
-
-def _find_free(folder: Path, name: str) -> Path:
-    number, place = 1, folder / name
-    while os.path.lexists(place):
-        number += 1
-        place = folder / f"{name}.{number}"
-    return place

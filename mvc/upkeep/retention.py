@@ -252,14 +252,10 @@ def _best(commits: Sequence[Candidate], policy: RetentionPolicy) -> Iterator[_Ma
         for place, commit in enumerate(commits)
         if commit.has_content
         and (value := commit.metrics.get(policy.metric)) is not None
-        and not _is_nan(value)
+        and value == value  # noqa: PLR0124  no NaN; math.isnan fails on whole numbers beyond floats
     )
     for rank, (*_, commit_id) in enumerate(ranked[: policy.keep_best], 1):
         yield commit_id, f"best {policy.metric} #{rank}"
-
-
-def _is_nan(value: float) -> bool:
-    return value != value  # noqa: PLR0124  math.isnan fails on whole numbers beyond floats
 
 
 def _recent(commits: Iterable[Candidate], policy: RetentionPolicy, now_s: int) -> Iterator[_Mark]:

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.chunkstore.catalog import find_broken
-from mvc.chunkstore.copies import NONE, ChunkTable, StoredCopies
+from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.rewriter import find_unsafe
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan
@@ -81,7 +80,7 @@ def test_catalog_and_copies_agree_on_what_is_broken(packs):
     ids = [hash_chunk(chunk) for chunk in EVEN]
     for store in (ChunkStore(storage), ChunkStore(storage)):
         assert set(find_missing(store, ids)) == set(ids) - depths.keys()
-    assert find_broken([ChunkTable(indexes_of(packs))]) == there - depths.keys()
+    assert StoredCopies(indexes_of(packs)).find_lost() == there - depths.keys()
 
 
 @given(packs_of_records, st.sets(st.integers(0, 5)), st.sets(st.integers(0, 11)))
@@ -154,7 +153,7 @@ def test_a_hostile_chain_of_many_records_takes_no_time():
         np.arange(count + 1),
         bases,
     )
-    assert len(find_broken([ChunkTable([index])])) == count, "one by one it would take a day"
+    assert len(StoredCopies([index]).find_lost()) == count, "one by one it would take a day"
 
 
 class Joining(MemoryStorage):

@@ -3,8 +3,8 @@
 import pytest
 
 from mvc.chunkstore.looks import (
+    DeltaVerdict,
     Look,
-    Verdict,
     choose_looks,
     judge,
     judge_groups,
@@ -69,7 +69,7 @@ def test_groups_without_a_look_go_by_others_of_their_type():
 @pytest.mark.parametrize(("share", "gains"), [(0.44, True), (0.46, False)])
 def test_a_group_is_judged_by_all_of_its_looks(share, gains):
     looks = [look(0, whole=0.6 + by, near=share + 2 * by, last=1) for by in (-0.1, 0.1)]
-    assert judge(looks) == Verdict(pytest.approx(0.6), gains=gains, to_last=False)
+    assert judge(looks) == DeltaVerdict(pytest.approx(0.6), gains=gains, to_last=False)
 
 
 @pytest.mark.parametrize(

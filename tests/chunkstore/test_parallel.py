@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mvc.chunkstore.parallel import Crew, for_each
+from mvc.chunkstore.parallel import NiceThreads, for_each
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -80,7 +80,7 @@ def test_a_failure_of_the_progress_ends_it():
 @pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own priority")
 def test_a_crew_is_as_nice_as_is_wanted():
     ours, wanted = os.getpriority(os.PRIO_PROCESS, 0), 7
-    crew = Crew(2, "test", lambda: wanted)
+    crew = NiceThreads(2, "test", lambda: wanted)
 
     def look():
         return [crew.submit(os.getpriority, os.PRIO_PROCESS, 0).result() for _ in range(5)]

@@ -8,7 +8,7 @@ from mvc.errors import ConflictError
 from mvc.shards.hashing import hash_shards
 from mvc.shards.places import open_place
 from mvc.storage import foreign
-from mvc.storage.options import StoreOptions
+from mvc.storage.urls import StoreOptions
 from support.lying_store import run_lying_store, tag_of
 from support.s3_server import KEYS
 

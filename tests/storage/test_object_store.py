@@ -9,8 +9,7 @@ from obstore.store import MemoryStore
 from mvc.errors import StorageError
 from mvc.storage.object_store import ObjectStorage
 from mvc.storage.opening import open_store
-from mvc.storage.options import StoreOptions
-from mvc.storage.urls import parse_store_url
+from mvc.storage.urls import StoreOptions, parse_store_url
 from support.s3_server import KEYS, open_s3
 from support.storage_contract import SharedStorageContract
 from support.storage_proxy import FaultyProxy
