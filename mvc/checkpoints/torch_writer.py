@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.torch_pickle.encode import Call, Persistent, encode_pickle
+from mvc.checkpoints.torch_pickle.encode import Persistent, PickledCall, encode_pickle
 from mvc.checkpoints.torch_pickle.values import Global
 from mvc.checkpoints.zip_writer import ZipPlan, plan_zip
 from mvc.dtypes import TORCH_NAMES, get_dtype, size_in_bytes
@@ -42,7 +42,7 @@ def find_torch_name(dtype: str) -> str | None:
     return TORCH_NAMES.get(dtype)
 
 
-def refer(key: int, dtype: str, shape: tuple[int, ...]) -> Call:
+def refer(key: int, dtype: str, shape: tuple[int, ...]) -> PickledCall:
     """Return what a C-contiguous tensor that has a storage of its own is in a pickle."""
     name = find_torch_name(dtype)
     if name is None:
@@ -54,10 +54,10 @@ def refer(key: int, dtype: str, shape: tuple[int, ...]) -> Call:
     elements = size_bytes if storage is None else size_bytes // get_dtype(dtype).block_bytes
     kind = Global("torch.storage.UntypedStorage" if storage is None else f"torch.{storage}Storage")
     place = Persistent(("storage", kind, str(key), "cpu", elements))
-    rest = (place, 0, shape, strides, False, Call("collections.OrderedDict"))
+    rest = (place, 0, shape, strides, False, PickledCall("collections.OrderedDict"))
     if storage is None:
-        return Call("torch._utils._rebuild_tensor_v3", (*rest, Global(f"torch.{name}")))
-    return Call("torch._utils._rebuild_tensor_v2", rest)
+        return PickledCall("torch._utils._rebuild_tensor_v3", (*rest, Global(f"torch.{name}")))
+    return PickledCall("torch._utils._rebuild_tensor_v2", rest)
 
 
 def plan_torch(value: object, sizes: Sequence[int], folder: str = "archive") -> TorchPlan:

@@ -22,7 +22,7 @@ import numpy as np
 
 from mvc.errors import UsageError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.upkeep.holdings import Holdings, Needs, Owners, Totals, Union
+from mvc.upkeep.holdings import KeptContent, Needs, Owners, Totals, Union
 from mvc.upkeep.versions import reach
 from mvc.workspace.ranges import walk_ranges
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.copies import Numbers
     from mvc.ids import GitId
-    from mvc.upkeep.holdings import Content
+    from mvc.upkeep.holdings import ManifestContent
     from mvc.workspace.context import Context
 
 KINDS = ("branch", "tag", "commit", "file", "tensor")
@@ -196,7 +196,7 @@ class _Survey:
         self._context = context
         self._copies = context.here.copies()
         self._needs = Needs(self._copies)
-        self._holdings = holdings = Holdings(context, self._copies, with_tensors=with_tensors)
+        self._holdings = holdings = KeptContent(context, self._copies, with_tensors=with_tensors)
         self._is_all = chosen is None
         wanted = holdings.named if chosen is None else set(chosen)
         self._chosen = [commit for commit in holdings.commits if commit in wanted]
@@ -373,7 +373,7 @@ class _Survey:
             self._add_others(owners, self._holdings.contents(self._holdings.staged.values()))
         return owners.count_alone()
 
-    def _add_others(self, owners: Owners, contents: Iterable[Content]) -> None:
+    def _add_others(self, owners: Owners, contents: Iterable[ManifestContent]) -> None:
         for content in contents:
             owners.add(content.chunks, owners.others, owners.others)
 
@@ -410,7 +410,7 @@ class _Survey:
         return sum(content.size_bytes for content in contents if content is not None)
 
 
-def _find_holders(holdings: Holdings, users: Mapping[str, int]) -> dict[GitId, tuple[int, int]]:
+def _find_holders(holdings: KeptContent, users: Mapping[str, int]) -> dict[GitId, tuple[int, int]]:
     """Return commit → the least and the greatest ref that reaches it.
 
     A commit that two refs reach is never looked at by a third: all before it have two as well.

@@ -11,7 +11,7 @@ from mvc.errors import MvcError, UnsupportedError
 from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
-from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
+from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, LostChunk
 from mvc.upkeep.places import clear_way, find_intruders, find_stale_locks
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
@@ -342,7 +342,7 @@ class Reachable:
             if loss is not None:
                 yield _describe(commit, path, segment, chunk, loss), blob
 
-    def _is_promised(self, loss: Loss, chunk: ChunkId) -> bool:
+    def _is_promised(self, loss: LostChunk, chunk: ChunkId) -> bool:
         """Return whether what is missing is on a remote, whence reads take it."""
         context = self._context
         if loss.is_damage or context.store is context.here:
@@ -365,13 +365,13 @@ class Reachable:
                 self._releases = {}  # in doubt everything is needed; the damage itself is reported
         return bool(self._releases) and blob not in self._live
 
-    def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> Loss | None:
+    def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> LostChunk | None:
         """Return what is wrong if a manifest gives a chunk another length than it has."""
         found = self.chunks[chunk]
         if found == size_bytes:
             return None
         fact = f"has {found:,} bytes, not {size_bytes:,}"
-        return Loss("wrong-size", fact, self._context.here.find(chunk))
+        return LostChunk("wrong-size", fact, self._context.here.find(chunk))
 
 
 def _find_live(
@@ -384,7 +384,7 @@ def _find_live(
 
 
 def _describe(
-    commit: str | None, path: str, segment: Segment | None, chunk: ChunkId, loss: Loss
+    commit: str | None, path: str, segment: Segment | None, chunk: ChunkId, loss: LostChunk
 ) -> Problem:
     location = loss.location
     return Problem(

@@ -13,8 +13,8 @@ from mvc.upkeep.kept_entries import find_useless
 from mvc.upkeep.sweep import (
     DEFAULT_GRACE_S,
     NO_IDS,
-    Marks,
     Sweep,
+    SweepMarks,
     find_needed,
     find_unnamed,
     is_current,
@@ -60,7 +60,7 @@ class GcPlan:
     leftover_bytes: int
     reflog_entries: int
     expiry: ReflogExpiry = field(repr=False)
-    marks: Marks = field(repr=False)
+    marks: SweepMarks = field(repr=False)
     unnamed: Ids = field(repr=False)
     statistics: int = 0
     releasing: Sequence[Release] = field(default=(), repr=False)

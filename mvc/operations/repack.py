@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress
     from mvc.upkeep.pairs import Pair
-    from mvc.upkeep.sweep import Marks
+    from mvc.upkeep.sweep import SweepMarks
     from mvc.workspace.context import Context
 
 
@@ -75,7 +75,7 @@ class RepackPlan:
     small_packs: int
     git_files: int
     grace_s: float | None
-    marks: Marks | None = field(repr=False)
+    marks: SweepMarks | None = field(repr=False)
     unnamed: Ids = field(repr=False)
     everything: bool = field(repr=False)
     only: GitId | None = field(repr=False)

@@ -27,7 +27,7 @@ _SHORT_HEX = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostChunk:
     """Why a chunk cannot be read."""
 
     kind: str
@@ -57,7 +57,7 @@ class ChunkHealth:
         self._bad_packs = {item.pack for item in doubtful if item.kind != LOST_BASE}
         self._bad_chunks |= store.copies().find_lost()
         self._sizes: dict[ChunkId, int] = {}
-        self.lost: dict[ChunkId, Loss] = {}
+        self.lost: dict[ChunkId, LostChunk] = {}
         self.packs: set[str] = set()
 
     @property
@@ -76,7 +76,7 @@ class ChunkHealth:
         if location is None and self._store.refresh():  # of a commit younger than the first look
             location = self._find(chunk)
         if location is None:
-            self.lost[chunk] = Loss(MISSING, "is missing")
+            self.lost[chunk] = LostChunk(MISSING, "is missing")
             return 0
         self.packs.add(location.pack)
         base = self._find_lost_base(location, depth)
@@ -107,11 +107,11 @@ class ChunkHealth:
                 return base
         return None
 
-    def _explain(self, location: ChunkLocation, base: ChunkId | None, error: MvcError) -> Loss:
+    def _explain(self, location: ChunkLocation, base: ChunkId | None, error: MvcError) -> LostChunk:
         if base is None:
             is_own = not location.bases or location.pack in self._bad_packs
             kind = DAMAGED if is_own else LOST_BASE
-            return Loss(kind, f"is lost: {error.message}", location)
+            return LostChunk(kind, f"is lost: {error.message}", location)
         below = self.lost[base]
         root, links = below.root or base, below.links + 1
         cause = self.lost.get(root, below)
@@ -121,4 +121,4 @@ class ChunkHealth:
             where = f"damaged in pack {cause.location.pack[:_SHORT_HEX]} "
             where += f"at offset {cause.location.offset:,}"
         fact = f"is lost: it is based on chunk {root.hex()[:_SHORT_HEX]}{way}, which is {where}"
-        return Loss(LOST_BASE, fact, cause.location, root, links)
+        return LostChunk(LOST_BASE, fact, cause.location, root, links)

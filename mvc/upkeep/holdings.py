@@ -44,7 +44,7 @@ _COMPACT_FROM = 2**21
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TensorChunks:
     """Which chunks of a manifest belong to which tensor names.
 
     Every array but ``chunks`` has one element per view; a segment of several views is in several.
@@ -66,15 +66,15 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ManifestContent:
     """One manifest: how long the file is, and its chunks, each once, as far as the store has them."""
 
     size_bytes: int
     chunks: Chunks
-    parts: Parts | None
+    parts: TensorChunks | None
 
 
-class Holdings:
+class KeptContent:
     """A repository's refs, commits and file versions; FormatError if the history is damaged.
 
     Attributes:
@@ -90,7 +90,7 @@ class Holdings:
         self._context = context
         self._copies = copies
         self._with_tensors = with_tensors
-        self._contents: dict[GitId, Content | None] = {}
+        self._contents: dict[GitId, ManifestContent | None] = {}
         self._releases = read_releases(context)
         self._versions = Versions(context)
         self._files: dict[GitId, Mapping[str, GitId]] = {}
@@ -112,33 +112,33 @@ class Holdings:
             self._files[commit] = found
         return found
 
-    def content(self, blob: GitId) -> Content | None:
+    def content(self, blob: GitId) -> ManifestContent | None:
         """Return what a manifest holds, None for a plain file; read once."""
         if blob not in self._contents:
             manifest = find_manifest(self._context, blob)
             self._contents[blob] = None if manifest is None else self._read(manifest)
         return self._contents[blob]
 
-    def contents(self, blobs: Iterable[GitId]) -> Iterator[Content]:
+    def contents(self, blobs: Iterable[GitId]) -> Iterator[ManifestContent]:
         """Yield what manifests hold, each once; plain files are left out."""
         for blob in dict.fromkeys(blobs):
             content = self.content(blob)
             if content is not None:
                 yield content
 
-    def contents_of(self, commits: Iterable[GitId]) -> Iterator[Content]:
+    def contents_of(self, commits: Iterable[GitId]) -> Iterator[ManifestContent]:
         """Yield what the manifests of some commits hold."""
         return self.contents(blob for commit in commits for blob in self.files(commit).values())
 
-    def _read(self, manifest: Manifest) -> Content:
+    def _read(self, manifest: Manifest) -> ManifestContent:
         joined = b"".join(manifest.chunk_ids())
         ids = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
         numbers = self._copies.find(ids).astype(np.int32)
         chunks = np.unique(numbers)
         parts = self._read_parts(manifest, numbers) if self._with_tensors else None
-        return Content(manifest.size_bytes, chunks[chunks >= 0], parts)
+        return ManifestContent(manifest.size_bytes, chunks[chunks >= 0], parts)
 
-    def _read_parts(self, manifest: Manifest, numbers: Chunks) -> Parts:
+    def _read_parts(self, manifest: Manifest, numbers: Chunks) -> TensorChunks:
         names, starts, counts, sizes = [0], [0], [len(manifest.gaps)], [manifest.gap_bytes]
         start = len(manifest.gaps)
         for stored in manifest.segments:
@@ -148,7 +148,7 @@ class Holdings:
                 counts.append(len(stored.chunks))
                 sizes.append(stored.segment.size_bytes)
             start += len(stored.chunks)
-        return Parts(
+        return TensorChunks(
             np.array(names, np.int32),
             np.array(starts, np.int64),
             np.array(counts, np.int64),

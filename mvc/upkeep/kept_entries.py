@@ -14,13 +14,13 @@ from mvc.upkeep.sweep import IdSet
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from mvc.upkeep.sweep import Marks
+    from mvc.upkeep.sweep import SweepMarks
     from mvc.workspace.context import Context
 
 _GIT_ID_BYTES = 20
 
 
-def find_useless(context: Context, marks: Marks) -> list[tuple[bytes, bytes]]:
+def find_useless(context: Context, marks: SweepMarks) -> list[tuple[bytes, bytes]]:
     """Return (kind, key) of the entries that name something which is not needed any more."""
     entries = context.kept.list_entries()
     ids = [one for _, key in entries for one in _ids_of(key)]

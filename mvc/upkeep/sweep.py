@@ -84,7 +84,7 @@ class IdSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class SweepMarks:
     """What one look at the repository found; chunks are in ascending order."""
 
     versions: Versions  # remembers which files commits have, for the next look
@@ -102,14 +102,14 @@ def mark(
     grace_s: float,
     expiry: ReflogExpiry | None,
     releasing: Sequence[Release] = (),
-    before: Marks | None = None,
-) -> Marks:
+    before: SweepMarks | None = None,
+) -> SweepMarks:
     """Return what is needed now, and what was needed ``before``: only what is new since is read.
 
     Garbage younger than ``grace_s`` keeps its content; ``releasing`` counts as done. A damaged
     history is a FormatError: nothing may be removed.
     """
-    history, known = context.history, before or Marks(Versions(context))
+    history, known = context.history, before or SweepMarks(Versions(context))
     objects = reachable_objects(history, expiry=expiry)
     releases = {commit: list(many) for commit, many in read_releases(context).items()}
     for release in releasing:
@@ -124,7 +124,7 @@ def mark(
     live = named.keys() | (recent - let_go)
     if releases:  # else every young object is live anyway
         live |= _find_unreleased(context, recent, releases, known.versions)
-    return Marks(
+    return SweepMarks(
         known.versions,
         objects,
         _with_chunks(context, known.needed, live - known.live, promised),
@@ -168,7 +168,7 @@ def _with_chunks(
     return grown.sorted()
 
 
-def find_promised(context: Context, marks: Marks, lost: Iterable[bytes]) -> bytes | None:
+def find_promised(context: Context, marks: SweepMarks, lost: Iterable[bytes]) -> bytes | None:
     """Return one of some chunks that are gone although a commit needs it, or None."""
     missing = set(lost)
     for blob in marks.promised if missing else ():
@@ -201,7 +201,7 @@ def is_current(context: Context, plan: SweepPlan) -> bool:
     return context.here.packs().issuperset(pack for batch in plan.batches for pack in batch.remove)
 
 
-def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
+def find_needed(context: Context, copies: StoredCopies, marks: SweepMarks) -> Mask:
     """Return which stored chunks must stay because something names them.
 
     Fails if one that a commit needs is not there, or cannot be decoded, and no remote promises it.
@@ -225,7 +225,7 @@ def find_lost(context: Context, missing: Ids) -> Ids:
     return lost
 
 
-def find_unnamed(context: Context, copies: StoredCopies, marks: Marks, after_s: float) -> Mask:
+def find_unnamed(context: Context, copies: StoredCopies, marks: SweepMarks, after_s: float) -> Mask:
     """Return the chunks of young packs that nothing names: an ``add`` may just have stored them."""
     made_s = context.here.list_packs().made_s
     mask = np.zeros(len(copies), np.bool_)
@@ -237,7 +237,7 @@ def find_unnamed(context: Context, copies: StoredCopies, marks: Marks, after_s: 
 
 
 @dataclass(slots=True)
-class Tally:
+class SweepTally:
     """What a sweep did so far."""
 
     freed_bytes: int = 0
@@ -260,12 +260,12 @@ class Sweep:
 
     context: Context
     plan: SweepPlan
-    marks: Marks | None
+    marks: SweepMarks | None
     unnamed: Ids
     grace_s: float
     expiry: ReflogExpiry | None
     releasing: Sequence[Release] = ()
-    tally: Tally = field(default_factory=Tally)
+    tally: SweepTally = field(default_factory=SweepTally)
 
     def remove_objects(self) -> None:
         """Remove old reflog entries, Git objects that are garbage, and leftovers."""
@@ -289,7 +289,7 @@ class Sweep:
             loose, packs = plan_gathering(history, needed, older_than_s=self.grace_s)
             gather_objects(history, loose, packs, needed)
 
-    def _look(self) -> Marks:
+    def _look(self) -> SweepMarks:
         self.marks = mark(
             self.context,
             grace_s=self.grace_s,
@@ -299,7 +299,9 @@ class Sweep:
         )
         return self.marks
 
-    def run(self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None) -> Tally:
+    def run(
+        self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None
+    ) -> SweepTally:
         """Carry out the plan batch by batch, each durable before anything of it is removed.
 
         ``dtypes`` says what the words of chunks are that will be encoded again. A damaged pack is a

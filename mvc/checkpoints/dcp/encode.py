@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.torch_pickle.encode import Call, Instance, encode_pickle
+from mvc.checkpoints.torch_pickle.encode import Instance, PickledCall, encode_pickle
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.checkpoints.torch_writer import find_torch_name
 
@@ -44,9 +44,9 @@ def _entry(tensor: DcpTensor | None) -> Instance:
     assert tensor.dtype is not None
     properties = (
         Global(f"torch.{find_torch_name(tensor.dtype)}"),
-        Call("torch.serialization._get_layout", ("torch.strided",)),
+        PickledCall("torch.serialization._get_layout", ("torch.strided",)),
         False,
-        Call(f"{_MODULE}._MEM_FORMAT_ENCODING", (0,)),
+        PickledCall(f"{_MODULE}._MEM_FORMAT_ENCODING", (0,)),
         False,
     )
     chunks = [
@@ -75,5 +75,5 @@ def _place(item: DcpItem) -> Instance:
     return Instance("torch.distributed.checkpoint.filesystem._StorageInfo", {**state, **transforms})
 
 
-def _size(shape: Shape) -> Call:
-    return Call("torch.Size", (shape,))
+def _size(shape: Shape) -> PickledCall:
+    return PickledCall("torch.Size", (shape,))

@@ -23,7 +23,7 @@ _CONSTANTS = {None: b"N", True: b"\x88", False: b"\x89"}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PickledCall:
     """What a function makes of arguments."""
 
     function: str
@@ -96,7 +96,7 @@ class _Encoder:
                 self.data += b"" if len(value) in _TUPLES else b"("
                 self._put_all(value, depth)
                 self.data += _TUPLES.get(len(value), b"t")
-            case Call(function, args):
+            case PickledCall(function, args):
                 self._put_call(function, args, b"R", depth)
             case Instance(name, state):
                 self._put_call(name, (), b"\x81", depth)

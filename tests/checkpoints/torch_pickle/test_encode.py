@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.checkpoints.torch_pickle.encode import MAX_DEPTH, Call, Instance, encode_pickle
+from mvc.checkpoints.torch_pickle.encode import MAX_DEPTH, Instance, PickledCall, encode_pickle
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.errors import UnsupportedError
 from support.bounds import on_disk
@@ -62,10 +62,10 @@ class Held:
 def test_calls_instances_and_names():
     name = f"{Held.__module__}.Held"
     value = [
-        Call("collections.OrderedDict", ([("a", 1)],)),
-        Call("collections.OrderedDict"),
+        PickledCall("collections.OrderedDict", ([("a", 1)],)),
+        PickledCall("collections.OrderedDict"),
         Instance(name, {"x": Global(name)}),
-        Pairs([Call("builtins.frozenset", ([1],)), 2]),
+        Pairs([PickledCall("builtins.frozenset", ([1],)), 2]),
     ]
     ordered, empty, held, keyed = pickle.loads(encode_pickle(value))
     assert ordered == collections.OrderedDict(a=1)
