@@ -160,18 +160,18 @@ def _find_end(source: ByteSource) -> int:
     tail_bytes = min(source.size_bytes, _END.size + _MAX_COMMENT_BYTES)
     tail_start = source.size_bytes - tail_bytes
     tail = read_bytes(source, tail_start, tail_bytes)
-    found = []
+    places = []
     position = tail.find(_END_MAGIC)
     while 0 <= position <= tail_bytes - _END.size:
         comment_bytes = int.from_bytes(tail[position + 20 : position + 22], "little")
         if position + _END.size + comment_bytes == tail_bytes:
-            found.append(tail_start + position)
+            places.append(tail_start + position)
         position = tail.find(_END_MAGIC, position + 1)
-    if not found:
+    if not places:
         raise FormatError("zip archive has no end record: it is cut off or damaged")
-    if len(found) > 1:
+    if len(places) > 1:
         raise FormatError("zip archive has several end records")
-    return found[0]
+    return places[0]
 
 
 def _read_end64(

@@ -88,7 +88,7 @@ class ZipFrame:
         self._file, self._segments = file, segments
         self._entries = parse_zip_directory(file)
         starts = [entry.data_start for entry in self._entries]
-        self._carriers = [bisect_right(starts, one.start) - 1 for one in segments]
+        self._carriers = [bisect_right(starts, segment.start) - 1 for segment in segments]
         for number, segment in zip(self._carriers, segments, strict=True):
             if number < 0 or self._entries[number].end != segment.end:
                 raise FormatError(
@@ -100,24 +100,24 @@ class ZipFrame:
             raise FormatError("two tensors are in one zip entry")
         self._fingerprint = self._find_fingerprint()
         self.version = tuple(
-            (one.name, (one.size_bytes, None if number in own else one.crc32))
-            for number, one in enumerate(self._entries)
-            if one is not self._fingerprint
+            (segment.name, (segment.size_bytes, None if number in own else segment.crc32))
+            for number, segment in enumerate(self._entries)
+            if segment is not self._fingerprint
         )
 
     def crc32s(self) -> list[int]:
         """Return the CRC-32 of the bytes of every segment."""
         return [
-            self._entries[number].crc32 ^ join_crc32(before, 0, one.size_bytes)
-            for number, one, before in self._carried()
+            self._entries[number].crc32 ^ join_crc32(before, 0, segment.size_bytes)
+            for number, segment, before in self._carried()
         ]
 
     def renew(self, crc32s: Sequence[int]) -> bytes:
         """Return the gap stream of the same archive around segments with these CRC-32."""
         file = self._file.copy()
-        all_crc32s = [one.crc32 for one in self._entries]
-        for (number, one, before), crc32 in zip(self._carried(), crc32s, strict=True):
-            all_crc32s[number] = join_crc32(before, crc32, one.size_bytes)
+        all_crc32s = [segment.crc32 for segment in self._entries]
+        for (number, segment, before), crc32 in zip(self._carried(), crc32s, strict=True):
+            all_crc32s[number] = join_crc32(before, crc32, segment.size_bytes)
         if self._fingerprint is not None:
             start = self._fingerprint.data_start
             text = read_bytes(file, start, _DIGITS) + _combine(all_crc32s[:-1])
@@ -131,9 +131,9 @@ class ZipFrame:
 
     def _carried(self) -> Iterator[tuple[int, Segment, int]]:
         """Yield (number of the entry, segment, CRC-32 of what the entry has before it)."""
-        for number, one in zip(self._carriers, self._segments, strict=True):
+        for number, segment in zip(self._carriers, self._segments, strict=True):
             start = self._entries[number].data_start
-            yield number, one, zlib.crc32(read_bytes(self._file, start, one.start - start))
+            yield number, segment, zlib.crc32(read_bytes(self._file, start, segment.start - start))
 
     def _places_of(self, entry: ZipEntry) -> list[int]:
         """Return where the checksum of an entry is; FormatError if they do not agree."""
@@ -143,7 +143,9 @@ class ZipFrame:
             after += len(_DESCRIPTOR_MAGIC)
         local = after if flags & _FLAG_CRC_FOLLOWS else entry.local_start + _LOCAL_CRC
         places = [entry.central_start + _CENTRAL_CRC, local]
-        if any(read_bytes(self._file, one, 4) != struct.pack("<I", entry.crc32) for one in places):
+        if any(
+            read_bytes(self._file, place, 4) != struct.pack("<I", entry.crc32) for place in places
+        ):
             raise FormatError(f"zip entry {entry.name[:80]!r} has two checksums")
         return places
 
@@ -157,7 +159,7 @@ class ZipFrame:
         if last is None or not last.name.endswith(_FINGERPRINT) or last.size_bytes != 2 * _DIGITS:
             return None
         text = read_bytes(self._file, last.data_start, last.size_bytes)
-        is_known = text[_DIGITS:] == _combine([one.crc32 for one in self._entries[:-1]])
+        is_known = text[_DIGITS:] == _combine([entry.crc32 for entry in self._entries[:-1]])
         return last if is_known and self._places_of(last) else None
 
 
@@ -176,18 +178,20 @@ def _shift(size_bytes: int) -> int:
     return power
 
 
-def _multiply(one: int, other: int) -> int:
+def _multiply(factor: int, other: int) -> int:
     product = 0
-    while one:
-        product ^= other if one & _ONE else 0
-        one = one << 1 & 0xFFFFFFFF
+    while factor:
+        product ^= other if factor & _ONE else 0
+        factor = factor << 1 & 0xFFFFFFFF
         other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
     return product
 
 
 def _combine(crc32s: Sequence[int]) -> bytes:
     """Return torch's hash of checksums, as ``hash_combine`` of C++ makes it."""
-    found = 0
-    for one in crc32s:
-        found = (found ^ (one + 0x9E3779B9 + (found << 6) + (found >> 2))) & (2**64 - 1)
-    return b"%020d" % found
+    combined = 0
+    for crc32 in crc32s:
+        combined = (combined ^ (crc32 + 0x9E3779B9 + (combined << 6) + (combined >> 2))) & (
+            2**64 - 1
+        )
+    return b"%020d" % combined

@@ -137,24 +137,24 @@ class _PackCheck:
         self, index: PackIndex | None
     ) -> Generator[StoreProblem, None, tuple[list[PackRecord], bool]]:
         """Compare pack and index; return the records to look at and whether they are all."""
-        found: list[PackRecord] = []
+        scanned: list[PackRecord] = []
         complete = True
         try:
             for record in scan_stored_pack(self.storage, self.pack, self.size_bytes):
-                found.append(record)  # noqa: PERF402  those before an error are kept
+                scanned.append(record)  # noqa: PERF402  those before an error are kept
         except FormatError as error:
             complete = False
             yield self._problem("bad-pack", error.message)
         if index is None:
-            return found, complete
+            return scanned, complete
         said = list(index.records())
         if index.pack_size_bytes != self.size_bytes:
             complete = False
             detail = f"{self.size_bytes:,} bytes long, {index.pack_size_bytes:,} by its index"
             yield self._problem("bad-pack", detail)
-        elif said[: len(found)] != found or (complete and len(said) != len(found)):
+        elif said[: len(scanned)] != scanned or (complete and len(said) != len(scanned)):
             yield self._problem("bad-index", "the index lists other records than the pack has")
-            return found, complete
+            return scanned, complete
         return said, complete
 
     def _check_data(
@@ -246,18 +246,18 @@ def _set_aside(storage: Storage, pack: PackId) -> bool:
 
 def _find_records(storage: Storage, pack: PackId, source: str) -> list[PackRecord]:
     """Return what the pack is known to hold: by its own record headers, and by its index."""
-    found: dict[int, PackRecord] = {}
+    by_offset: dict[int, PackRecord] = {}
     size_bytes = storage.find_size(source)
     if size_bytes is None:
         return []
     with contextlib.suppress(FormatError):  # from the first damaged header on
         for record in scan_stored_pack(storage, pack, size_bytes, key=source):
-            found[record.offset] = record
+            by_offset[record.offset] = record
     with contextlib.suppress(FormatError, FileNotFoundError):
         index = read_index(storage, pack, storage.find_size(index_key(pack)) or 0)
         for record in index.records():
-            found.setdefault(record.offset, record)
-    return [found[offset] for offset in sorted(found)]
+            by_offset.setdefault(record.offset, record)
+    return [by_offset[offset] for offset in sorted(by_offset)]
 
 
 def _read_sound(

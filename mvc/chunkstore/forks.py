@@ -97,11 +97,11 @@ def _forked(answer: Callable[[int], R]) -> Iterator[Callable[[int], R]]:
     theirs.close()
 
     def ask(number: int) -> R:
-        found = None
+        result = None
         with contextlib.suppress(OSError, EOFError):  # it was killed
             ours.send(number)
-            found = ours.recv()
-        return answer(number) if found is None else found
+            result = ours.recv()
+        return answer(number) if result is None else result
 
     try:
         yield ask
@@ -116,10 +116,10 @@ def _serve(requests: Connection[Any, Any], answer: Callable[[int], object]) -> N
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
         while True:
-            found = None
+            result = None
             number = requests.recv()
             with contextlib.suppress(Exception):
-                found = answer(number)
-            requests.send(found)
+                result = answer(number)
+            requests.send(result)
     finally:
         os._exit(0)  # nothing of the process that was copied is closed or written twice

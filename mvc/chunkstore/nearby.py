@@ -70,8 +70,8 @@ def fill_nearby(
             place.refuse(chunk, context)
             found = False
         if found is not False:
-            for one in asked:
-                one.keep(chunk, plain if found else None)
+            for asked_before in asked:
+                asked_before.keep(chunk, plain if found else None)
             return found
         asked.append(place)
     return False
@@ -162,7 +162,9 @@ class NearbyReads:
             self._sink(request, plain)
 
         try:
-            self._read_packs([one for askers in claimed for one in askers], take, self._progress)
+            self._read_packs(
+                [request for askers in claimed for request in askers], take, self._progress
+            )
         finally:
             for chunk in untold:
                 tell(self._places, chunk, None)

@@ -190,7 +190,7 @@ def _part_halves(packed: Bytes, plane: Bytes) -> None:
 
 def _find_at_least(limit: int, plane: Bytes, arena: Bytes) -> Positions:
     """Return where ``plane`` is ``limit`` or more, ascending; the arena is a multiple of 8 bytes."""
-    found = []
+    places_found = []
     for start in range(0, plane.size, arena.size):
         block = plane[start : start + arena.size]
         hits = arena[: block.size + -block.size % 8].view(np.bool_)
@@ -200,8 +200,8 @@ def _find_at_least(limit: int, plane: Bytes, arena: Bytes) -> Positions:
         eights = hits.view(np.uint64)
         rows = np.flatnonzero(eights != 0)
         places = np.flatnonzero(eights[rows].view(np.bool_))
-        found.append(start + 8 * rows[places >> 3] + (places & 7))
-    return found[0] if len(found) == 1 else np.concatenate(found)
+        places_found.append(start + 8 * rows[places >> 3] + (places & 7))
+    return places_found[0] if len(places_found) == 1 else np.concatenate(places_found)
 
 
 def _encode_gaps(positions: Positions, values: Bytes, words: int) -> tuple[Bytes, Bytes] | None:

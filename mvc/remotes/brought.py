@@ -47,7 +47,7 @@ def _change(remote: Remote, new: Mapping[PackId, int], gone: Iterable[PackId]) -
     fs.make_dirs(remote.folder)
     with fs.exclusive_lock(remote.folder / _LOCK_NAME):
         known, left = read_brought(remote), frozenset(gone)
-        packs = {one: size for one, size in (known | dict(new)).items() if one not in left}
+        packs = {pack: size for pack, size in (known | dict(new)).items() if pack not in left}
         if packs != known:
             data = msgspec.json.encode(dict(sorted(packs.items())))
             fs.write_durable(remote.folder / _FILE_NAME, [data])
@@ -61,16 +61,16 @@ def find_brought(
     The root was read before, so a sweep that takes one of them meanwhile is noticed when it is replaced.
     """
     waiting = {
-        one: size
-        for one, size in noted.items()
-        if one not in listing.packs and object_name(pack_key(one)) not in root.deleting
+        pack: size
+        for pack, size in noted.items()
+        if pack not in listing.packs and object_name(pack_key(pack)) not in root.deleting
     }
-    found: dict[PackId, int] = {}
+    there: dict[PackId, int] = {}
 
     def look(pack: PackId, _: None) -> int:
         if remote.storage.find_size(pack_key(pack)) == waiting[pack]:
-            found[pack] = waiting[pack]
+            there[pack] = waiting[pack]
         return 0
 
     for_each(list(waiting), lambda: None, look, threads=_THREADS)
-    return found
+    return there

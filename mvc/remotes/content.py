@@ -136,13 +136,15 @@ def _write_packs(
         for index, rows in plan.parts:
             check_pack(store.storage, index, ReadSlot(), None)
             carry_rows(writer, store.storage, index, rows)
-        found = _read_sound(store, remote, crowd)
-        inside = [index for index in remote.indexes(crowd) if index.pack in found]
+        data_of = _read_sound(store, remote, crowd)
+        inside = [index for index in remote.indexes(crowd) if index.pack in data_of]
         outside = [index for index in remote.indexes(packs) if index.pack not in crowd]
         for index, chosen in choose_rows(outside, inside):
-            records = sorted((index.record(row) for row in chosen), key=lambda one: one.offset)
+            records = sorted(
+                (index.record(row) for row in chosen), key=lambda record: record.offset
+            )
             if records:
-                _carry_group(writer, records, found[index.pack][records[0].offset :])
+                _carry_group(writer, records, data_of[index.pack][records[0].offset :])
             gone.add(index.pack)
     return list(made.copies().indexes), gone
 
@@ -154,7 +156,7 @@ def _read_sound(
 
     One that is damaged, or not what its index says, is left out: it stays alone, for fsck to report.
     """
-    found: dict[PackId, memoryview] = {}
+    data_of: dict[PackId, memoryview] = {}
 
     def read(index: PackIndex, _: None) -> int:
         with contextlib.suppress(FormatError):
@@ -166,11 +168,11 @@ def _read_sound(
             for record in map(index.record, range(len(index))):
                 check_header(data[record.offset : record.end], record)
             if blake3(data).hexdigest() == index.pack:
-                found[index.pack] = data
+                data_of[index.pack] = data
         return 0
 
     for_each(remote.indexes(packs), lambda: None, read, threads=_JOIN_THREADS)
-    return found
+    return data_of
 
 
 def bring_content(

@@ -46,10 +46,10 @@ class HostedRoots:
         """Return the root as it is now, or None if there is nothing."""
         # The store first: what refs need was there before they moved.
         root = self._content.read() if self._content is not None else None
-        found = self._host.read_refs()
-        if root is None and not found.refs:
+        host_refs = self._host.read_refs()
+        if root is None and not host_refs.refs:
             return None
-        self._seen = replace(root or Root(), refs=found.refs, head=found.head)
+        self._seen = replace(root or Root(), refs=host_refs.refs, head=host_refs.head)
         return self._seen
 
     def read_listing(self, root: Root) -> Listing:
@@ -88,8 +88,11 @@ class HostedRoots:
         if self._content is not None and not (is_named or not len(self.read_listing(new))):
             self._content.update(name, since_read=since_read)
         names = dict.fromkeys([*seen.refs, *new.refs])
-        moves = {one: (seen.refs.get(one), new.refs.get(one)) for one in names}
-        moves = {one: (old, now) for one, (old, now) in moves.items() if old != now}
+        moves = {
+            name_of_ref: (seen.refs.get(name_of_ref), new.refs.get(name_of_ref))
+            for name_of_ref in names
+        }
+        moves = {name_of_ref: (old, now) for name_of_ref, (old, now) in moves.items() if old != now}
         if moves:
             assert self._cargo is not None
             self._host.push(moves, *self._cargo)
@@ -133,7 +136,7 @@ class HostedRoots:
             StorageError: the host cannot be reached, or refuses.
         """
         known = list(known)
-        wants = [one for one in dict.fromkeys(tips) if not (known and objects.has(one))]
+        wants = [tip for tip in dict.fromkeys(tips) if not (known and objects.has(tip))]
         if not wants:
             return
         path = folder / "host.pack"

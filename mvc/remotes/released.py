@@ -37,11 +37,11 @@ def find_gaps(
     if not missing:
         return frozenset()
     lost = frozenset(missing)
-    blobs = (one for one, kind in entries if kind == "blob")
-    found = ((one, find_manifest(context, one)) for one in blobs)
+    blobs = (blob for blob, kind in entries if kind == "blob")
+    manifests = ((blob, find_manifest(context, blob)) for blob in blobs)
     return frozenset(
-        one
-        for one, manifest in found
+        blob
+        for blob, manifest in manifests
         if manifest is not None and not lost.isdisjoint(manifest.chunk_ids())
     )
 
@@ -77,9 +77,9 @@ def tell_released(
     notes = _follow(context, there, root, listing)
     changes: dict[GitId, list[str]] = {}
     for record in records:
-        told = changes.setdefault(record.commit, notes.find_paragraphs(record.commit))
+        paragraphs = changes.setdefault(record.commit, notes.find_paragraphs(record.commit))
         text = encode_release(record)
-        told += [text] * (text not in told)
+        paragraphs += [text] * (text not in paragraphs)
     notes.write(changes, message="released before it was pushed", stamp=context.stamp())
     return context.history.find_ref(_ref_of(there))
 
@@ -101,7 +101,9 @@ def take_released(
             "content that history names is not on the remote",
             hint="push it there from where it is; until then, fetch without content",
         )
-    add_releases(context, (one for one in records if context.history.has_object(one.commit)))
+    add_releases(
+        context, (record for record in records if context.history.has_object(record.commit))
+    )
 
 
 def _follow(context: Context, there: Remote, root: Root, listing: Listing) -> Notebook[Release]:
@@ -124,14 +126,14 @@ def _ref_of(there: Remote) -> str:
 def _choose(releases: Mapping[GitId, Sequence[Release]], blobs: frozenset[GitId]) -> list[Release]:
     """Return what acts of releasing say of some manifests."""
     chosen: list[Release] = []
-    for one in (one for several in releases.values() for one in several):
-        places = [place for place, blob in enumerate(one.blobs) if blob in blobs]
+    for release in (release for several in releases.values() for release in several):
+        places = [place for place, blob in enumerate(release.blobs) if blob in blobs]
         if places:
-            paths = tuple(one.paths[place] for place in places)
-            kept = tuple(one.blobs[place] for place in places)
-            chosen.append(replace(one, paths=paths, blobs=kept))
+            paths = tuple(release.paths[place] for place in places)
+            kept = tuple(release.blobs[place] for place in places)
+            chosen.append(replace(release, paths=paths, blobs=kept))
     return chosen
 
 
 def _blobs(records: Iterable[Release]) -> frozenset[GitId]:
-    return frozenset(blob for one in records for blob in one.blobs)
+    return frozenset(blob for record in records for blob in record.blobs)

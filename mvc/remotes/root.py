@@ -78,8 +78,8 @@ class Listing:
         """Return it without some packs of either kind."""
         gone = set(names)
         return Listing(
-            {one: size for one, size in self.packs.items() if one not in gone},
-            {one: size for one, size in self.history.items() if one not in gone},
+            {name: size for name, size in self.packs.items() if name not in gone},
+            {name: size for name, size in self.history.items() if name not in gone},
         )
 
 
@@ -122,7 +122,7 @@ class Root:
 
     def tips(self) -> list[GitId]:
         """Return the commits and tags that refs and channels name: all below them is there."""
-        return [*self.refs.values(), *(one.commit for one in self.channels.values())]
+        return [*self.refs.values(), *(channel.commit for channel in self.channels.values())]
 
 
 class _Channel(msgspec.Struct, forbid_unknown_fields=True):
@@ -158,8 +158,10 @@ class _Version(msgspec.Struct):
 
 def encode_root(root: Root) -> bytes:
     """Return the canonical bytes of a root."""
-    channels = {name: _Channel(one.commit, one.number) for name, one in root.channels.items()}
-    told = _Root(
+    channels = {
+        name: _Channel(channel.commit, channel.number) for name, channel in root.channels.items()
+    }
+    document = _Root(
         VERSION,
         root.nonce,
         root.head,
@@ -173,7 +175,7 @@ def encode_root(root: Root) -> bytes:
         _by_key(root.deleting),
         root.sweeps,
     )
-    return msgspec.json.encode(told) + b"\n"
+    return msgspec.json.encode(document) + b"\n"
 
 
 def parse_root(data: bytes) -> Root:
@@ -183,46 +185,52 @@ def parse_root(data: bytes) -> Root:
         FormatError: they are not a root.
         UnsupportedError: they are the root of a later version.
     """
-    told = _decode(data, _Root, "the root of the remote")
-    for name, value in told.refs.items():
+    document = _decode(data, _Root, "the root of the remote")
+    for name, value in document.refs.items():
         _check(is_ref_name(name) and is_git_id(value), "a ref")
-    for name, channel in told.channels.items():
+    for name, channel in document.channels.items():
         _check(
             is_ref_name(f"refs/channels/{name}")
             and is_git_id(channel.commit)
             and 0 < channel.number < _MAX_SIZE,
             "a channel",
         )
-    _check(all(0 < len(name) <= _MAX_HOST_CHARS for name in told.hosts), "a host")
-    _check(all(_is_id(name) for name in told.lists), "a list")
-    leaving = [*told.removed.items(), *told.deleting.items()]
+    _check(all(0 < len(name) <= _MAX_HOST_CHARS for name in document.hosts), "a host")
+    _check(all(_is_id(name) for name in document.lists), "a list")
+    leaving = [*document.removed.items(), *document.deleting.items()]
     _check(all(is_object_name(name) and 0 < at < _MAX_SIZE for name, at in leaving), "what goes")
-    _check(0 <= told.sweeps < _MAX_SIZE, "the number of sweeps")
-    _check(is_hex_id(told.nonce, 2 * NONCE_BYTES) and is_ref_name(told.head), "its nonce or head")
+    _check(0 <= document.sweeps < _MAX_SIZE, "the number of sweeps")
+    _check(
+        is_hex_id(document.nonce, 2 * NONCE_BYTES) and is_ref_name(document.head),
+        "its nonce or head",
+    )
     return Root(
-        {name: GitId(value) for name, value in told.refs.items()},
-        told.head,
-        {name: Channel(GitId(one.commit), one.number) for name, one in told.channels.items()},
-        _listing(told.packs, told.history),
-        tuple(told.lists),
-        tuple(told.hosts),
-        told.nonce,
-        told.removed,
-        told.deleting,
-        told.sweeps,
+        {name: GitId(value) for name, value in document.refs.items()},
+        document.head,
+        {
+            name: Channel(GitId(channel.commit), channel.number)
+            for name, channel in document.channels.items()
+        },
+        _listing(document.packs, document.history),
+        tuple(document.lists),
+        tuple(document.hosts),
+        document.nonce,
+        document.removed,
+        document.deleting,
+        document.sweeps,
     )
 
 
 def encode_list(listing: Listing) -> bytes:
     """Return the canonical bytes of a list."""
-    told = _List(VERSION, _by_key(listing.packs), _by_key(listing.history))
-    return msgspec.json.encode(told) + b"\n"
+    document = _List(VERSION, _by_key(listing.packs), _by_key(listing.history))
+    return msgspec.json.encode(document) + b"\n"
 
 
 def parse_list(data: bytes) -> Listing:
     """Return what the bytes of a list say; errors as of ``parse_root``."""
-    told = _decode(data, _List, "a list of the remote")
-    return _listing(told.packs, told.history)
+    document = _decode(data, _List, "a list of the remote")
+    return _listing(document.packs, document.history)
 
 
 def with_packs(root: Root, packs: Mapping[PackId, int], history: Mapping[str, int]) -> Root:
@@ -242,8 +250,8 @@ def _decode(data: bytes, kind: type[V], what: str) -> V:
             raise UnsupportedError(f"{what} was written by a newer mvc", hint="upgrade mvc")
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        told = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:200])
-        raise FormatError(f"{what} is damaged: {told}") from None
+        reason = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:200])
+        raise FormatError(f"{what} is damaged: {reason}") from None
 
 
 def _listing(packs: Mapping[str, int], history: Mapping[str, int]) -> Listing:

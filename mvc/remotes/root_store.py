@@ -72,10 +72,10 @@ class RootStore:
         return tag is None or not self.storage.is_current(ROOT_KEY, tag)
 
     def _read(self) -> tuple[Root | None, str | None]:
-        found = self.storage.read_tagged(ROOT_KEY)
-        if found is None:
+        tagged = self.storage.read_tagged(ROOT_KEY)
+        if tagged is None:
             return None, None
-        root = parse_root(found.data)
+        root = parse_root(tagged.data)
         if self._is_hosted and (root.refs or root.channels):
             raise ConflictError(
                 "the store has a history of its own",
@@ -86,19 +86,19 @@ class RootStore:
                 f"the store has just the content for a Git host, {', '.join(root.hosts)}",
                 hint='name the Git host, and this store with it: "mvc clone URL --content STORE"',
             )
-        return root, found.tag
+        return root, tagged.tag
 
     def read_listing(self, root: Root) -> Listing:
         """Return all packs that a root names; lists are read once."""
         packs, history = dict(root.listed.packs), dict(root.listed.history)
         count = len(root.listed)
         for name in root.lists:
-            one = self._lists.setdefault(name, self._lists.get(name) or self._read_list(name))
-            count += len(one) + 1
+            listing = self._lists.setdefault(name, self._lists.get(name) or self._read_list(name))
+            count += len(listing) + 1
             if count > MAX_LISTED:
                 raise FormatError(f"the remote names more than {MAX_LISTED:,} packs and lists")
-            packs |= one.packs
-            history |= one.history
+            packs |= listing.packs
+            history |= listing.history
         return Listing(packs, history)
 
     def _read_list(self, name: str) -> Listing:
@@ -154,7 +154,7 @@ class RootStore:
             file.write([data])
             file.publish(list_key(name))
         self._lists[name] = root.listed
-        removed = {one: at for one, at in root.removed.items() if one != list_key(name)}
+        removed = {gone: at for gone, at in root.removed.items() if gone != list_key(name)}
         return replace(root, listed=Listing(), lists=(*root.lists, name), removed=removed)
 
     def drop_packs(self, root: Root, names: Iterable[str]) -> Root:

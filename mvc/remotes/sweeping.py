@@ -110,7 +110,7 @@ def check_base(
 
 def without_packs(roots: RootStore, root: Root, names: Sequence[str], now_s: int) -> Root:
     """Return a root that does not name some packs any more, and says since when."""
-    gone = {one.partition("/")[2] for one in names}
+    gone = {name.partition("/")[2] for name in names}
     dropped = roots.drop_packs(root, gone)
     return replace(dropped, removed={**dropped.removed, **dict.fromkeys(names, now_s)})
 
@@ -119,12 +119,12 @@ def list_unnamed(storage: Storage, root: Root, listing: Listing) -> list[Unnamed
     """Return what a store holds and the root does not name, by name."""
     named = listing.names().union(map(list_key, root.lists))
     marked = root.removed.keys() | root.deleting.keys()
-    found: dict[str, list[tuple[str, int, float]]] = {name: [] for name in marked - named}
+    by_name: dict[str, list[tuple[str, int, float]]] = {name: [] for name in marked - named}
     for folder in _FOLDERS:
         for info in storage.list(folder):
             name = object_name(info.key)
             if name not in named and is_object_name(name):
-                found.setdefault(name, []).append((info.key, info.size_bytes, info.made_s))
+                by_name.setdefault(name, []).append((info.key, info.size_bytes, info.made_s))
     return [
         Unnamed(
             name,
@@ -132,7 +132,7 @@ def list_unnamed(storage: Storage, root: Root, listing: Listing) -> list[Unnamed
             sum(size_bytes for _, size_bytes, _ in objects),
             _find_since(name, root, max((made_s for _, _, made_s in objects), default=0.0)),
         )
-        for name, objects in sorted(found.items())
+        for name, objects in sorted(by_name.items())
     ]
 
 
@@ -144,9 +144,9 @@ def _find_since(name: str, root: Root, made_s: float) -> float | None:
     return None if removed_s is None else max(made_s, removed_s)
 
 
-def note_unnamed(roots: RootStore, found: Iterable[Unnamed], now_s: int) -> None:
+def note_unnamed(roots: RootStore, unnamed: Iterable[Unnamed], now_s: int) -> None:
     """Note in the root since when that is unnamed of which it is not known."""
-    fresh = {one.name for one in found if one.since_s is None}
+    fresh = {item.name for item in unnamed if item.since_s is None}
 
     def note(old: Root) -> Root:
         unnamed = sorted(fresh - _list_named(roots, old))
@@ -161,7 +161,7 @@ def _list_named(roots: RootStore, root: Root) -> set[str]:
 
 
 def delete_unnamed(
-    roots: RootStore, found: Sequence[Unnamed], *, before_s: float
+    roots: RootStore, unnamed: Sequence[Unnamed], *, before_s: float
 ) -> Iterator[Unnamed]:
     """Delete what has been unnamed since before a moment; yield it, durably gone.
 
@@ -171,8 +171,8 @@ def delete_unnamed(
     Raises:
         StorageError: the store, or this machine, was too slow; the next sweep goes on.
     """
-    for start in range(0, len(found), _AT_ONCE):
-        part = {one.name: one for one in found[start : start + _AT_ONCE]}
+    for start in range(0, len(unnamed), _AT_ONCE):
+        part = {item.name: item for item in unnamed[start : start + _AT_ONCE]}
         chosen: list[str] = []
         began_s = time.monotonic()
 

@@ -104,8 +104,8 @@ class LocalStorage:
         """Return the length of an object in bytes, or None if there is none."""
         check_key(key)
         with translate_os_errors(f"look at {key}"):
-            found = fs.find_stat(self.root / key)
-        return found.size_bytes if found is not None and found.is_regular else None
+            stat = fs.find_stat(self.root / key)
+        return stat.size_bytes if stat is not None and stat.is_regular else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the published objects below a folder prefix, sorted by key."""
@@ -135,8 +135,8 @@ class LocalStorage:
 
     def is_current(self, key: str, tag: str) -> bool:
         """Return whether the version of an object with a tag is still there."""
-        found = self.read_tagged(key)
-        return found is not None and found.tag == tag
+        tagged = self.read_tagged(key)
+        return tagged is not None and tagged.tag == tag
 
     def replace(self, key: str, data: bytes, tag: str | None) -> None:
         """Put an object in the place of the version with a tag, durably, under an advisory lock."""
@@ -151,10 +151,10 @@ class LocalStorage:
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Buffer]:
         """Return (offset, length) runs of one object."""
-        found: list[Buffer] = [bytearray(length) for _, length in ranges]
-        for (offset, _), buffer in zip(ranges, found, strict=True):
+        buffers: list[Buffer] = [bytearray(length) for _, length in ranges]
+        for (offset, _), buffer in zip(ranges, buffers, strict=True):
             self.read_into(key, offset, memoryview(buffer))
-        return found
+        return buffers
 
     def upload(self, key: str, path: Path, progress: ByteProgress = None) -> None:
         """Copy a file here, whatever was there."""

@@ -118,10 +118,10 @@ class ObjectStorage:
 
     def read(self, key: str) -> bytes:
         """Return a whole (small) object."""
-        found = self.read_tagged(key)
-        if found is None:
+        tagged = self.read_tagged(key)
+        if tagged is None:
             raise FileNotFoundError(key)
-        return found.data
+        return tagged.data
 
     def find_size(self, key: str) -> int | None:
         """Return the length of an object in bytes, or None if there is none."""
@@ -136,12 +136,12 @@ class ObjectStorage:
         """Yield the objects below a folder prefix, sorted by key."""
         check_prefix(prefix)
         with self._asking(f"list {prefix or 'the store'}"):
-            found = [
-                ObjectInfo(one["path"], one["size"], one["last_modified"].timestamp())
+            infos = [
+                ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
                 for part in obstore.list(self._store, prefix or None)
-                for one in part
+                for meta in part
             ]
-        kept = (one for one in found if is_key(one.key) and one.key.startswith(prefix))
+        kept = (meta for meta in infos if is_key(meta.key) and meta.key.startswith(prefix))
         yield from sorted(kept, key=lambda info: info.key)
 
     def sync(self, prefix: str) -> None:
@@ -231,27 +231,27 @@ class ObjectStorage:
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Buffer]:
         """Return runs of one object; what lies close together travels in one request."""
         check_key(key)
-        starts, lengths = [one[0] for one in ranges], [one[1] for one in ranges]
-        found: list[Buffer] = []
+        starts, lengths = [part[0] for part in ranges], [part[1] for part in ranges]
+        parts: list[Buffer] = []
         try:
             with self._asking(f"read {key}"):
                 answers = obstore.get_ranges(
                     self._store, key, starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES
                 )
-            found = [memoryview(one) for one in answers]
+            parts = [memoryview(part) for part in answers]
         except StorageError:
             self._check_end(key, ranges)
             raise
-        if any(len(one) != length for one, length in zip(found, lengths, strict=True)):
+        if any(len(part) != length for part, length in zip(parts, lengths, strict=True)):
             self._check_end(key, ranges)
             raise StorageError(f"cannot read {key}: the store sent less than was asked for")
-        return found
+        return parts
 
     def _check_end(self, key: str, ranges: Sequence[tuple[int, int]]) -> None:
         size_bytes = self.find_size(key)
         if size_bytes is None:
             raise FileNotFoundError(key)
-        end = max(sum(one) for one in ranges)
+        end = max(sum(run) for run in ranges)
         if size_bytes < end:
             raise CorruptionError(f"{key} ends at {size_bytes:,} bytes, {end:,} were expected")
 

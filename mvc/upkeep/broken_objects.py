@@ -40,17 +40,17 @@ def set_broken_aside(context: Context) -> Iterator[str]:
             for file in sorted(path.parent.glob(f"{name}.*")):
                 set_aside(git_dir, file)
         yield f"Git pack {name}: damaged, now in damaged; of its objects {kept:,} were saved"
-    for one in objects.iterate_loose():
+    for object_id in objects.iterate_loose():
         try:
-            objects.check_loose(one)
+            objects.check_loose(object_id)
         except FormatError:
-            yield f"object {one}: damaged, {set_aside(git_dir, objects.loose_path(one))}"
+            yield f"object {object_id}: damaged, {set_aside(git_dir, objects.loose_path(object_id))}"
     objects.close()
 
 
-def _is_readable(objects: ObjectStore, one: GitId) -> bool:
+def _is_readable(objects: ObjectStore, object_id: GitId) -> bool:
     try:
-        objects.read(one)
+        objects.read(object_id)
     except FormatError:
         return False
     return True
@@ -66,9 +66,11 @@ def _save(context: Context, objects: ObjectStore, path: Path) -> int:
         ids = list(GitPackIndex.read(index))
     except (ValueError, OSError, MvcError):
         ids = []
-    sound = [one for one in ids if _is_readable(objects, one)]
+    sound = [object_id for object_id in ids if _is_readable(objects, object_id)]
     if sound:
-        write_pack(path.parent, len(sound), ((one, *objects.read(one)) for one in sound))
+        write_pack(
+            path.parent, len(sound), ((object_id, *objects.read(object_id)) for object_id in sound)
+        )
     set_aside(context.git_dir, index)
     objects.packs.look_again()
     return len(sound)

@@ -61,8 +61,8 @@ class TensorChunks:
         skipped = self.starts - np.concatenate(([0], np.cumsum(self.counts)[:-1]))
         places = np.repeat(skipped, self.counts) + np.arange(self.counts.sum())
         known = self.chunks[places]
-        found = known >= 0
-        return known[found], np.repeat(users, self.counts)[found]
+        is_known = known >= 0
+        return known[is_known], np.repeat(users, self.counts)[is_known]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class KeptContent:
 
     def files(self, commit: GitId) -> Mapping[str, GitId]:
         """Return path → manifest of the versions of a commit that were not released."""
-        found = self._files.get(commit)
-        if found is None:
-            found = self._versions.left(self.commits[commit], self._releases)
-            self._files[commit] = found
-        return found
+        files = self._files.get(commit)
+        if files is None:
+            files = self._versions.left(self.commits[commit], self._releases)
+            self._files[commit] = files
+        return files
 
     def content(self, blob: GitId) -> ManifestContent | None:
         """Return what a manifest holds, None for a plain file; read once."""
@@ -257,9 +257,9 @@ class Totals:
         for _ in range(MAX_DEPTH):
             bases = self._needs.bases[fresh % size]
             grown = (fresh // size * size)[:, None] + bases
-            found = _distinct([grown[bases >= 0]])
-            places = np.minimum(np.searchsorted(keys, found), len(keys) - 1)
-            fresh = found[keys[places] != found]
+            reached = _distinct([grown[bases >= 0]])
+            places = np.minimum(np.searchsorted(keys, reached), len(keys) - 1)
+            fresh = reached[keys[places] != reached]
             if not fresh.size:
                 break
             keys = _distinct([keys, fresh])
@@ -281,8 +281,8 @@ class Union:
             self.mask[fresh] = True
             self.bytes += int(self._needs.sizes[fresh].sum())
             bases = self._needs.bases[fresh]
-            found = np.unique(bases[bases >= 0])
-            fresh = found[~self.mask[found]]
+            reached = np.unique(bases[bases >= 0])
+            fresh = reached[~self.mask[reached]]
 
 
 def _distinct(parts: Sequence[Numbers]) -> Numbers:

@@ -94,9 +94,9 @@ def _pair(
 ) -> Iterator[tuple[ChunkId, Pair | None]]:
     """Yield every chunk of the tensors of a file, with its pair if there is one."""
     segments = [stored.segment for stored in manifest.segments]
-    found = match_segments(context, parent, path, segments, manifest.chunk_bytes)
+    matches = match_segments(context, parent, path, segments, manifest.chunk_bytes)
     for stored in manifest.segments:
-        older = found.get(segment_key(stored.segment))
+        older = matches.get(segment_key(stored.segment))
         old = None if older is None else older[1]
         yield from _pair_segment(stored, old, manifest.chunk_bytes)
 

@@ -91,28 +91,28 @@ def _find_in_logs(context: Context) -> Iterator[Intruder]:
         refs.update(context.history.refs.names())
     for folder, folders, files in os.walk(context.git_dir / "logs"):
         base = os.path.relpath(folder, context.git_dir)
-        logs = [*files, *(one for one in folders if f"{base}/{one}"[len("logs/") :] in refs)]
-        for one in sorted(logs):
-            yield from _look(context.git_dir, f"{base}/{one}", stat.S_IFREG, may_link=False)
+        logs = [*files, *(file for file in folders if f"{base}/{file}"[len("logs/") :] in refs)]
+        for file in sorted(logs):
+            yield from _look(context.git_dir, f"{base}/{file}", stat.S_IFREG, may_link=False)
 
 
 def _look(git_dir: Path, name: str, wanted: int, *, may_link: bool) -> Iterator[Intruder]:
     path = git_dir / name
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        found = stat.S_IFMT(os.lstat(path).st_mode)
-        if found == stat.S_IFLNK and may_link:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+        if kind == stat.S_IFLNK and may_link:
             with contextlib.suppress(OSError):  # one that leads nowhere stays a link
-                found = stat.S_IFMT(os.stat(path).st_mode)
-        if found != wanted:
-            yield Intruder(name, KINDS[found], KINDS[wanted])
+                kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind != wanted:
+            yield Intruder(name, KINDS[kind], KINDS[wanted])
 
 
 def find_stale_locks(context: Context) -> Iterator[Path]:
     """Yield Git's lock files that are older than any Git holds one."""
     for name in find_lock_names(context.git_dir):
         path = lock_path(context.git_dir / name)
-        found = find_stat(path)
-        if found is not None and time.time() - found.mtime_ns / 1e9 > _STALE_S:
+        found_stat = find_stat(path)
+        if found_stat is not None and time.time() - found_stat.mtime_ns / 1e9 > _STALE_S:
             yield path
 
 

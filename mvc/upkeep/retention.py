@@ -113,7 +113,7 @@ class RetentionPolicy:
             elif value is not None and value is not False:  # an age of 0 is a rule too
                 values = value if isinstance(value, tuple) else (value,)
                 to_text = duration_text if name == "keep_within_s" else str
-                words += [word for one in values for word in (option, _quoted(to_text(one)))]
+                words += [word for part in values for word in (option, _quoted(to_text(part)))]
         return " ".join(words)
 
     def names_diverged(self, branch: str) -> bool:
@@ -182,7 +182,7 @@ def choose(
     for commit, reason in marks:
         if commit in reasons and reason not in reasons[commit]:
             reasons[commit].append(reason)
-    return {commit: tuple(found) for commit, found in reasons.items()}
+    return {commit: tuple(given) for commit, given in reasons.items()}
 
 
 def find_protected(
@@ -272,11 +272,11 @@ def state_paths(paths: Iterable[str], state_files: Collection[str] = ()) -> tupl
     ``state_files`` are those of them that are top-level names of a committed state.
     """
     has_model = any(is_model_name(path) for path in state_files)
-    found: list[str] = []
+    state: list[str] = []
     for path in paths:
         is_model = is_model_path(path)
         if path in state_files and has_model:
             is_model = is_model or False
         if is_model is False:
-            found.append(path)
-    return tuple(found)
+            state.append(path)
+    return tuple(state)

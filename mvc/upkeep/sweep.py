@@ -145,12 +145,12 @@ def _find_unreleased(
 
     So a branch that was deleted by mistake can be restored whole, whatever it shares.
     """
-    found: set[GitId] = set()
-    for one in recent:
+    blobs: set[GitId] = set()
+    for commit in recent:
         with contextlib.suppress(FormatError):  # not a commit, or garbage that lost a part
-            info = context.history.read_commit(one)
-            found.update(versions.left(info, releases).values())
-    return found
+            info = context.history.read_commit(commit)
+            blobs.update(versions.left(info, releases).values())
+    return blobs
 
 
 def _with_chunks(
@@ -213,8 +213,8 @@ def find_needed(context: Context, copies: StoredCopies, marks: SweepMarks) -> Ma
             f"chunk {damage.hex()[:12]}, which commits need, is missing or damaged",
             hint=_FSCK_HINT,
         )
-    found: Mask = copies.mask(marks.needed) & (copies.chosen != NONE)
-    return found
+    mask: Mask = copies.mask(marks.needed) & (copies.chosen != NONE)
+    return mask
 
 
 def find_lost(context: Context, missing: Ids) -> Ids:

@@ -33,12 +33,12 @@ class Versions:
 
     def of(self, info: CommitInfo) -> Mapping[str, GitId]:
         """Return path → manifest blob of a commit."""
-        found = self._by_tree.get(info.tree)
-        if found is None:
+        files = self._by_tree.get(info.tree)
+        if files is None:
             tree = self._context.history.read_tree(info.tree)
-            found = {path: entry.blob for path, entry in tree.items() if self._holds(entry.blob)}
-            self._by_tree[info.tree] = found
-        return found
+            files = {path: entry.blob for path, entry in tree.items() if self._holds(entry.blob)}
+            self._by_tree[info.tree] = files
+        return files
 
     def left(
         self, info: CommitInfo, releases: Mapping[GitId, Sequence[Release]]
@@ -73,20 +73,20 @@ def reach(
 
     The commits in ``without`` are left out, and so is what only they lead to.
     """
-    found: set[GitId] = set()
+    reached: set[GitId] = set()
     pending = list(tips)
     while pending:
         commit = pending.pop()
-        if commit in parents and commit not in found and commit not in without:
-            found.add(commit)
+        if commit in parents and commit not in reached and commit not in without:
+            reached.add(commit)
             pending.extend(parents[commit])
-    return found
+    return reached
 
 
 def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:
     """Return the commits that some ids stand for, tags followed; other objects are left out."""
-    found = map(context.history.find_commit, ids)
-    return list(dict.fromkeys(commit for commit in found if commit is not None))
+    commits = map(context.history.find_commit, ids)
+    return list(dict.fromkeys(commit for commit in commits if commit is not None))
 
 
 def released_paths(releases: Sequence[Release]) -> frozenset[str]:

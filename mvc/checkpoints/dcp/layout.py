@@ -85,17 +85,19 @@ def _layout_item(
 ) -> list[Segment]:
     tensor = metadata.entries[item.key]
     try:
-        found = _layout_archive(source, item.start, item.end)
+        segments = _layout_archive(source, item.start, item.end)
     except FormatError:
         if tensor is None:
             return []  # an object may be written in any way
         raise
     if tensor is None or item.box is None:
-        return _rename(found, item.key, names)
-    view = next((one.tensors[0] for one in found if one.tensors[0].name == ROOT_NAME), None)
+        return _rename(segments, item.key, names)
+    view = next(
+        (segment.tensors[0] for segment in segments if segment.tensors[0].name == ROOT_NAME), None
+    )
     if view is None or (view.shape, view.dtype) != (item.box.sizes, tensor.dtype):
         raise FormatError(f"item {item.key[:80]!r} has another shape or dtype")
-    return _rename(found, name_box(item.key, tensor.shape, item.box), names)
+    return _rename(segments, name_box(item.key, tensor.shape, item.box), names)
 
 
 def _layout_numbered(source: ByteSource, reason: str) -> FileLayout:
@@ -117,8 +119,8 @@ def _layout_numbered(source: ByteSource, reason: str) -> FileLayout:
 
 def _layout_archive(source: ByteSource, start: int, stop: int) -> list[Segment]:
     archive = SlicedSource(source, start, stop - start)
-    found = layout_torch(archive, parse_zip_directory(archive)).segments
-    return [replace(one, start=start + one.start) for one in found]
+    segments = layout_torch(archive, parse_zip_directory(archive)).segments
+    return [replace(segment, start=start + segment.start) for segment in segments]
 
 
 def _rename(segments: Iterable[Segment], item: str, names: Names) -> list[Segment]:

@@ -132,13 +132,13 @@ def _parse_files(
     files: dict[str, list[DcpItem]] = {}
     boxes: dict[str, dict[str, Box]] = {}
     for index, info in _pairs(storage, "places").items_in_order():
-        place, found = _fields(index, "MetadataIndex"), _fields(info, "_StorageInfo")
+        place, fields = _fields(index, "MetadataIndex"), _fields(info, "_StorageInfo")
         key = _key(place.get("fqn"))
         if key not in entries:
             raise FormatError(f"DCP item {key[:80]!r} belongs to no entry")
         tensor = entries[key]
         box = None if tensor is None else _find_box(key, tensor, place.get("offset"), boxes)
-        item = _parse_item(key, box, found)
+        item = _parse_item(key, box, fields)
         files.setdefault(item.file, []).append(item)
     return {
         file: tuple(sorted(items, key=lambda item: (item.start, item.end)))
@@ -168,8 +168,8 @@ def _parse_item(key: str, box: Box | None, fields: Mapping[str, object]) -> DcpI
     match fields.get("transform_descriptors"):
         case None:
             return DcpItem(key, box, file, start, size_bytes)
-        case [*found] if all(isinstance(one, str) for one in found):
-            return DcpItem(key, box, file, start, size_bytes, tuple(map(str, found)))
+        case [*names] if all(isinstance(name, str) for name in names):
+            return DcpItem(key, box, file, start, size_bytes, tuple(map(str, names)))
         case _:
             raise FormatError(f"DCP item {key[:80]!r} has transforms without names")
 
@@ -211,7 +211,9 @@ def _fields(value: object, name: str) -> dict[str, object]:
         case None:
             return {}
         case [Pairs() as pairs]:
-            return {key: one for key, one in pairs.items_in_order() if isinstance(key, str)}
+            return {
+                key: attribute for key, attribute in pairs.items_in_order() if isinstance(key, str)
+            }
         case _:
             raise FormatError(f"DCP metadata has a {name} without attributes")
 
@@ -233,6 +235,6 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _shape(value: object, key: str) -> tuple[int, ...]:
-    if not isinstance(value, (tuple, list)) or not all(_is_count(one) for one in value):
+    if not isinstance(value, (tuple, list)) or not all(_is_count(number) for number in value):
         raise FormatError(f"DCP tensor {key[:80]!r} has an impossible shape or place")
     return tuple(value)
