@@ -215,7 +215,7 @@ def read_bytes(source: ByteSource, offset: int, size_bytes: int) -> bytes:
 def read_beside(source: ByteSource, name: str, limit_bytes: int) -> bytes | None:
     """Return the bytes of another file in the folder of an open one.
 
-    None if there is none, if it is a link or over the limit, and for sources that are no files.
+    None if there is none, if it is a link or over the limit, and for sources that are not files.
     """
     if not isinstance(source, FileSource):
         return None

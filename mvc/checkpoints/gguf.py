@@ -3,7 +3,7 @@
 After magic, version and two counts come key/value metadata, then one record per tensor (name,
 dimensions with the fastest first, ggml type, offset), padding to the alignment, and the data.
 Metadata is stepped over, not kept: only the alignment matters here. The bytes of a ggml type that
-this version does not know stay a gap; the other tensors are named all the same.
+this version does not know stay a gap; the other tensors still get names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a zip archive says of the tensors in it: a checksum of every entry, in two places.
 
 A merge puts other tensors of the same lengths into an archive. All that follows from their bytes
-is written anew here: checksums, and the fingerprint that ``torch.save`` adds.
+is written again here: checksums, and the fingerprint that ``torch.save`` adds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGITS = 20
 
 
 class GapBytes(ByteSource):
-    """A file of which only the gaps are there, and may be written; its tensors read as zeros."""
+    """A file whose gaps are there, and may be written, while its tensors read as zeros."""
 
     def __init__(self, gaps: Sequence[tuple[int, int]], data: bytearray, size_bytes: int) -> None:
         self.data = data  # the gap stream

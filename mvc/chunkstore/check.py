@@ -270,7 +270,7 @@ def _read_sound(
             reader.storage.read_into(source, record.offset, data)
             reader.decode_record(data, record, slot)
         except LostBaseError:
-            pass  # only when its base is stored again can it be told whether this is sound
+            pass  # whether it is sound can be seen only once its base is stored again
         except FormatError:
             continue
         yield record, data

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mvc.storage.protocol import Storage
 
 GATHER_PACKS = 50
-"""So many packs of a class are joined,"""
+"""Packs of a class are joined once there are that many,"""
 GATHER_BYTES = 2**26
-"""or so many bytes, as fill one pack."""
+"""or that many bytes, which fill one pack."""
 CLASSES_BYTES = ((0, 2**18), (2**18, 2**24))
 """Packs from the first length on, and shorter than the second, are of one class."""
 PACKS = "packs/"

@@ -1,7 +1,7 @@
 """Chunks that other processes have in memory: asked for before the packs, believed only when hashed.
 
 So memory is a tier like any other. Whoever offers a chunk may die meanwhile, hold other bytes than it
-thinks, or lie: then the chunk comes from the store, and the tier is told. It is also told of what came
+thinks, or lie: then the chunk comes from the store, and the tier hears of it. It also hears what came
 from the store, so that processes which want the same can let one of them read it for all.
 """
 
@@ -107,9 +107,9 @@ class ReadsOne(Protocol):
 
 
 class NearbyReads:
-    """Reads many chunks, as far as they are nearby from there, in rounds of so many.
+    """Reads many chunks, in rounds, from nearby as far as they are there.
 
-    In each round a process first claims what nobody reads yet, and reads that; only then, with nothing
+    In each round a process first claims what no other reads yet, and reads that; only then, with nothing
     left that others could wait for, does it wait for what others read.
     """
 
@@ -156,7 +156,7 @@ class NearbyReads:
         untold = {askers[0].chunk_id for askers in claimed}
 
         def take(request: ReadRequest, plain: memoryview) -> None:
-            with contextlib.suppress(KeyError):  # it was told already
+            with contextlib.suppress(KeyError):  # others heard of it already
                 untold.remove(request.chunk_id)
                 tell(self._places, request.chunk_id, plain)
             self._sink(request, plain)

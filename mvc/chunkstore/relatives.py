@@ -5,7 +5,7 @@ which chunks it may be the exact rounding (the fp32 master's). These are hints: 
 hashed before anything is built on them, a rounding is done and compared, and a difference is kept
 only if it is really smaller.
 
-A base costs time: it has to be read, decoded and hashed. So unless told to insist, a session takes
+A base costs time: it has to be read, decoded and hashed. So unless it must insist, a session takes
 a *look* first (``looks``): of every group of spans a few chunks are compared with their bases by
 sample, and only if that promises a gain worth its time is the group stored as differences. In groups
 without a verdict each new chunk is sampled itself.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_THREADS = 8
 """More would wait for the one thread that fills the pack, and each costs 15 MB."""
 THREAD_BYTES = 4 * 2**20
-"""One tensor is read by a thread for each of so many bytes: less does not pay for starting one."""
+"""One tensor is read by one thread for each 4 MiB: less does not pay for starting one."""
 _IDLE_SLOTS = 2
 _MAX_LOOKS = 10
 

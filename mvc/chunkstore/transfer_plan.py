@@ -25,7 +25,7 @@ class TransferPlan:
 
     Attributes:
         whole: packs that travel as they are.
-        parts: packs of which only some rows do, in their order in the pack.
+        parts: packs with only some rows that do, in their order in the pack.
         missing: wanted chunks that the source cannot give either.
         needs: for each of ``whole``, which of the others its chunks are based on.
     """

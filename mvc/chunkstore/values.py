@@ -18,7 +18,7 @@ _SHORT_HEX = 12
 
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """A byte range of a source that is to become a chunk.
+    """A byte range of a source that will become a chunk.
 
     ``masters`` are (id, length) of the chunks that this one may be the rounding ``cast`` of, in
     order. Spans of one ``group`` change alike, so a few stand for all.

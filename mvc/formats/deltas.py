@@ -114,7 +114,7 @@ def estimate_delta(
 
 
 def _find_width(plain: memoryview, base: memoryview, dtype: DType | None) -> int:
-    """Return the bytes of a word, or 0 if no difference is to be taken."""
+    """Return the bytes of a word, or 0 if no difference should be taken."""
     if dtype is None or dtype.block_elements > 1 or plain.nbytes < MIN_DELTA_BYTES:
         return 0
     fits = plain.nbytes == base.nbytes and plain.nbytes % dtype.word_bytes == 0

@@ -60,7 +60,7 @@ MIN_ENCODE_BYTES = 64
 """Shorter chunks stay raw: no header would pay."""
 PLANE_SAMPLE_BYTES = 16 << 10
 CHUNK_SAMPLE_BYTES = 2 * PLANE_SAMPLE_BYTES
-"""Of chunks: so many that their planes are not sampled again."""
+"""Of chunks: from this many on, their planes are not sampled again."""
 
 _SAMPLE_PIECES = 8
 _TEXT_HANDICAP = 1.03  # it is several times slower both ways

@@ -1,7 +1,7 @@
 """Which commit to test next, so that either answer leaves half of what is in doubt.
 
 As in Git: in doubt are the bad commit and its ancestors, without those of good ones. The *weight* of
-one of them is how many it reaches, itself included. If it is bad, so many are left in doubt; if it
+one of them is how many it reaches, itself included. If it is bad, that many are left in doubt; if it
 is good, all the others are. So the best is the one whose smaller half is largest. What is not
 *counted* (commits that leave a path alone, say) is never tested and weighs nothing.
 """
@@ -85,7 +85,7 @@ def choose(
 
 
 def steps_left(count: int) -> int:
-    """Return about how many tests find the first bad one of so many commits, as Git says it."""
+    """Return about how many tests find the first bad one of ``count`` commits, as Git says it."""
     if count < 3:  # noqa: PLR2004  the bad one itself and one more
         return 0
     whole = count.bit_length() - 1

@@ -72,7 +72,7 @@ def write_pack(folder: Path, count: int, objects: Iterable[tuple[GitId, str, byt
 def _kept(path: Path) -> Iterator[None]:
     """Have ``.keep`` beside a pack: a ``git gc`` that saw it without an index would remove it."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(FileExistsError):  # of whoever wants to keep it
+        with contextlib.suppress(FileExistsError):  # of a process that wants to keep it
             file = stack.enter_context(fs.DurableFile(path.parent, name=f"{path.stem}.keep"))
             file.write([KEEP_TEXT])
         yield

@@ -69,7 +69,7 @@ class HostRefs:
 
 
 class GitHost:
-    """A repository on a Git host; every call connects anew.
+    """A repository on a Git host; every call opens a connection of its own.
 
     Args:
         url: of the repository.

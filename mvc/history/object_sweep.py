@@ -1,7 +1,7 @@
 """Git objects that nothing reaches: listing what may go, and removing it.
 
-Loose objects are removed, and packs that nothing needs any more, once they are so old that nobody is still
-making them. What is needed and what is not may share a pack: it stays.
+Loose objects are removed, and packs that nothing needs any more, once they are too old to be still in
+the making. What is needed and what is not may share a pack: it stays.
 
 Objects go in the reverse of the order in which they were written, each kind durably gone before
 the next: commits and tags, trees, blobs. So a crash leaves no commit without its tree, and a

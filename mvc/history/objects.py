@@ -352,7 +352,9 @@ class ObjectStore:
     def _reuse(self, object_id: GitId) -> None:
         path = Path(self._path_text(object_id))
         stat = fs.find_stat(path)
-        if stat is None:  # whoever packed it has synced the bytes, perhaps not yet the names
+        if (
+            stat is None
+        ):  # the process that packed it has synced the bytes, perhaps not yet the names
             path = self.packs.find_path(object_id) or path
             stat = fs.find_stat(path)
         if stat is None:

@@ -112,7 +112,7 @@ class Reflogs:
         fs.remove_empty_dirs(path.parent, self._folder)
 
     def clear_way(self, name: str, above: Sequence[str]) -> None:
-        """Remove logs that a crash left of refs that are gone, where this one's log is to be.
+        """Remove logs that a crash left of refs that are gone, where this one's log will be.
 
         ``above`` are the names of the folders it is in; none of them is a ref.
         """
@@ -171,7 +171,7 @@ def _parse_id(text: bytes) -> GitId | None:
 
 
 def remove_empty_folders(path: Path) -> None:
-    """Remove a folder that stands where a file is to be, if nothing but empty folders is in it."""
+    """Remove a folder that stands in the way of a file, if it holds nothing but empty folders."""
     stat = fs.find_stat(path)
     if stat is None or not stat.is_directory:
         return

@@ -196,7 +196,7 @@ class RefStore:
         """Move a ref from the expected value (None: it must not exist) to a new one.
 
         Where HEAD is on that branch, HEAD's log gets the entry too, as in Git. ``is_logged`` begins a
-        log for a ref of which Git keeps none.
+        log for a ref that Git would not log.
         """
         name, _ = self._follow(check_ref_name(name))
         with self.lock.hold():

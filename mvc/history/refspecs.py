@@ -23,7 +23,7 @@ class Refspec:
 
     Attributes:
         source: a ref or revision there, perhaps with ``*``; empty to delete the target.
-        target: a ref here, perhaps with ``*``; empty if nothing is to be kept.
+        target: a ref here, perhaps with ``*``; empty to keep nothing.
         is_forced: whether the target may lose commits.
     """
 

@@ -62,7 +62,7 @@ class PackEntry(NamedTuple):
 def list_missing(
     objects: ObjectStore, wants: Iterable[GitId], haves: Iterable[GitId]
 ) -> list[Entry]:
-    """Return what is reachable from ``wants`` and not known to whoever has ``haves``.
+    """Return what is reachable from ``wants`` and unknown to a side that has ``haves``.
 
     A commit that is in both is not looked behind; haves that are not here are passed over. Commits
     come first, then trees and blobs. Where clocks are wrong, something may be listed that the other side has.

@@ -2,7 +2,7 @@
 
 A store holds packs, pack indexes and Git packs, all named by their content and never changed, and one
 small object, the *root*, which names all of them and where the refs point. Who pushes writes what
-is missing and then replaces the root, on condition that nobody else has: all refs of a push move
+is missing and then replaces the root, on condition that no one else has: all refs of a push move
 together or not at all, and what the root does not name is garbage.
 """
 

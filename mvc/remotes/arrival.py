@@ -46,7 +46,7 @@ class Arrival:
 
     Args:
         folder: where they land.
-        store: what they are to be part of.
+        store: what they become part of.
         remote: where they come from.
     """
 

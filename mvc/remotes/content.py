@@ -1,6 +1,6 @@
 """Chunks on their way to a remote and back.
 
-To send: packs of which everything is wanted go as they are, of others the wanted records go in new
+To send: packs that are wanted whole go as they are, of others the wanted records go in new
 packs, and with them those of short packs of the remote, once there are many. To receive: packs and records
 the other way round, into a folder of its own (``arrival``).
 """
@@ -76,7 +76,7 @@ def send_content(
     Args:
         store: where the chunks are.
         folder: of that store.
-        remote: where they are to be.
+        remote: where they go.
         packs: what the remote has, with lengths.
         wanted: ids of the chunks, each once.
         scratch: a folder for packs that are made to be sent.
@@ -228,7 +228,7 @@ def receive_content(
     """Download chunks that the store lacks; return the bytes that came.
 
     Args:
-        store: where the chunks are to be; its sweep lock is held.
+        store: where the chunks go; its sweep lock is held.
         folder: of that store.
         remote: where they are.
         packs: what the remote has, with lengths.

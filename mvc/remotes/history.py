@@ -168,7 +168,7 @@ def bring_part(
     tags: Collection[GitId],
     depth: int,
 ) -> tuple[list[Entry], frozenset[GitId]]:
-    """Bring as much of a history as some tips show that is so many commits deep, and tags of that.
+    """Bring the history of some tips, ``depth`` commits deep, and the tags on it.
 
     All packs are downloaded, for they hold everything; only what is in sight is kept.
 

@@ -61,7 +61,7 @@ class HostedRoots:
         return root if self._content is None else self._content.drop_packs(root, names)
 
     def carry(self, objects: ObjectStore, entries: Sequence[Entry]) -> None:
-        """Have the next update send some objects to the host."""
+        """Let the next update send some objects to the host."""
         self._cargo = objects, entries
 
     def update(self, change: Callable[[Root], Root], *, since_read: bool = False) -> Root:

@@ -1,6 +1,6 @@
 """Reads and replaces the root of a remote: the only thing on a store that ever changes.
 
-A put whose answer got lost may have been done, and then whoever asks again is told that another
+A put whose answer got lost may have been done, and then a client that asks again hears that another
 version is there; some stores answer a lost race with an internal error. So after any failure the root
 is read back: the nonce says whose it is.
 """

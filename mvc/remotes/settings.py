@@ -101,7 +101,7 @@ def list_remotes(context: Context) -> dict[str, RemoteSettings]:
 def parse_urls(
     url: str, content: str | None, base: Path | None = None
 ) -> tuple[RemoteUrl, StoreUrl | None]:
-    """Return where a remote is to be, and its content if that is elsewhere, given as users do.
+    """Return where a remote will be, and its content if that is elsewhere, as users give them.
 
     A path is that of a Git repository if its content is elsewhere, and else that of a store.
 

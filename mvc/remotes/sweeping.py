@@ -4,7 +4,7 @@ A sweep takes names out of the root, which notes when (``removed``). An object t
 has named for a grace period is announced in the root (``deleting``), which counts up ``sweeps``, and is
 deleted only then; last, the announcement goes.
 
-So whoever builds upon a root knows by its own put what was deleted under it: if the newer root has as
+So a writer that builds upon a root knows by its own put what was deleted under it: if the newer root has as
 many ``sweeps``, all that was there after the first one was read is there still, unless one of the two
 announces it. No clock and no age of an upload is needed for that, only for how long garbage is kept, and
 for when a sweep may end what another one has announced and, maybe, was killed in.
@@ -145,7 +145,7 @@ def _find_since(name: str, root: Root, made_s: float) -> float | None:
 
 
 def note_unnamed(roots: RootStore, unnamed: Iterable[Unnamed], now_s: int) -> None:
-    """Note in the root since when that is unnamed of which it is not known."""
+    """Note the time in the root for what is unnamed since an unknown time."""
     fresh = {item.name for item in unnamed if item.since_s is None}
 
     def note(old: Root) -> Root:

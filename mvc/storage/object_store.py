@@ -341,5 +341,5 @@ class SpooledObject:
 
 
 def _join_tag(meta: Any) -> str:
-    """Return ETag and version, of which stores use one or the other, as one opaque tag."""
+    """Return ETag and version (stores use one or the other) as one opaque tag."""
     return f"{meta['e_tag'] or ''}\n{meta['version'] or ''}"

@@ -1,6 +1,6 @@
 """From a URL to a storage.
 
-Credentials, and an endpoint and region that nobody gives, are found by obstore, where the platform's
+Credentials, and an endpoint and region that are not given, are found by obstore, where the platform's
 own tools look: in the environment and beyond.
 """
 

@@ -157,7 +157,7 @@ class _Prober:
 
         kept = all(self._race_once(key, writers, number) for number in range(rounds))
         times = f"{rounds} times" if rounds > 1 else "once"
-        detail = f"tried {times}" if kept else "several were told that they won, or a loser did"
+        detail = f"tried {times}" if kept else "several writers won, or one that lost was stored"
         self._tell(f"one winner of {writers} writers", kept, detail, needed=True)
 
     def _ask_swap(self, key: str) -> None:

@@ -170,7 +170,7 @@ class Forgetting(Protocol):
 class SharedStorage(Storage, Protocol):
     """A storage that many machines write at once: one more kind of object, for refs.
 
-    Such an object is small, is replaced as a whole, and only if nobody else has replaced it.
+    Such an object is small, is replaced as a whole, and only if no other writer has replaced it.
     """
 
     def read_tagged(self, key: str) -> Tagged | None:
@@ -186,7 +186,7 @@ class SharedStorage(Storage, Protocol):
 
         Raises:
             ConflictError: another version is there. It may be this one: an answer that got lost
-                makes a client ask again, and be told that the tag is gone.
+                makes a client ask again, and hear that the tag is gone.
             StorageError: it is not known whether the object was replaced.
         """
         ...

@@ -90,7 +90,7 @@ class SweepMarks:
     versions: Versions  # remembers which files commits have, for the next look
     objects: Collection[GitId] = frozenset()
     needed: Ids = field(default_factory=lambda: NO_IDS)
-    released: Ids = field(default_factory=lambda: NO_IDS)  # some may be needed all the same
+    released: Ids = field(default_factory=lambda: NO_IDS)  # some may be needed nevertheless
     promised: frozenset[GitId] = frozenset()  # a commit names them: all their chunks must be there
     live: frozenset[GitId] = frozenset()  # what ``needed`` was read from
     let_go: frozenset[GitId] = frozenset()  # what ``released`` was read from
@@ -196,7 +196,7 @@ def upkeep_lock(context: Context) -> Iterator[None]:
 def is_current(context: Context, plan: SweepPlan) -> bool:
     """Tell whether all packs that a plan removes are there: others may have swept or joined them.
 
-    Under ``upkeep_lock`` nobody changes that.
+    Under ``upkeep_lock`` that cannot change.
     """
     return context.here.packs().issuperset(pack for batch in plan.batches for pack in batch.remove)
 

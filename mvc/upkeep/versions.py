@@ -105,7 +105,7 @@ def find_live(
     """Return manifest → (commit, path) of a version that was not released; no commit: the index.
 
     Nothing needs a manifest that is not among them: all versions that have it were released.
-    A damaged history fails; a damaged index is skipped unless it is to be trusted.
+    A damaged history fails; a damaged index is skipped unless the caller relies on it.
     """
     versions = versions or Versions(context)
     live: dict[GitId, tuple[GitId | None, str]] = {}

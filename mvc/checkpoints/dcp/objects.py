@@ -27,7 +27,7 @@ _BEGIN = b"\x80\x02"  # protocol 2 has no opcode of its own for a set
 
 
 def parse_object(data: bytes) -> object:
-    """Return the value of an item; UnsupportedError if it is no plain data."""
+    """Return the value of an item; UnsupportedError if it is not plain data."""
     if len(data) > MAX_OBJECT_BYTES:
         raise UnsupportedError("it is too long")
     source = MemorySource(data)
@@ -37,7 +37,7 @@ def parse_object(data: bytes) -> object:
             raise UnsupportedError("it is of another protocol")
         return _Reader().read(unpickle(pickled, _reduce, lambda _: None), 0)
     except FormatError as error:
-        raise UnsupportedError("it is no plain data") from error
+        raise UnsupportedError("it is not plain data") from error
 
 
 def _reduce(callee: Global, args: object) -> object | None:
@@ -73,4 +73,4 @@ class _Reader:
                 return [self.read(one, depth + 1) for one in value]
             case tuple():
                 return tuple(self.read(one, depth + 1) for one in value)
-        raise UnsupportedError("it is no plain data")
+        raise UnsupportedError("it is not plain data")

@@ -46,7 +46,7 @@ class Persistent:
 
 
 def encode_pickle(value: object) -> bytes:
-    """Return the pickle of a value; UnsupportedError if something in it is no plain data."""
+    """Return the pickle of a value; UnsupportedError if something in it is not plain data."""
     encoder = _Encoder()
     encoder.put(value, 0)
     return b"\x80\x02" + encoder.data + b"."
@@ -106,7 +106,7 @@ class _Encoder:
                 self.put(one, depth)
                 self.data += b"Q"
             case _:
-                raise UnsupportedError(f"{type(value).__name__} is no plain data")
+                raise UnsupportedError(f"{type(value).__name__} is not plain data")
 
     def _put_all(self, values: Iterable[object], depth: int) -> None:
         for value in values:

@@ -79,7 +79,7 @@ def test_calls_instances_and_names():
     "value", [{1}, object(), bytearray(), collections.OrderedDict(), [collections.Counter()]]
 )
 def test_what_is_no_plain_data(value):
-    with pytest.raises(UnsupportedError, match="is no plain data"):
+    with pytest.raises(UnsupportedError, match="is not plain data"):
         encode_pickle(value)
 
 
