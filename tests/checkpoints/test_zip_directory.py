@@ -15,7 +15,8 @@ from mvc.sources import MemorySource
 from support.forged_files import WEIGHTS, patched, stored, tensor_pickle
 from support.parsed import named_views, parse, torch_archive
 
-GOOD = torch_archive(tensor_pickle() + b".", {"0": WEIGHTS})
+PROTOCOL = b"\x80\x02"
+GOOD = torch_archive(PROTOCOL + tensor_pickle() + b".", {"0": WEIGHTS})
 
 
 def central_of(data: bytes, name: bytes) -> int:
@@ -48,7 +49,8 @@ def test_entries_that_overlap_are_refused():
 def test_an_entry_inside_another_is_refused():
     inner = stored(("archive/data/0", WEIGHTS))
     outer = stored(
-        ("archive/data.pkl", tensor_pickle() + b"."), ("archive/filler", inner + bytes(32))
+        ("archive/data.pkl", PROTOCOL + tensor_pickle() + b"."),
+        ("archive/filler", inner + bytes(32)),
     )
     # A third central header that points at the local header inside the filler.
     start = struct.unpack_from("<I", outer, len(outer) - 6)[0]
@@ -103,7 +105,7 @@ def test_an_empty_archive_has_nothing_to_name():
 
 
 def test_comments_are_read_but_two_ends_are_refused():
-    members = [("archive/data.pkl", tensor_pickle() + b"."), ("archive/data/0", WEIGHTS)]
+    members = [("archive/data.pkl", PROTOCOL + tensor_pickle() + b"."), ("archive/data/0", WEIGHTS)]
     data = stored(*members, comment=b"a comment")
     assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
     data = stored(*members, comment=b"PK\x05\x06 by chance")
@@ -113,13 +115,15 @@ def test_comments_are_read_but_two_ends_are_refused():
 
 def test_names_twice_are_refused():
     with pytest.warns(UserWarning, match="Duplicate name"):
-        data = stored(("archive/data.pkl", b"N."), ("archive/data.pkl", tensor_pickle() + b"."))
+        data = stored(
+            ("archive/data.pkl", b"N."), ("archive/data.pkl", PROTOCOL + tensor_pickle() + b".")
+        )
     refused(data)
 
 
 def test_nothing_is_ever_inflated():
     bomb = stored(
-        ("archive/data.pkl", tensor_pickle() + b"."),
+        ("archive/data.pkl", PROTOCOL + tensor_pickle() + b"."),
         ("archive/data/0", bytes(50_000_000)),
         kind=zipfile.ZIP_DEFLATED,
     )
@@ -143,7 +147,7 @@ def test_encrypted_entries_are_not_named():
 def test_more_than_65535_entries():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", tensor_pickle(b"69999") + b".")
+        archive.writestr("archive/data.pkl", PROTOCOL + tensor_pickle(b"69999") + b".")
         for number in range(66_000):
             archive.writestr(zipfile.ZipInfo(f"archive/data/{number}"), b"")
         archive.writestr("archive/data/69999", WEIGHTS)
@@ -162,7 +166,10 @@ def test_the_number_of_entries_and_the_directory_are_capped(monkeypatch):
 def test_64_bit_sizes_are_read(tmp_path):
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w") as archive:
-        for name, content in (("a/data.pkl", tensor_pickle() + b"."), ("a/data/0", WEIGHTS)):
+        for name, content in (
+            ("a/data.pkl", PROTOCOL + tensor_pickle() + b"."),
+            ("a/data/0", WEIGHTS),
+        ):
             with archive.open(name, "w", force_zip64=True) as entry:
                 entry.write(content)
     data = path.read_bytes()
@@ -189,7 +196,7 @@ def test_archives_written_as_a_stream_are_read():
 
     pipe = Pipe()
     with zipfile.ZipFile(pipe, "w") as archive:
-        archive.writestr("a/data.pkl", tensor_pickle() + b".")
+        archive.writestr("a/data.pkl", PROTOCOL + tensor_pickle() + b".")
         archive.writestr("a/data/0", WEIGHTS)
     data = bytes(pipe.data)
     assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
