@@ -37,7 +37,15 @@ def edit_message(repo: Repo, message: str) -> str:
     place = "a detached HEAD" if head.branch is None else f"branch {head.branch}"
     template = _TEMPLATE.format(message=message.rstrip("\n"), place=place)
     write_durable(path, [template.encode()])
-    _run_editor(_find_editor(), path)
+    named = (os.environ.get("GIT_EDITOR"), read_user_settings().get("core.editor"))
+    others = (os.environ.get("VISUAL"), os.environ.get("EDITOR"))
+    editor = next((command for command in (*named, *others) if command), "vi")
+    # The shell splits the command, as it does for Git: an editor may be set with its options.
+    shell = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(path)]
+    if subprocess.run(shell, check=False, env=os.environ).returncode:  # noqa: S603  the user's own
+        raise UsageError(
+            f"editor {editor!r} failed", hint='set GIT_EDITOR, or give the message with "-m"'
+        )
     lines = read_message(path).split("\n")
     kept = [line.rstrip() for line in lines if not line.startswith(_COMMENT)]
     return "\n".join(kept).strip("\n")
@@ -56,18 +64,3 @@ def read_message(path: Path) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
-
-
-def _find_editor() -> str:
-    named = (os.environ.get("GIT_EDITOR"), read_user_settings().get("core.editor"))
-    others = (os.environ.get("VISUAL"), os.environ.get("EDITOR"))
-    return next((editor for editor in (*named, *others) if editor), "vi")
-
-
-def _run_editor(editor: str, path: Path) -> None:
-    # The shell splits the command, as it does for Git: an editor may be set with its options.
-    shell = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(path)]
-    if subprocess.run(shell, check=False, env=os.environ).returncode:  # noqa: S603  the user's own
-        raise UsageError(
-            f"editor {editor!r} failed", hint='set GIT_EDITOR, or give the message with "-m"'
-        )

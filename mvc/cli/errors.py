@@ -52,9 +52,9 @@ class ErrorText:
 def describe(error: Exception) -> ErrorText:
     """Return the text for any exception."""
     if isinstance(error, MvcError):
-        return ErrorText(
-            error.kind, error.message, _show_options(error.hint), error.exit_code, _details(error)
-        )
+        # A hint of the library names parameters in backquotes; here they are options.
+        hint = error.hint and _PARAMETER.sub(_option, error.hint)
+        return ErrorText(error.kind, error.message, hint, error.exit_code, _details(error))
     if isinstance(error, OSError):
         reason = (error.strerror or str(error) or type(error).__name__).lower()
         name = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str) else ""
@@ -66,9 +66,8 @@ def describe(error: Exception) -> ErrorText:
     return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
 
 
-def _show_options(hint: str | None) -> str | None:
-    """Return a hint with options in place of the parameters that it names in backquotes."""
-    return hint and _PARAMETER.sub(lambda match: f'"--{match[1].replace("_", "-")}"', hint)
+def _option(match: re.Match[str]) -> str:
+    return f'"--{match[1].replace("_", "-")}"'
 
 
 def _details(error: MvcError) -> dict[str, object]:

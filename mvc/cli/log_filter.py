@@ -56,7 +56,7 @@ class Filter:
             tests.append(lambda entry: message(entry.message) != self.invert)
         if self.authors:
             author = self._matcher("--author", self.authors, any)
-            tests.append(lambda entry: author(_author(entry)))
+            tests.append(lambda entry: author(f"{entry.author.name} <{entry.author.email}>"))
         if self.kind is not None:
             tests.append(lambda entry: (len(entry.info.parents) > 1) is (self.kind == "merges"))
         return [*tests, *map(_metric_test, self.metrics)]
@@ -132,10 +132,6 @@ def _parse_day(words: str, now: datetime) -> datetime | None:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     known = {"now": now, "yesterday": now - timedelta(days=1), "today": midnight}
     return {**known, "midnight": midnight}.get(words)
-
-
-def _author(entry: LogEntry) -> str:
-    return f"{entry.author.name} <{entry.author.email}>"
 
 
 def metric_name(text: str) -> str:

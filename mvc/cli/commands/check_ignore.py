@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.session import open_repo, to_paths
-
-if TYPE_CHECKING:
-    from mvc.history.ignore import IgnoreRule
 
 
 def check_ignore(
@@ -34,11 +30,8 @@ def check_ignore(
     if as_json:
         write_json([{"path": name, **pick(rule, "source line pattern")} for name, rule in found])
     else:
-        stdout().lines(_line(name, rule if verbose else None) for name, rule in found)
+        for name, rule in found:
+            where = printable(f"{rule.source}:{rule.line}:{rule.pattern}") + "\t" if verbose else ""
+            stdout().line(where + printable(name))
     if not found:
         raise Exit(NEGATIVE)
-
-
-def _line(name: str, rule: IgnoreRule | None) -> str:
-    told = "" if rule is None else f"{printable(f'{rule.source}:{rule.line}:{rule.pattern}')}\t"
-    return told + printable(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from mvc.cli.options import FORCE, JSON, PROGRESS, QUIET
 from mvc.cli.output import stdout, write_json
@@ -11,9 +10,6 @@ from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored
 from mvc.cli.session import find_previous, is_revision, open_repo, split_revision
-
-if TYPE_CHECKING:
-    from mvc.repo import Repo
 
 
 def checkout(
@@ -39,7 +35,10 @@ def checkout(
     given = list(names or ())
     end = given.index("--") if "--" in given else len(given)
     given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
-    is_guessed = len(given) == 1 and _is_on_a_remote(repo, given[0])
+    is_guessed = False
+    if len(given) == 1 and not (os.path.lexists(given[0]) or is_revision(repo, given[0])):
+        names_there = {ref.name.partition("/")[2] for ref in repo.branches(remote=True)}
+        is_guessed = given[0] in names_there
     split = split_revision(repo, [] if is_guessed else given, prefer_revision=True)
     revision, paths = (given[0], []) if is_guessed else split
     if paths and (new_branch is not None or detach):
@@ -60,10 +59,3 @@ def checkout(
         write_restored(repo, result, revision, "the index")
     elif not quiet:
         write_move(repo, stdout(), before, result, is_new=new_branch is not None)
-
-
-def _is_on_a_remote(repo: Repo, name: str) -> bool:
-    """Return whether a name is that of a branch of a remote and of nothing here."""
-    if os.path.lexists(name) or is_revision(repo, name):
-        return False
-    return any(one.name.partition("/")[2] == name for one in repo.branches(remote=True))

@@ -39,7 +39,12 @@ def config(
     """
     if unset is not None and (key is not None or listed):
         raise CommandUsageError("--unset takes a key and nothing else")
-    read, change = _user_settings() if user else _repository_settings()
+    if user:
+        from mvc.workspace.settings import read_user_settings as read
+        from mvc.workspace.settings import set_user_setting as change
+    else:
+        repo = open_repo()
+        read, change = repo.config, repo.set_config
     if unset is not None:
         _find_setting(read(), unset)
         change(unset, None)
@@ -49,17 +54,6 @@ def config(
         _write_settings({key: _find_setting(read(), key)}, alone=True, as_json=as_json)
     else:
         _write_settings(read(), alone=False, as_json=as_json)
-
-
-def _repository_settings() -> Settings:
-    repo = open_repo()
-    return repo.config, repo.set_config
-
-
-def _user_settings() -> Settings:
-    from mvc.workspace.settings import read_user_settings, set_user_setting
-
-    return read_user_settings, set_user_setting
 
 
 def _find_setting(settings: dict[str, str], key: str) -> str:

@@ -240,12 +240,12 @@ _VERBS: dict[str, tuple[Callable[[Repo, _Line], None], str]] = {
 
 
 def _split(repo: Repo, words: Sequence[str], *, most: int) -> tuple[list[str], str | None]:
-    """Return the revisions, of which there are at most so many, and the map that words name."""
+    """Return the revisions, at most ``most``, and the map that words name."""
     rest = list(words)
     revisions: list[str] = []
-    while (
-        rest and len(revisions) < most and (len(rest) > 1 or not _is_map(repo, rest[0], revisions))
-    ):
+    while rest and len(revisions) < most:
+        if len(rest) == 1 and _is_map(repo, rest[0], revisions):
+            break
         revision = rest.pop(0)
         parts = split_range(revision)
         if parts is not None and most > 1 and not revisions and parts[1] == "..":

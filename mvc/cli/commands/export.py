@@ -72,9 +72,7 @@ def export(
             f"{printable(str(result.path))}: {count}, {size_text(result.size_bytes)} in {seconds}"
         )
         if result.left_out:
-            stderr().line(f"left out, no plain data: {_list_names(result.left_out)}")
-
-
-def _list_names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(printable, names[:_SHOWN])) + more
+            more = len(result.left_out) - _SHOWN
+            names = ", ".join(map(printable, result.left_out[:_SHOWN]))
+            rest = f" and {more} more" if more > 0 else ""
+            stderr().line(f"left out, no plain data: {names}{rest}")

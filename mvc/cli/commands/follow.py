@@ -60,7 +60,7 @@ def follow(
             limit_bytes_s=limit,
             once=once,
             progress=bar,
-            waiting=_tell,
+            waiting=_say_whether_it_answers,
         ):
             one = update.version
             if as_json:
@@ -81,7 +81,7 @@ def follow(
         raise Exit(1)
 
 
-def _tell(failure: MvcError | None) -> None:
+def _say_whether_it_answers(failure: MvcError | None) -> None:
     if failure is None:
         stderr().line("the remote is well again")
     else:

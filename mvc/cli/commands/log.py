@@ -75,12 +75,18 @@ def log(
     """
     check_limit(limit)
     detail = choose_one({"stat": stat, "patch": patch}, "")
-    _check_forms(
+    check_clashes(
+        _CLASHES,
         {"--plot": plot, "--health": health, "--graph": graph, "--oneline": oneline,
          "--format": form, f"--{detail}": detail, "--sort": sort, "--reverse": reverse,
          "--json": as_json, "--log-scale": log_scale}
     )  # fmt: skip
-    fields = None if form is None else _check_format(form)
+    if log_scale and not plot:
+        raise CommandUsageError("--log-scale needs --plot")
+    if form is not None:
+        from mvc.cli.render.log_format import check_format
+
+        form = check_format(form)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
     # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
@@ -99,12 +105,14 @@ def log(
         return
     entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
     if health:
-        _write_health(entries)
+        from mvc.cli.render.health import write_health
+
+        write_health(paged(), entries)
         return
     out = paged()
     below = partial(_changed_lines, repo, out, paths, detail) if detail else None
-    if fields is not None:
-        _write_format(out, entries, fields, below)
+    if form is not None:
+        _write_format(out, entries, form, below)
         return
     write = write_oneline if oneline else write_full
     write(out, entries, parents if graph else None, below)
@@ -117,13 +125,6 @@ _CLASHES = {
     "--graph": ("--reverse", "--sort", "--format"),
     "--oneline": ("--format",),
 }  # fmt: skip
-
-
-def _check_forms(given: Mapping[str, object]) -> None:
-    """Check that the options that say how commits are shown go together."""
-    check_clashes(_CLASHES, given)
-    if given["--log-scale"] and not given["--plot"]:
-        raise CommandUsageError("--log-scale needs --plot")
 
 
 def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> dict[str, object]:
@@ -161,12 +162,6 @@ def _draw(
     write_curves(paged(), entries, parents, metrics, log_scale=log_scale)
 
 
-def _write_health(entries: Sequence[LogEntry]) -> None:
-    from mvc.cli.render.health import write_health
-
-    write_health(paged(), entries)
-
-
 def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEntry:
     """Return a commit without names, or with only the metrics that were asked for."""
     if not decorate:
@@ -193,12 +188,6 @@ def _changed_lines(
     see_all = f'"mvc show --all {short_id(entry.info.id)}"'
     write_diff(replace(out, stream=text), files, form, everything=False, see_all=see_all)
     return text.getvalue().splitlines()
-
-
-def _check_format(form: str) -> str:
-    from mvc.cli.render.log_format import check_format
-
-    return check_format(form)
 
 
 def _write_format(out: Output, entries: Sequence[LogEntry], form: str, below: Below) -> None:

@@ -14,7 +14,7 @@ from mvc.cli.render.text import columns
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mvc.remotes.settings import RemoteSettings
     from mvc.repo import Repo
@@ -47,31 +47,50 @@ def remote(
     if verb == "list":
         _take(rest, 0, "")
         _list(repo, verbose=verbose, as_json=as_json)
-        return
-    looks = {
-        "check": (_check, "check [NAME|URL]"),
-        "show": (_show, "show [NAME]"),
-        "prune": (_prune, "prune [NAME]"),
-    }
-    if verb in looks:
-        look, usage = looks[verb]
-        look(repo, _take(rest, 1, usage) if rest else (), as_json=as_json)
-        return
-    verbs: dict[str, Callable[[Repo, Sequence[str]], dict[str, object]]] = {
-        "add": lambda repo, words: _add(repo, words, content),
-        "remove": _remove,
-        "rm": _remove,
-        "rename": _rename,
-        "set-url": lambda repo, words: _set_url(repo, words, content),
-        "get-url": _get_url,
-    }
-    if verb not in verbs:
-        raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
-    told = verbs[verb](repo, rest)
-    if as_json:
-        write_json(told)
-    elif verb == "get-url":
-        stdout().line(printable(str(told["url"])))
+    elif verb == "check":
+        _check(repo, _take(rest, len(rest[:1]), "check [NAME|URL]"), as_json=as_json)
+    elif verb == "show":
+        found = repo.show_remote(*_take(rest, len(rest[:1]), "show [NAME]"))
+        if as_json:
+            write_json(state_fields(found))
+        else:
+            write_state(stdout(), found)
+    elif verb == "prune":
+        gone = repo.prune_remote(*_take(rest, len(rest[:1]), "prune [NAME]"))
+        if as_json:
+            write_json([pick(ref, "source name old") for ref in gone])
+        else:
+            stdout().lines(fetched_line(stdout(), ref) for ref in gone)
+    else:
+        fields = _change(repo, verb, rest, content)
+        if as_json:
+            write_json(fields)
+        elif verb == "get-url":
+            stdout().line(printable(str(fields["url"])))
+
+
+def _change(repo: Repo, verb: str, words: Sequence[str], content: str | None) -> dict[str, object]:
+    """Carry out a verb that changes a remote, or get-url; return what ``--json`` prints."""
+    if verb == "add":
+        name, url = _take(words, 2, "add NAME URL")
+        return _fields(repo.add_remote(name, url, content))
+    if verb in ("remove", "rm"):
+        (name,) = _take(words, 1, "remove NAME")
+        repo.remove_remote(name)
+        return {"removed": name}
+    if verb == "rename":
+        old, new = _take(words, 2, "rename OLD NEW")
+        return {"old_name": old, **_fields(repo.rename_remote(old, new))}
+    if verb == "set-url":
+        name, url = _take(words, 2, "set-url NAME URL")
+        return _fields(repo.set_remote_url(name, url, content))
+    if verb == "get-url":
+        (name,) = _take(words, 1, "get-url NAME")
+        remotes = repo.remotes()
+        if name not in remotes:
+            raise CommandUsageError(f"the repository has no remote {name!r}")
+        return _fields(remotes[name])
+    raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
 
 
 def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
@@ -112,54 +131,9 @@ def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
         raise Exit(NEGATIVE)
 
 
-def _show(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    found = repo.show_remote(*words)
-    if as_json:
-        write_json(state_fields(found))
-    else:
-        write_state(stdout(), found)
-
-
-def _prune(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    gone = repo.prune_remote(*words)
-    if as_json:
-        write_json([pick(one, "source name old") for one in gone])
-    else:
-        stdout().lines(fetched_line(stdout(), one) for one in gone)
-
-
 def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:
     if len(words) != count:
         raise CommandUsageError(
             f"expected: mvc remote {usage}" if usage else f"unexpected {words[0]!r}"
         )
     return words
-
-
-def _add(repo: Repo, words: Sequence[str], content: str | None) -> dict[str, object]:
-    name, url = _take(words, 2, "add NAME URL")
-    return _fields(repo.add_remote(name, url, content))
-
-
-def _remove(repo: Repo, words: Sequence[str]) -> dict[str, object]:
-    (name,) = _take(words, 1, "remove NAME")
-    repo.remove_remote(name)
-    return {"removed": name}
-
-
-def _rename(repo: Repo, words: Sequence[str]) -> dict[str, object]:
-    old, new = _take(words, 2, "rename OLD NEW")
-    return {"old_name": old, **_fields(repo.rename_remote(old, new))}
-
-
-def _set_url(repo: Repo, words: Sequence[str], content: str | None) -> dict[str, object]:
-    name, url = _take(words, 2, "set-url NAME URL")
-    return _fields(repo.set_remote_url(name, url, content))
-
-
-def _get_url(repo: Repo, words: Sequence[str]) -> dict[str, object]:
-    (name,) = _take(words, 1, "get-url NAME")
-    found = repo.remotes().get(name)
-    if found is None:
-        raise CommandUsageError(f"the repository has no remote {name!r}")
-    return _fields(found)

@@ -180,7 +180,11 @@ def _read_measured(name: str) -> Any:
     """Return the JSON in a file, or on standard input for ``-``."""
     try:
         with translate_os_errors(f"read {name}"):
-            data = sys.stdin.buffer.read(_MAX_BYTES) if name == "-" else _read_file(name)
+            if name == "-":
+                data = sys.stdin.buffer.read(_MAX_BYTES)
+            else:
+                with open(name, "rb") as file:
+                    data = file.read(_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"file {name!r} does not exist") from None
     except IsADirectoryError:
@@ -189,11 +193,6 @@ def _read_measured(name: str) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise UsageError(f"{name!r} is not JSON, as what was measured has to be") from None
-
-
-def _read_file(name: str) -> bytes:
-    with open(name, "rb") as file:
-        return file.read(_MAX_BYTES)
 
 
 _Number = TypeVar("_Number", int, float)

@@ -29,8 +29,6 @@ from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
-    from mvc.cli.render.comparison_rows import View
-    from mvc.operations.compare import ModelDiff
     from mvc.repo import Repo
 
 _COMMIT_LINES = 7
@@ -79,7 +77,11 @@ def show(
         found = compare_values(partial(compare, tensors=tensors))
     if as_json:
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
-        write_json({**fields, **diff_fields(files), **_value_fields(found, view)})
+        if found is not None:
+            from mvc.cli.render.comparison_json import comparison_fields
+
+            fields["comparison"] = comparison_fields(found, view)
+        write_json({**fields, **diff_fields(files)})
         return
     out = paged()
     if message is not None:
@@ -95,14 +97,6 @@ def show(
     elif files:
         out.line()
         write_diff(below, files, form, everything=everything)
-
-
-def _value_fields(found: ModelDiff | None, view: View | None) -> dict[str, object]:
-    if found is None:
-        return {}
-    from mvc.cli.render.comparison_json import comparison_fields
-
-    return {"comparison": comparison_fields(found, view)}
 
 
 def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:

@@ -125,8 +125,11 @@ def verify(
         behaviour = run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
     check = None
     if "unit" in chosen:
+        from mvc.repo import verify_models
+
         with byte_progress("verifying", wanted=progress and not quiet) as bar:
-            check = _verify_unit(repo, old, new, atol=atol, rtol=rtol, progress=bar)
+            verify_unit = verify_models if repo is None else repo.verify_models
+            check = verify_unit(old, new, atol=atol, rtol=rtol, progress=bar)
     fields = _fields(check, behaviour)
     if html is not None:
         models = (old, None if chosen == [] else new or _WORKTREE)
@@ -185,12 +188,6 @@ def _verify_worktree(
         write_check(stdout(), check, revision, quiet=quiet)
     if not check.is_same:
         raise Exit(NEGATIVE)
-
-
-def _verify_unit(repo: Repo | None, old: Operand, new: Operand, **options: Any) -> Any:
-    from mvc.repo import verify_models
-
-    return (verify_models if repo is None else repo.verify_models)(old, new, **options)
 
 
 def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:

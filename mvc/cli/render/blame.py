@@ -112,7 +112,9 @@ def write_blame(out: Output, found: Blame, by: str, *, everything: bool) -> None
     cells = [_cells(found.commits[row.commit], row, is_plain, is_narrow) for row in rows]
     for commit, rest in _lines(cells, out.width):
         out.line(out.style(commit, "yellow") + rest)
-    if out.width is not None and any(_lacks(row.drift) for row in rows):
+    if out.width is not None and any(
+        any(point is not None and point.distance is None for point in row.drift) for row in rows
+    ):
         out.line(out.style('("mvc blame --stats" compares what the dots stand for)', "dim"))
 
 
@@ -187,10 +189,6 @@ def sparkline(drift: Sequence[DriftPoint | None], *, is_plain: bool = False) -> 
             share = min(point.distance / top, 1.0) if top else 0.0
             text += levels[round(share * (len(levels) - 1))]
     return text
-
-
-def _lacks(drift: Sequence[DriftPoint | None]) -> bool:
-    return any(point is not None and point.distance is None for point in drift)
 
 
 def _lines(cells: Sequence[Sequence[str]], width: int | None) -> list[tuple[str, str]]:

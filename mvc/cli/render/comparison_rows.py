@@ -113,16 +113,11 @@ def tensor_rows(diff: ModelDiff, *, everything: bool = False) -> list[Row]:
             change.name,
             change.statistics,
             note=_note(change),
-            state=_state(change),
+            state="reshaped" if change.status == "modified" else change.status,
             spectrum=change.spectrum,
         )
         for change in changes
     ]
-
-
-def _state(change: TensorChange) -> str:
-    """Return a word for a tensor that has no figures."""
-    return "reshaped" if change.status == "modified" else change.status
 
 
 def _note(change: TensorChange) -> str:

@@ -21,10 +21,6 @@ _COLOURS = {"passed": "green", "failed": "red", "waived": "yellow", "none": "dim
 _WORDS = {"passed": "ok", "failed": "failed", "waived": "waived", "none": "-"}
 
 
-def _shape_text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _best(predictions: Sequence[Prediction]) -> Prediction:
     return min(predictions, key=lambda one: one.time_s)
 
@@ -68,7 +64,7 @@ def write_predictions(
     rows = [
         (
             one.algorithm,
-            _shape_text(one.shape),
+            "x".join(map(str, one.shape)),
             *(f"{part * 1e3:.3f} ms" for part in (one.time_s, one.latency_s)),
             *(f"{part * 1e3:.3f} ms" for part in (one.transfer_s, one.reduce_s)),
             ratio_text(one.bandwidth_used),
