@@ -54,7 +54,7 @@ class StopAt(transformers.TrainerCallback):
 
     def on_step_end(
         self,
-        args: transformers.TrainingArguments,  # noqa: ARG002  the library's signature
+        args: transformers.TrainingArguments,
         state: transformers.TrainerState,
         control: transformers.TrainerControl,
         **_: object,

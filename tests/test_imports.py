@@ -80,8 +80,7 @@ from mvc_hooks import Checkpointer
 identity = mvc.Identity("Ada", "ada@example.org")
 with Checkpointer({str(tmp_path / "run")!r}, model=torch.nn.Linear(1, 1), identity=identity) as ckpt:
     ckpt.commit("one")
-rooms = ("mvc.sampling.", "mvc.shards.", "mvc.operations.pipeline_diff", "mvc_data.nodes",
-         "mvc_data.pipeline", "mvc_data.loader")
+rooms = ("mvc.sampling.", "mvc.shards.", "mvc.operations.pipeline_diff", "mvc_data", "mvc_lab")
 print(json.dumps(sorted(name for name in sys.modules if name.startswith(rooms))))
 """
     assert run(script) == []

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.trend import Trend
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
+    from mvc_hooks.extension import Extension
     from mvc_hooks.handover import capture, restore
     from mvc_hooks.parts.restoring import InexactRestoreError
     from mvc_hooks.reports import CommitFailedError, CommitReport, DivergedError, RollbackReport
@@ -39,6 +40,7 @@ __all__ = [
     "CommitFailedError",
     "CommitReport",
     "DivergedError",
+    "Extension",
     "History",
     "InexactRestoreError",
     "NotFinite",
@@ -76,6 +78,7 @@ __getattr__, _ = lazy_names(
         "mvc_hooks.divergence.trend": "Trend",
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
+        "mvc_hooks.extension": "Extension",
         "mvc_hooks.handover": "capture restore",
         "mvc_hooks.parts.restoring": "InexactRestoreError",
         "mvc_hooks.reports": "CommitFailedError CommitReport DivergedError RollbackReport",

@@ -37,15 +37,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mvc import Identity
-    from mvc_data.shards import ShardChecks
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
+    from mvc_hooks.extension import Extension
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
-    from mvc_lab.consistency.checking import Consistency
-    from mvc_lab.monitor.monitor import Monitor
 
 _LOOKS = (2, 3, 10, 100, 1000)
 """Steps of this process after which to look for state that no part covers."""
@@ -92,12 +90,13 @@ class Checkpointer(StepRun):
         ring: Ring | None = None,
         keep_diverged: bool = True,
         signals: bool = True,
-        consistency: Consistency | None = None,
+        consistency: Extension | None = None,
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
-        monitor: Monitor | None = None,
+        monitor: Extension | None = None,
         pipeline: object = None,
-        shards: ShardChecks | None = None,
+        shards: object = None,
+        extensions: Sequence[Extension] = (),
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
@@ -130,18 +129,19 @@ class Checkpointer(StepRun):
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.
-            consistency: compares what several ranks hold alike while they train, or None.
+            consistency: an ``mvc_lab.Consistency``: compares what several ranks hold alike while they train.
             identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
                 batch. It is called before a resume, twice, and the resume restores everything that
                 it touches. Only a static graph on more than two ranks needs it: it learns from two
                 passes in which order it sums gradients, which is otherwise in the commit.
-            monitor: measures the run, and serves its metrics.
+            monitor: an ``mvc_lab.Monitor``: measures the run, and serves its metrics.
             pipeline: a node of the data pipeline (``mvc_data.node``), or a list of them, that the
                 loaders do not use themselves, such as a tokenizer that made the files they read.
             shards: shard maps that the data is checked against before the first step: the path of one,
-                a ``ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
+                an ``mvc_data.ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
                 as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
+            extensions: further ``Extension`` objects that take part in the run.
             parts: further parts of the run by name: whatever can be stored, plain values too. Of
                 names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
                 ``ladder``, ``data_record`` and ``ranks`` are reserved.
@@ -158,37 +158,17 @@ class Checkpointer(StepRun):
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
         """
         self._is_closed = True  # until everything is open
-        settings = Settings(
-            every=every,
-            every_seconds=every_seconds,
-            resume=resume,
-            when_behind=when_behind,
-            on_failure=on_failure,
-            in_flight=in_flight,
-            healthy_after=healthy_after,
-            replicate=replicate,
-            delta=delta,
-            writer_threads=writer_threads,
-            allow=allow,
-            ring=ring,
-            keep_diverged=keep_diverged,
-            signals=signals,
-            branch=branch,
-            identity=identity,
-            warm_up=warm_up,
-            monitor=monitor,
-            consistency=consistency,
-            pipeline=pipeline,
-            shards=shards,
-        )
+        settings = Settings.pick(locals())  # before any other name is bound
         objects = join_parts(named, parts, OPTIONS)
         _end_earlier(path, branch)
-        self._open_run = opened = open_run(path, objects, settings, detectors, ladder)
+        opened = open_run(path, objects, settings, detectors, ladder)
+        self._closing = opened.closing
         self._settings, self._pid, self._calls = settings, os.getpid(), 0
         self._has_diverged = False
-        self.repo, self.branch = opened.repo, opened.branch
-        self._run, self._judge, self._log = opened.run, opened.judge, opened.log
-        self._ranks, self._talk, self._signals = opened.ranks, opened.talk, opened.signals
+        self._session = session = opened.session
+        self.repo, self.branch = session.repo, session.branch
+        self._run, self._judge, self._log = session.run, session.judge, session.log
+        self._ranks, self._talk, self._signals = session.ranks, session.talk, opened.signals
         self._commits, self._recovery = opened.commits, opened.recovery
         self.consistency = consistency
         resumed = opened.resumed
@@ -241,7 +221,8 @@ class Checkpointer(StepRun):
         self._check_open()
         if type(total) is not int or total < 0:
             raise UsageError(f"{total!r} is not a number of steps")
-        total = self._run.compression.extend(total)
+        for extension in self._run.extensions:
+            total = extension.plan_steps(total)
         while self.step_count < total:
             calls = self._calls
             yield self.step_count
@@ -309,9 +290,11 @@ class Checkpointer(StepRun):
         self._commits.pump()
         self._has_diverged = action is not None  # until there is an answer
         report = None if action is None else self._recovery.answer(action, started_s)
-        if report is None and self.consistency is not None:
-            self._has_diverged = True  # until the ranks are known to be the same
-            report = self.consistency.look(self.step_count)
+        for extension in self._run.extensions if report is None else ():
+            self._has_diverged = True  # until the extension knows better
+            report = extension.check_step(self.step_count)
+            if report is not None:
+                break
         self._has_diverged = False
         if report is None:
             self._record_step(metrics)
@@ -321,9 +304,9 @@ class Checkpointer(StepRun):
         self._look_around()
         if self._commits.last_step == self.step_count and self._ranks.is_first:
             self._run.tail.note(self.step_count)
-        if self._settings.monitor is not None:
-            latest, depth = self._judge.latest, self.queue_depth
-            self._settings.monitor.end_step(self.step_count, latest, depth)
+        self._session.queue_depth = self.queue_depth
+        for extension in self._run.extensions:
+            extension.after_step(self.step_count)
         self._obey_signal()
         return report
 
@@ -350,7 +333,7 @@ class Checkpointer(StepRun):
         with contextlib.suppress(Exception):  # whatever the user's objects do, a look ends no run
             watch.note_script(sys._getframe(3))  # noqa: SLF001  of whoever called step(), through its range
             if self._calls == 1:
-                self._log.hold(watch.report(self.step_count))
+                self._log.hold(watch.report(self.step_count).summary)
             found = watch.look()
         self._log.miss(self._ranks.merge(f"{place} ({what})" for place, what in found.items()))
 
@@ -459,7 +442,7 @@ class Checkpointer(StepRun):
             self._is_closed = True
             _OPEN.discard(self)
             atexit.unregister(self._exit_hook)
-            self._open_run.close()
+            self._closing.close()
 
     def _name_last(self, how: str = "the last one") -> str:
         """Return the message of the commit that ends the run."""

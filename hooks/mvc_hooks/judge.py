@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.run.log import RunLog
+    from mvc_hooks.log import RunLog
 
 
 class Judge:

@@ -27,18 +27,13 @@ from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from mvc import Repo
-    from mvc_data.guard import DataGuard
     from mvc_hooks.attempts import Failure
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.judge import Judge
-    from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.run.live import LiveRun, StoredRun
-    from mvc_hooks.run.log import RunLog
+    from mvc_hooks.session import Session
     from mvc_hooks.snapshot.ring import Snapshot
 
 _TRIED = "mvc log --graph --all shows what was tried"
@@ -67,21 +62,13 @@ class _Candidate:
     snapshot: Snapshot | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Recovery:
-    """Answers alarms, on all ranks alike; ``sends`` as of ``Resuming``, ``allow`` as at a resume."""
+    """Answers alarms, on all ranks alike."""
 
-    repo: Repo
-    run: LiveRun
-    judge: Judge
-    commits: Commits
-    ranks: Ranks
-    talk: Talk
-    log: RunLog
-    keeps_diverged: bool
-    guard: DataGuard
-    sends: bool = False
-    allow: Sequence[str] = ()
+    def __init__(self, session: Session, commits: Commits) -> None:
+        self._session, self._commits = session, commits
+        self._repo, self._run, self._judge = session.repo, session.run, session.judge
+        self._ranks, self._log = session.ranks, session.log
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back."""
@@ -90,7 +77,7 @@ class Recovery:
             hint = f"{_TRIED}; if the run was healthy: {advice}" if advice else _TRIED
             self._give_up(action.reason, hint=hint)
         if action.rollback is None:
-            self.run.scale_lr(action.lr_factor)
+            self._run.scale_lr(action.lr_factor)
             return None
         request = RollbackRequest(
             action.rollback, action.skip_batches, action.verdict.onset_step, action.reason
@@ -99,12 +86,12 @@ class Recovery:
             self._only_warn(action, f"there is {_explain(request)}")
             return None
         # Should the rollback fail, the diverged state must not become the last commit of the run.
-        self.run.is_clean = False
+        self._run.is_clean = False
         try:
             return self.roll_back(request, started_s)
         except MisfitError as error:
-            if action.verdict.cause in (SPIKE, TREND) and self.ranks.is_alone:
-                self.run.is_clean = True
+            if action.verdict.cause in (SPIKE, TREND) and self._ranks.is_alone:
+                self._run.is_clean = True
                 self._only_warn(action, error.message)
                 return None
             frozen, tip = self._freeze()
@@ -113,22 +100,22 @@ class Recovery:
 
     def _only_warn(self, action: Action, why: str) -> None:
         """Go on: the run may well be healthy, and it is all there is."""
-        self.judge.take_back()
-        self.log.action(action.verdict.step, f"only a warning: {why}")
+        self._judge.take_back()
+        self._log.action(action.verdict.step, f"only a warning: {why}")
 
     def _has_target(self, request: RollbackRequest) -> bool:
-        self.commits.wait(with_marks=True)
-        return self.ranks.ask_first(lambda: next(self._candidates(request), None) is not None)
+        self._commits.wait(with_marks=True)
+        return self._ranks.ask_first(lambda: next(self._candidates(request), None) is not None)
 
     def _give_up(self, reason: str, cause: Exception | None = None, hint: str = _TRIED) -> NoReturn:
-        self.log.stop(self.run.counters.step, reason)
-        self.run.is_clean = False  # what diverged is not committed
+        self._log.stop(self._run.counters.step, reason)
+        self._run.is_clean = False  # what diverged is not committed
         raise DivergedError(f"the run diverged: {reason}", hint=hint) from cause
 
     @ranged("mvc.rollback")
     def roll_back(self, request: RollbackRequest, started_s: float) -> RollbackReport:
         """Take run and branch back; DivergedError means that there is nothing to go back to."""
-        commits = self.commits
+        commits = self._commits
         commits.wait(with_marks=True)
         frozen, tip = self._freeze()
         try:
@@ -139,25 +126,30 @@ class Recovery:
             if isinstance(error, DivergedError):
                 self._give_up(error.message, error)
             raise
-        self.run.is_clean = True
+        self._run.is_clean = True
         # The ladder keeps its learning-rate factor; the restored state has the one of its time.
-        self.run.scale_lr(self.judge.ladder.lr_factor / _lr_factor(stored.ladder))
-        self.judge.forget_after(report.to_step)
-        self.talk.forget()
+        self._run.scale_lr(self._judge.ladder.lr_factor / _lr_factor(stored.ladder))
+        self._judge.forget_after(report.to_step)
+        self._session.talk.forget()
         commits.forget_after(report.to_step, report.to_commit)
         self._keep(frozen, tip, report.reason, report.diverged_branch)
         self._tell_next_commit(report)
-        self.log.rollback(report)
-        self.ranks.on_first(lambda: commits.add_maps(self.repo))
-        self.guard.check_again()
+        self._log.rollback(report)
+        for extension in self._session.extensions:
+            extension.after_rollback()
         return report
+
+    def go_back_before(self, step: int, reason: str) -> RollbackReport:
+        """Go back to the newest state of a step or before; no batches are skipped."""
+        request = RollbackRequest(Rollback("last", 0, (0, 0)), 0, step, reason)
+        return self.roll_back(request, time.perf_counter())
 
     def _freeze(self) -> tuple[Snapshot | None, str | None]:
         """Freeze what diverged, if it is to be kept; return it, and the tip that it belongs to."""
-        tip = self.ranks.share(self.commits.queue.tips.get(self.commits.branch))
+        tip = self._ranks.share(self._session.tips.get(self._session.branch))
         frozen = None
-        if self.keeps_diverged and tip:
-            frozen = self.ranks.together(self.commits.freeze)
+        if self._session.settings.keep_diverged and tip:
+            frozen = self._ranks.together(self._commits.freeze)
         if frozen is not None:
             frozen.fence.wait()  # restoring overwrites what is being copied
         return frozen, tip
@@ -167,18 +159,18 @@ class Recovery:
     ) -> None:
         """Commit what diverged to a branch, a new one at the tip by default."""
         if frozen is not None and tip:
-            name = branch or self.ranks.ask_first(
+            name = branch or self._ranks.ask_first(
                 partial(self._make_diverged_branch, frozen.step, tip)
             )
-            self.commits.queue.tips[name] = tip
+            self._session.tips[name] = tip
             text = f"diverged at step {frozen.step}: {reason}"
-            self.commits.submit(frozen, text, branch=name, no_gate=True)
+            self._commits.submit(frozen, text, branch=name, no_gate=True)
 
     def _tell_next_commit(self, report: RollbackReport) -> None:
         """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""
-        before = self.commits.facts.get("skipped_batches", "none")
+        before = self._session.facts.get("skipped_batches", "none")
         skipped = [text for text in (before, report.skipped) if text != "none"]
-        self.commits.facts |= {
+        self._session.facts |= {
             "rolled_back_from": f"step {report.from_step}",
             "rolled_back_to": f"step {report.to_step}",
             "rolled_back_because": report.reason,
@@ -188,14 +180,14 @@ class Recovery:
     def _go_back(
         self, request: RollbackRequest, started_s: float
     ) -> tuple[RollbackReport, StoredRun]:
-        now, reason = self.run.counters, request.reason
+        now, reason = self._run.counters, request.reason
         chosen, stored, rewinds = self._restore(request)
-        self.run.counters = stored.counters
-        self.run.counters.leave_out(now.left_out)  # what was skipped once stays skipped
-        skipped = _skip_batches(self.run, request, now.step, now.batches, rewinds=rewinds)
-        diverged, tip = self.ranks.ask_first(lambda: self._move_branch(chosen, now.step, reason))
+        self._run.counters = stored.counters
+        self._run.counters.leave_out(now.left_out)  # what was skipped once stays skipped
+        skipped = _skip_batches(self._run, request, now.step, now.batches, rewinds=rewinds)
+        diverged, tip = self._ranks.ask_first(lambda: self._move_branch(chosen, now.step, reason))
         if tip is not None:
-            self.commits.queue.tips[self.commits.branch] = tip
+            self._session.tips[self._session.branch] = tip
         report = RollbackReport(
             from_step=now.step,
             onset_step=request.onset_step,
@@ -214,18 +206,18 @@ class Recovery:
     def _restore(self, request: RollbackRequest) -> tuple[_Candidate, StoredRun, bool]:
         """Restore the first candidate that can be read; return it, and whether data rewinds."""
         failures: list[Failure[_Candidate]] = []
-        can_rewind = all(self.ranks.exchange(self.run.can_rewind_data))
+        can_rewind = all(self._ranks.exchange(self._run.can_rewind_data))
 
         def restore(candidate: _Candidate) -> tuple[StoredRun, bool]:
-            steps_back = self.run.counters.step - candidate.step
+            steps_back = self._run.counters.step - candidate.step
             rewinds = request.skip_batches < steps_back and can_rewind
-            leave_data = not rewinds and not self.run.skips_unread
+            leave_data = not rewinds and not self._run.skips_unread
             return self._restore_one(candidate, leave_data=leave_data), rewinds
 
         candidates = self._agree(self._candidates(request))
         passes = (*LOST, StorageError)
-        with sharing_reads(self.repo, self.ranks):
-            found = restore_first(self.ranks, candidates, restore, failures, passes=passes)
+        with sharing_reads(self._repo, self._ranks):
+            found = restore_first(self._ranks, candidates, restore, failures, passes=passes)
         if found is not None:
             chosen, (stored, rewinds) = found
             return chosen, stored, rewinds
@@ -234,18 +226,18 @@ class Recovery:
 
     def _candidates(self, request: RollbackRequest) -> Iterator[_Candidate]:
         """Yield what the run can go back to, newest first."""
-        target, commits = request.target, self.commits
+        target, commits = request.target, self._commits
         if target.to not in ("healthy", "last"):
-            named = self.repo.resolve(target.to)
+            named = self._repo.resolve(target.to)
             with contextlib.suppress(ReleasedError):  # reported when it is read
                 # Only to see, before the run is touched, that the branch can go there.
-                self.repo.plan_rollback(named, branch=commits.branch)
-            yield _Candidate(self.repo.show(named).annotations.step or 0, named)
+                self._repo.plan_rollback(named, branch=self._session.branch)
+            yield _Candidate(self._repo.show(named).annotations.step or 0, named)
             return
         limit = _find_limit(request)
         frozen = None if commits.ring is None else commits.ring.find(limit)
-        tip = commits.queue.tips.get(commits.branch)
-        for entry in self.repo.log(tip, first_parent=True) if tip else ():
+        tip = self._session.tips.get(self._session.branch)
+        for entry in self._repo.log(tip, first_parent=True) if tip else ():
             step, commit = entry.annotations.step, entry.info.id
             if step is None or step > limit:
                 continue
@@ -266,21 +258,21 @@ class Recovery:
             chosen = next(candidates, None)
             return None if chosen is None else (chosen.step, chosen.commit)
 
-        while said := self.ranks.ask_first(choose):
+        while said := self._ranks.ask_first(choose):
             step, commit = said
-            ring = self.commits.ring if commit is None else None
+            ring = self._commits.ring if commit is None else None
             yield _Candidate(step, commit, None if ring is None else ring.find(step))
 
     def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
         if candidate.commit is not None:
-            if self.sends:
-                self.repo.bring_commit(candidate.commit)
-            source = from_commit(self.repo, candidate.commit)
+            if self._session.sends:
+                self._repo.bring_commit(candidate.commit)
+            source = from_commit(self._repo, candidate.commit)
         elif candidate.snapshot is None:
             raise StorageError(f"a rank has no snapshot of step {candidate.step}")
         else:
             source = from_image(candidate.snapshot.files())
-        return self.run.restore(source, allow=self.allow, leave_data=leave_data)
+        return self._run.restore(source, allow=self._session.settings.allow, leave_data=leave_data)
 
     # The branch.
 
@@ -288,37 +280,31 @@ class Recovery:
         self, chosen: _Candidate, from_step: int, reason: str
     ) -> tuple[str | None, str | None]:
         """Move the branch back; return the branch that keeps what it abandoned, and the new tip, or None."""
-        branch = self.commits.branch
-        if not self.commits.queue.tips.get(branch):
+        branch = self._session.branch
+        if not self._session.tips.get(branch):
             return None, None
         step = chosen.step if chosen.commit is None else None
         try:
-            plan = self.repo.plan_rollback(
+            plan = self._repo.plan_rollback(
                 chosen.commit, step=step, branch=branch, at_step=from_step
             )
         except NotFoundError:  # a snapshot from before the first commit
             return None, None
         if plan.is_empty:
             return None, None
-        result = self.repo.rollback(plan, reason=reason)
+        result = self._repo.rollback(plan, reason=reason)
         return result.diverged_branch, result.commit
 
     def _make_diverged_branch(self, step: int, tip: str) -> str:
         """Make a branch at the tip for a diverged state, and return its name."""
-        taken = {one.name for one in self.repo.branches()}
-        base = f"diverged/{self.commits.branch}/{step}"
+        taken = {one.name for one in self._repo.branches()}
+        base = f"diverged/{self._session.branch}/{step}"
         name = next(
             name for name in (base, *(f"{base}-{number}" for number in range(2, 10_000)))
             if name not in taken
         )  # fmt: skip
-        self.repo.create_branch(name, tip)
+        self._repo.create_branch(name, tip)
         return name
-
-
-def go_back_before(recovery: Recovery, step: int, reason: str) -> RollbackReport:
-    """Go back to the newest state of a step or before; no batches are skipped."""
-    request = RollbackRequest(Rollback("last", 0, (0, 0)), 0, step, reason)
-    return recovery.roll_back(request, time.perf_counter())
 
 
 def _find_limit(request: RollbackRequest) -> int:

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from mvc import Identity, UsageError
-from mvc_data.shards import as_checks
-from mvc_hooks.divergence.history import check_count
+from mvc import Identity
+from mvc_hooks.checks import (
+    check_fields,
+    count,
+    flag,
+    instance,
+    one_of,
+    optional,
+    seconds,
+    sequence,
+)
+from mvc_hooks.extension import Extension
 from mvc_hooks.snapshot.ring import Ring
-from mvc_lab.consistency.checking import Consistency
-from mvc_lab.monitor.monitor import Monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]
 Replicate = Literal[0, 1]
-_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("when_behind", get_args(WhenBehind)),
-    ("on_failure", get_args(OnFailure)),
-    ("replicate", get_args(Replicate)),
-)
-_OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
-    ("branch", str, "a name", None),
-    ("identity", Identity, "an Identity", 'identity=mvc.Identity("Ada", "ada@example.org")'),
-    ("warm_up", Callable, "a function", None),
-    ("ring", Ring, "a Ring", "ring=Ring(every=100)"),
-    ("monitor", Monitor, "a Monitor", "monitor=Monitor(port=9400)"),
-    ("consistency", Consistency, "a Consistency", "consistency=Consistency(every=100)"),
-)
+_IDENTITY = 'identity=mvc.Identity("Ada", "ada@example.org")'
+_RULES = {
+    "every": optional(count(hint="every=None commits by call only")),
+    "every_seconds": optional(seconds()),
+    "in_flight": count(),
+    "healthy_after": count(),
+    "writer_threads": optional(count()),
+    "when_behind": one_of(*get_args(WhenBehind)),
+    "on_failure": one_of(*get_args(OnFailure)),
+    "replicate": one_of(*get_args(Replicate)),
+    "delta": optional(flag()),
+    "resume": flag(),
+    "keep_diverged": flag(),
+    "signals": flag(),
+    "allow": sequence(str, "patterns", 'allow=["optimizer.*"]'),
+    "branch": optional(instance(str, "a name")),
+    "identity": optional(instance(Identity, "an Identity", _IDENTITY)),
+    "warm_up": optional(instance(Callable, "a function")),
+    "ring": optional(instance(Ring, "a Ring", "ring=Ring(every=100)")),
+    "monitor": optional(instance(Extension, "a Monitor", "monitor=Monitor(port=9400)")),
+    "consistency": optional(
+        instance(Extension, "a Consistency", "consistency=Consistency(every=100)")
+    ),
+    "extensions": sequence(Extension, "extensions", "extensions=[MyExtension()]"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,42 +74,27 @@ class Settings:
     branch: str | None
     identity: Identity | None
     warm_up: Callable[[], object] | None
-    monitor: Monitor | None
-    consistency: Consistency | None
-    pipeline: object = None
-    shards: object = None
+    monitor: Extension | None
+    consistency: Extension | None
+    extensions: Sequence[Extension]
+    pipeline: object
+    shards: object
 
     def __post_init__(self) -> None:
-        for name in ("every", "in_flight", "healthy_after", "writer_threads"):
-            value = getattr(self, name)
-            if value is not None or name not in ("every", "writer_threads"):
-                hint = "every=None commits by call only" if name == "every" else None
-                check_count(name, value, 1, hint=hint)
-        seconds = self.every_seconds
-        if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds < math.inf):
-            raise UsageError(f"every_seconds is {seconds!r}, not a positive number of seconds")
-        for name, choices in _CHOICES:
-            value = getattr(self, name)
-            if type(value) is not type(choices[0]) or value not in choices:
-                raise UsageError(f"{name} is {value!r}, not one of {', '.join(map(str, choices))}")
-        for name in ("delta", "resume", "keep_diverged", "signals"):
-            value = getattr(self, name)
-            if type(value) is not bool and (value is not None or name != "delta"):
-                raise UsageError(f"{name} is {value!r}, neither True nor False")
-        _check_patterns(self.allow)
-        as_checks(self.shards)
-        for name, kind, what, hint in _OBJECTS:
-            value = getattr(self, name)
-            if value is not None and (value == "" or not isinstance(value, kind)):
-                raise UsageError(f"{name} is {value!r}, not {what}", hint=hint)
+        check_fields(self, _RULES)
 
+    @classmethod
+    def pick(cls, options: Mapping[str, Any]) -> Self:
+        """Return the settings among all arguments of a checkpointer."""
+        return cls(**{field.name: options[field.name] for field in fields(cls)})
 
-def _check_patterns(value: object) -> None:
-    if (
-        not isinstance(value, Sequence)
-        or isinstance(value, str)
-        or not all(isinstance(pattern, str) for pattern in value)
-    ):
-        raise UsageError(
-            f"allow is {value!r}, not a list of patterns", hint='allow=["optimizer.*"]'
-        )
+    @property
+    def all_extensions(self) -> list[Extension]:
+        """The extensions that the run is given, those with options of their own first."""
+        given = (self.consistency, self.monitor, *self.extensions)
+        return [extension for extension in given if extension is not None]
+
+    @property
+    def for_data(self) -> dict[str, object]:
+        """The options that only the extension of data reads."""
+        return {"pipeline": self.pipeline, "shards": self.shards}

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.judge import Judge
+    from mvc_hooks.log import RunLog
     from mvc_hooks.run.live import LiveRun
-    from mvc_hooks.run.log import RunLog
 
 
 class StepRun:
@@ -88,7 +88,7 @@ class StepRun:
             UsageError: samples that are not named so, or of a loader that is recorded already.
         """
         self._check_open()
-        self._run.record.saw(source, ids, skipped)
+        self._run.saw(ids, source, skipped)
 
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
         """Judge a step before ``optimizer.step()``, so that it can still be skipped.

@@ -25,6 +25,22 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert "begins at step 25" in done.stdout
 
 
+@pytest.mark.torch
+def test_an_extension_goes_on_with_the_run(tmp_path):
+    command = [sys.executable, str(ROOT / "examples/extension.py"), "--folder", str(tmp_path)]
+    said = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    ]
+    assert said[0][0] == "step 0: 0 records so far"
+    assert said[1][0] == said[0][1]
+    assert said[1][1].startswith("step 40: ")
+    repo = Repo(tmp_path)
+    told = repo.show("HEAD").annotations
+    assert said[1][1] == f"step 40: {told.meta['records']} records so far"
+    assert told.metrics["lr"] == pytest.approx(0.05 * 0.95**40)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
-from mvc_data.stored_maps import list_texts
 from mvc_hooks.ranks.notes import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
@@ -22,17 +21,10 @@ from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc import Repo
-    from mvc_data.guard import DataGuard
     from mvc_hooks.commits.queue import CommitQueue
-    from mvc_hooks.judge import Judge
-    from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.ranks.own import RankView
     from mvc_hooks.reports import CommitReport
-    from mvc_hooks.run.live import LiveRun
-    from mvc_hooks.run.log import RunLog
-    from mvc_hooks.settings import Settings
+    from mvc_hooks.session import Session
     from mvc_hooks.snapshot.ring import Snapshot
 
 
@@ -76,30 +68,13 @@ class Commits:
 
     Attributes:
         last_step: newest step that is committed or on its way, or None.
-        facts: what the next commit records besides: name → text.
-        texts: small files that the next commit holds besides: path → content.
         failure: a failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
     """
 
-    def __init__(
-        self,
-        branch: str,
-        run: LiveRun,
-        judge: Judge,
-        queue: CommitQueue,
-        *,
-        ranks: Ranks,
-        talk: Talk,
-        settings: Settings,
-        log: RunLog,
-        last_step: int | None,
-        chunk_bytes: int,
-        guard: DataGuard,
-    ) -> None:
-        self.branch = branch
-        self.queue, self._run, self._judge = queue, run, judge
-        self._ranks, self._talk = ranks, talk
-        self._settings, self._log, self._guard = settings, log, guard
+    def __init__(self, session: Session, queue: CommitQueue, last_step: int | None) -> None:
+        self.queue, self._session, settings = queue, session, session.settings
+        self._run, self._judge, self._settings = session.run, session.judge, settings
+        self._ranks, self._talk, self._log = session.ranks, session.talk, session.log
         self.schedule = Schedule(settings.every, settings.every_seconds)
         self.schedule.note(time.monotonic())
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
@@ -107,10 +82,8 @@ class Commits:
         self.skipped: list[int] = []
         self.last_step = last_step
         self._newest_step: int | None = None  # of a commit of this process
-        self._chunk_bytes, self._first_round = chunk_bytes, last_step or 0
+        self._first_round = last_step or 0
         self._disputed = 0  # commits until all has been checked again
-        self.facts: dict[str, str] = {}
-        self.texts: dict[str, bytes] = {}
         self.failure: CommitFailedError | None = None
         self._told: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
 
@@ -122,11 +95,10 @@ class Commits:
 
     def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
-        self._guard.settle()
+        self._settle()
         since_s = time.perf_counter()
         is_behind = self._is_behind
-        numbers = self._judge.read_metrics(self._step) | self._run.compression.read_metrics()
-        numbers |= as_numbers(metrics)
+        numbers = as_numbers(metrics)
         if self._make_room(is_asked=is_asked):
             self._freeze_and_submit(message, numbers, since_s)
             if is_behind and self._settings.when_behind == "sync":
@@ -144,7 +116,7 @@ class Commits:
             if self._ranks.size == 1:
                 raise
             # The other ranks count on this one.
-            self.queue.skip(self._step, self.branch, message, error)
+            self.queue.skip(self._step, self._session.branch, message, error)
         self._hand_over(snapshot, message, numbers)
 
     def _hand_over(
@@ -152,25 +124,31 @@ class Commits:
     ) -> None:
         step = self._step
         self.last_step = self._newest_step = step
-        self._told[step] = facts, texts = self.facts, self.texts
-        self.facts, self.texts = {}, {}
-        data, seen = self._run.record.note_commit(step)
+        # Told once more if this commit fails.
+        self._told[step] = told, texts = self._session.facts, self._session.texts
+        self._session.facts, self._session.texts = {}, {}
+        more = self._run.describe(step)
         if snapshot is not None:
-            facts = {**data, **facts}
-            self.submit(snapshot, message, numbers, facts=facts, texts=texts, seen=seen)
+            self.submit(
+                snapshot,
+                message,
+                {**self._judge.read_metrics(step), **more.metrics, **numbers},
+                facts={**more.facts, **told},
+                texts=texts,
+                seen=more.seen,
+            )
 
-    def add_maps(self, repo: Repo) -> None:
-        """Have the next commit hold the shard maps that the tip of the branch lacks."""
-        tip = self.queue.tips.get(self.branch)
-        self.texts, doubts = list_texts(repo, tip, self._guard.maps)
-        self._log.doubt(doubts)
+    def _settle(self) -> None:
+        """Have extensions refuse to commit what they know to be wrong; every rank must call it."""
+        for extension in self._session.extensions:
+            extension.settle()
 
     def commit_first(self) -> None:
         """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
         if self.schedule.is_on and self.last_step is None:
             # What cannot be stored on one rank now never could: then no rank begins, and all say why.
             snapshot = self._ranks.together(self.freeze)
-            self._hand_over(snapshot, "step 0", self._judge.read_metrics(self._step))
+            self._hand_over(snapshot, "step 0", {})
             self.schedule.note(time.monotonic())
             self.pump()
 
@@ -233,7 +211,7 @@ class Commits:
         seen: tuple[int, int] = (0, 0),
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
-        to = branch or self.branch
+        to = branch or self._session.branch
         self.queue.submit(
             snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts, seen=seen
         )
@@ -258,11 +236,14 @@ class Commits:
         """Return what ``layout_state`` is told; the check goes on where the run before was resumed."""
         if self._ranks.size == 1:
             return view.terms()
-        return {**view.terms(), "check": (self._first_round + self.queue.turn, self._chunk_bytes)}
+        return {
+            **view.terms(),
+            "check": (self._first_round + self.queue.turn, self._session.repo.chunk_bytes),
+        }
 
     def commit_last(self, message: str) -> None:
         """Commit the state of the last complete step, or the newest consistent one."""
-        self._guard.settle()
+        self._settle()
         done, step = self._ranks.share(self.last_step), self._step
         if all(self._ranks.exchange(self._run.is_clean)):
             if step and done != step:
@@ -272,7 +253,7 @@ class Commits:
         frozen = None if self.ring is None else self.ring.find(step)
         if self._ranks.size == 1 and frozen is not None and (done is None or frozen.step > done):
             text = f"{message} (as of step {frozen.step})"
-            self.queue.submit(frozen.hold(), self.branch, text)
+            self.queue.submit(frozen.hold(), self._session.branch, text)
             self.last_step = frozen.step
         if step and (self.last_step is None or self.last_step < step):
             self._log.lose(self.last_step or 0, step)
@@ -309,12 +290,14 @@ class Commits:
         self.reports += reports
         failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
-            if report.branch == self.branch:
+            if report.branch == self._session.branch:
                 facts, texts = self._told.pop(report.step, ({}, {}))
                 if report.commit is None:  # the next one has to record it
-                    self.facts, self.texts = facts | self.facts, texts | self.texts
+                    self._session.facts = facts | self._session.facts
+                    self._session.texts = texts | self._session.texts
                 else:
-                    self._run.record.note_durable(report.step)
+                    for extension in self._session.extensions:
+                        extension.note_durable(report.step)
             if self._ranks.is_first:  # which alone speaks, and marks commits
                 self._log.commit(report)
                 self._judge_commit(report)
@@ -327,7 +310,7 @@ class Commits:
                 self.raise_failure()
 
     def _judge_commit(self, report: CommitReport) -> None:
-        if report.branch != self.branch:
+        if report.branch != self._session.branch:
             return
         # What differs is due again after so many commits; until then, none is known to be good.
         agreement = report.agreement

@@ -81,12 +81,13 @@ class CommitQueue:
         opening: Open,
         *,
         held: Sequence[int] = (),
+        tips: dict[str, str] | None = None,
         delta: bool | None = None,
         place: Place | None = None,
         crew: Crew | None = None,
     ) -> None:
         self.pool = MemoryPool()
-        self.tips: dict[str, str] = {}
+        self.tips: dict[str, str] = {} if tips is None else tips
         self.has_ended = True
         self._place, self._crew = place, crew
         listening = () if place is None else place.descriptors

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mvc_hooks.divergence.history import NOT_FINITE, Verdict, check_count
+from mvc_hooks.checks import check_count
+from mvc_hooks.divergence.history import NOT_FINITE, Verdict
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import History

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc import FormatError, UsageError
+from mvc_hooks.checks import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -326,10 +327,3 @@ def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
             f"the state of {what} has missing keys [{', '.join(missing)}]"
             f" and unknown keys [{', '.join(extra)}]"
         )
-
-
-def check_count(what: str, value: object, fewest: int, *, hint: str | None = None) -> int:
-    """Return a whole number that is not too small, and fits where it will be stored."""
-    if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value < 1 << 62:
-        raise UsageError(f"{what} is {value!r}, not a whole number from {fewest} on", hint=hint)
-    return value

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.history import check_count, check_keys
+from mvc_hooks.checks import check_count
+from mvc_hooks.divergence.history import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

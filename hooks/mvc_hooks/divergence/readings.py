@@ -26,7 +26,8 @@ import torch
 from torch import distributed
 
 from mvc import StorageError, UsageError
-from mvc_hooks.divergence.history import Reading, check_count
+from mvc_hooks.checks import check_count
+from mvc_hooks.divergence.history import Reading
 from mvc_hooks.ranks.group import find_backends
 
 if TYPE_CHECKING:

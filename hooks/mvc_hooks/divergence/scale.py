@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import SCALE, Verdict, check_count
+from mvc_hooks.checks import check_count
+from mvc_hooks.divergence.history import SCALE, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mvc import FormatError, UsageError
+from mvc_hooks.checks import check_count
 from mvc_hooks.divergence.finite import NotFinite
-from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
+from mvc_hooks.divergence.history import History, Verdict, check_keys
 from mvc_hooks.divergence.scale import ScaleCollapse
 from mvc_hooks.divergence.spike import Spike
 from mvc_hooks.divergence.trend import Trend

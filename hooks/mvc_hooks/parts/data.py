@@ -89,6 +89,7 @@ class DataPart(Part):
     """
 
     order = RestoreOrder.DATA
+    extension = "mvc_data.run"
     is_shared = False
     """Whether all ranks have one position, whatever their number."""
     skips_unread = False

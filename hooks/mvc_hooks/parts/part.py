@@ -59,10 +59,14 @@ class RestoreOrder(IntEnum):
 
 
 class Part(ABC):
-    """A live object of the run; ``companion`` holds what its own state leaves out, for ``details``."""
+    """A live object of the run; ``companion`` holds what its own state leaves out, for ``details``.
+
+    ``extension`` is the module of the extension that a run with such a part has.
+    """
 
     order: RestoreOrder = RestoreOrder.OTHER
     companion: Part | None = None
+    extension: str | None = None
 
     @abstractmethod
     def capture(self) -> object:

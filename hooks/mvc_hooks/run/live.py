@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +14,19 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
-from mvc_data.agreement import check_ranks, check_resume
-from mvc_data.record import DATA, OWN, DataRecord
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
+from mvc_hooks.extension import (
+    DATA,
+    ENTRIES,
+    OWN,
+    Comparison,
+    Contribution,
+    Origin,
+    find_extensions,
+    make_extension,
+)
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
@@ -39,19 +48,20 @@ from mvc_hooks.run.doubts import (
     TailWatch,
     doubt_parts,
 )
-from mvc_lab.compression.run import CompressedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from torch.utils.hooks import RemovableHandle
+
+    from mvc_hooks.extension import Extension, Host, StoredCommit
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.ranks.own import RankView
     from mvc_hooks.snapshot.copying import Fence
 
 RUN, ENVIRONMENT = "run", "environment"
-EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder", DATA)
-"""Top-level names of a state that belong to the run, not to a part."""
+_EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 
 
@@ -123,8 +133,7 @@ def _is_window(value: object) -> bool:
 class StoredRun:
     """What a commit holds besides the parts: ``watch`` and ``ladder`` are states of the judge.
 
-    ``doubts`` say why the run may go on otherwise than it did; ``new_nodes`` are the nodes of its data
-    pipeline that were allowed to differ.
+    ``doubts`` say why the run may go on otherwise than it did.
     """
 
     counters: Counters
@@ -132,22 +141,24 @@ class StoredRun:
     ladder: Any
     environment: Mapping[str, Any]
     doubts: Sequence[str] = ()
-    new_nodes: Sequence[str] = ()
 
 
 class LiveRun:
     """Everything that is alive in a run; ``data`` is the one loader, if there is just one.
 
     ``doubts`` are lines about parts that it seems to lack. It is clean if nothing was drawn, run
-    or stepped since the last complete step, as far as hooks can see.
+    or stepped since the last complete step, as far as hooks can see. ``extras`` are the top-level names
+    of its state that belong to the run and its extensions, not to a part.
     """
 
     def __init__(
         self,
         objects: Mapping[str, object],
         ranks: Ranks | None = None,
-        pipeline: object = None,
+        extensions: Sequence[Extension] = (),
+        options: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
+        """Take objects by name, the extensions of a run, and the options that are only for these."""
         objects = {name: value for name, value in objects.items() if value is not None}
         leaves = list(walk_leaves(objects))
         found = [leaf for _, leaf in leaves]
@@ -158,13 +169,15 @@ class LiveRun:
         self._scalers = [one for one in found if is_scaling(one)]
         self.has_scaler = bool(self._scalers)
         self.first_scale = read_first_scale(self._scalers)
-        self.parts = make_parts(objects, (*EXTRAS, RANKS))
+        own_entries = (one.entry for one in extensions if one.entry is not None)
+        self._entries = dict.fromkeys([*ENTRIES, *own_entries])
+        self.extras = (*_EXTRAS, *self._entries)
+        self.objects, self.parts = objects, make_parts(objects, (*self.extras, RANKS))
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
-        self.compression = CompressedRun(entries)
         loaders = [
             (entry.path, entry.part) for entry in entries if isinstance(entry.part, DataPart)
         ]
@@ -176,29 +189,70 @@ class LiveRun:
         self.tail = TailWatch(entries)
         self.counters = Counters()
         ranks = ranks or Ranks()
-        self._ranks = RankState(ranks, self.parts, EXTRAS, [(DATA, OWN)])
-        self.record = DataRecord(ranks)
-        self._read_pipeline(ranks, dict(loaders), pipeline)
-        for part in self._data_parts:
-            part.on_drawn = partial(self.record.note_drawn, part.name)
-            part.on_taken = partial(self.record.follow, part.name)
-            part.tell_taken()
+        records = [(name, OWN) for name in self._entries]
+        self._ranks = RankState(ranks, self.parts, self.extras, records)
+        self.extensions = find_extensions(extensions, entries, options, has_data=ranks.size > 1)
+        self._host: Host | None = None
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard = StepGuard(self._optimizers)
         self._strays = StrayWatch()
         self._fences: list[Fence] = []
-        self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
+        self._handles: list[RemovableHandle] = []
+        self._add_hooks()
+
+    def _add_hooks(self) -> None:
+        for optimizer in self._optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         for module in self._modules:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
 
-    def _read_pipeline(self, ranks: Ranks, parts: Mapping[Any, DataPart], ends: object) -> None:
-        """Read the nodes of the data pipeline, and check that all ranks have the same."""
-        used = {".".join(map(str, path)): part.loader for path, part in parts.items()}
-        self.record.pipeline = ranks.together(partial(_read_nodes, used, ends))
-        self.doubts += check_ranks(ranks, self.record.pipeline)
+    # Extensions.
+
+    def open(self, host: Host) -> None:
+        """Open the extensions of the run; every rank must call it."""
+        self._host, host.extensions = host, self.extensions
+        for extension in self.extensions:
+            extension.open(host)
+
+    def _add(self, module: str) -> None:
+        """Make an extension that a run of one process has had no need for so far."""
+        added = make_extension(module, (), {})
+        self.extensions.append(added)
+        if self._host is not None:
+            added.open(self._host)
+            added.begin()
+
+    def _add_readers(self, source: StateSource) -> None:
+        """Make the extensions that read what a state has."""
+        known, outline = {extension.entry for extension in self.extensions}, source.outline()
+        for name, module in ENTRIES.items():
+            if name in outline and name not in known:
+                self._add(module)
+
+    def saw(self, ids: object, source: str, skipped: str | None) -> None:
+        """Have samples recorded that the user names."""
+        if "data_record" not in {extension.entry for extension in self.extensions}:
+            self._add(DATA)
+        for extension in self.extensions:
+            extension.saw(ids, source, skipped)
+
+    def ask_doubts(self) -> Iterator[str]:
+        """Say what extensions take for not meant."""
+        for extension in self.extensions:
+            yield from extension.doubt()
+
+    def describe(self, step: int) -> Contribution:
+        """Return what all extensions add to the commit of a step."""
+        facts, metrics, seen = dict[str, str](), dict[str, float](), (0, 0)
+        for extension in self.extensions:
+            more = extension.describe(step)
+            facts |= more.facts
+            metrics |= more.metrics
+            seen = seen[0] + more.seen[0], seen[1] + more.seen[1]
+        return Contribution(facts, metrics, seen)
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""
@@ -224,7 +278,7 @@ class LiveRun:
             if part.draws_in_thread:
                 yield THREADED.format(part.name)
                 part.draws_in_thread = False
-        yield from self.record.doubt()
+        yield from self.ask_doubts()
         if self._strays.look([part.iterator for part in self._data_parts]):
             yield STRAY_LOADER
 
@@ -252,11 +306,6 @@ class LiveRun:
         for part in self._data_parts:
             part.check_known()
             part.check_drawn()
-
-    @property
-    def loaders(self) -> list[Any]:
-        """The loaders of the run."""
-        return [part.loader for part in self._data_parts]
 
     @property
     def lr(self) -> float | None:
@@ -332,14 +381,14 @@ class LiveRun:
 
     def capture(self, extras: Mapping[str, object]) -> dict[str, object]:
         """Return the whole state of this rank; tensors are the live ones."""
-        data = self.record.capture()
-        return {
-            **self._capture_parts(),
-            RUN: asdict(self.counters),
-            ENVIRONMENT: self.environment,
-            **({} if data is None else {DATA: data}),
-            **extras,
-        }
+        state = capture_parts(self.parts)
+        refuse_unreduced(state[GRADIENTS])
+        state |= {RUN: asdict(self.counters), ENVIRONMENT: self.environment}
+        for extension in self.extensions:
+            captured = extension.capture() if extension.entry else None
+            if extension.entry and captured is not None:
+                state[extension.entry] = captured
+        return {**state, **extras}
 
     def view(self, extras: Mapping[str, object]) -> RankView:
         """Return the state as this rank commits it; every rank must call this."""
@@ -353,46 +402,40 @@ class LiveRun:
         """Return in words how the state of another rank differs in form; every rank must call it."""
         return self._ranks.find_difference(capture_parts(self.parts))
 
-    def _capture_parts(self) -> dict[str, Any]:
-        state = capture_parts(self.parts)
-        refuse_unreduced(state[GRADIENTS])
-        return state
+    def check_commit(self, stored: StoredCommit) -> Comparison:
+        """Ask the extensions how the run differs from a commit that it is to resume from."""
+        self._add_readers(stored.source)
+        found = Comparison()
+        for extension in self.extensions:
+            more = extension.check_commit(stored)
+            found.changes += more.changes
+            found.facts |= more.facts
+            found.doubts += more.doubts
+        return found
 
     def restore(
-        self,
-        source: StateSource,
-        *,
-        allow: Sequence[str] = (),
-        leave_data: bool = False,
-        is_resume: bool = False,
+        self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
-        """Restore the state of all parts, or all but the loaders, and verify it to the bit.
-
-        At a resume, and only then, the data pipeline must be the one that the state was made with.
-        """
+        """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
+        self._add_readers(source)
         opened = self._ranks.open(source, allow, partial(capture_parts, self.parts))
-        extras, outline = {name: ValuePart(name, None) for name in EXTRAS}, opened.source.outline()
-        told, nodes = list[str](), list[str]()
-        if is_resume:
-            told, nodes = check_resume(outline.get(DATA), self.record.pipeline, allow)
-        if DATA not in outline:  # an older version, or a run without data
-            del extras[DATA]
+        outline = opened.source.outline()
+        stored = (name for name in self._entries if name in outline)
+        extras = {name: ValuePart(name, None) for name in (*_EXTRAS, *stored)}
         leave: Collection[str] = {*opened.unknown, *(self._data_names if leave_data else ())}
         values = restore_parts(opened.source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
-        self.record.restore(
-            values.get(DATA),
-            ranks=opened.ranks if DATA in outline else None,
-            read_own=lambda rank: opened.read_records(rank).get(DATA),
-            is_durable=not source.is_own,
-            passes_on=leave_data,
-        )
+        for extension in self.extensions:
+            if extension.entry is not None:
+                origin = Origin(
+                    ranks=opened.ranks if extension.entry in outline else None,
+                    read_own=partial(_read_entry, opened.read_records, extension.entry),
+                    is_commit=not source.is_own,
+                    leaves_data=leave_data,
+                )
+                extension.restore(values.get(extension.entry), origin)
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
-        # Older versions did not record it.
-        environment = {"data": self.environment["data"], **environment}
-        return StoredRun(
-            counters, values["watch"], values["ladder"], environment, [*opened.doubts, *told], nodes
-        )
+        return StoredRun(counters, values["watch"], values["ladder"], environment, opened.doubts)
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:
         """Return the device tensors that only ``optimizer.step`` changes, by storage address."""
@@ -405,10 +448,6 @@ class LiveRun:
                         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                             found[to_local(tensor).untyped_storage().data_ptr()] = tensor
         return found
-
-    def take_longer(self) -> list[str]:
-        """Take 10 % more steps, if compression is to be made up for; return in words what is done."""
-        return list(self.compression.take_longer(self._schedulers))
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates, and the values that schedulers compute them from."""
@@ -434,6 +473,10 @@ class LiveRun:
             part.remove()
 
 
+def _read_entry(read: Callable[[int], Mapping[str, Any]], name: str, rank: int) -> object:
+    return read(rank).get(name)
+
+
 def _scale_scheduler(scheduler: Any, factor: float) -> None:
     for name in ("base_lrs", "_last_lr", "min_lrs", "max_lrs"):
         rates = getattr(scheduler, name, None)
@@ -443,11 +486,3 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
         scheduler.eta_min *= factor
     for inner in getattr(scheduler, "_schedulers", ()):
         _scale_scheduler(inner, factor)
-
-
-def _read_nodes(loaders: Mapping[str, object], ends: object) -> dict[str, dict[str, Any]]:
-    if not loaders and ends is None:
-        return {}
-    from mvc_data.pipeline import read_run  # noqa: PLC0415  a run without data needs none of it
-
-    return read_run(loaders, ends)

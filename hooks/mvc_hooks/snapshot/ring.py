@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import StorageError, UsageError
 from mvc.training import layout_state
-from mvc_hooks.divergence.history import check_count
+from mvc_hooks.checks import check_count
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 from mvc_hooks.snapshot.stamp import STAMP_BYTES, renew_stamp

@@ -51,6 +51,7 @@ class Compression(Part):
         gradient_bytes: size of the gradients that were summed so far.
     """
 
+    extension = "mvc_lab.compression.run"
     _SETTINGS: ClassVar[tuple[str, ...]] = ("error_feedback",)
 
     def __init__(self, *, error_feedback: bool, extend: bool = False) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import check_count
+from mvc_hooks.checks import check_count
 from mvc_hooks.parts.tree import find_at
 from mvc_lab.compression.hook import Compression, compare_memory, keep_if_finite, then
 from mvc_lab.compression.memory import Memory, Piece

@@ -1,68 +1,81 @@
-"""What compressing hooks are to the run that they are parts of."""
+"""What compressing hooks add to the run that they are parts of."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch.optim.lr_scheduler import LRScheduler
+
 from mvc import UsageError
+from mvc_hooks.extension import Contribution, Extension
+from mvc_hooks.parts.tree import walk_leaves
 from mvc_lab.compression.hook import Compression
 from mvc_lab.compression.stretch import extend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from mvc_hooks.extension import Host
     from mvc_hooks.parts.part import Entry
 
 
-class CompressedRun:
-    """The compressing hooks among the parts of a run.
+class CompressedRun(Extension):
+    """The compressing hooks among the parts of a run."""
 
-    Attributes:
-        settings: of each hook, by its name; they have to be the same on all ranks.
-    """
+    name = "compression"
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        found = {entry.path: entry.part for entry in entries}
-        hooks = {path: one for path, one in found.items() if isinstance(one, Compression)}
-        for path, one in hooks.items():
-            if not one.is_attached:
-                raise UsageError(
-                    f"{path[-1]} is a {type(one).__name__} that no DistributedDataParallel has",
-                    hint=f"call {path[-1]}.attach(ddp) before the checkpointer",
-                )
-        self._hooks = list(hooks.values())
-        self.settings = {
-            str(path[-1]): one.settings | {"extend": one.extend} for path, one in hooks.items()
-        }
+    def __init__(self, entries: Sequence[Entry], _: Mapping[str, object]) -> None:
+        """Take the hooks among the parts, all of which must be attached; no option is for it."""
+        self._hooks: list[Compression] = []
+        for entry in entries:
+            if isinstance(entry.part, Compression):
+                name = entry.path[-1]
+                if not entry.part.is_attached:
+                    raise UsageError(
+                        f"{name} is a {type(entry.part).__name__} that no DistributedDataParallel has",
+                        hint=f"call {name}.attach(ddp) before the checkpointer",
+                    )
+                self._hooks.append(entry.part)
+        self._told: list[str] = []
 
-    def take_longer(self, schedulers: Sequence[object]) -> Iterator[str]:
-        """As for ``Compression``."""
-        for one in self._hooks:
-            yield from one.take_longer(schedulers)
-
-    def extend(self, total: int) -> int:
-        """Return how many steps the run takes that was to take ``total``."""
-        return extend(total) if any(one.is_extended for one in self._hooks) else total
-
-    def read_metrics(self) -> dict[str, float]:
-        """Return the ratio really sent, of several hooks the first's, once there is one."""
-        ratios = (one.ratio for one in self._hooks)
-        return next(({"compression": ratio} for ratio in ratios if ratio is not None), {})
-
-
-def check_compressions(found: Sequence[dict[str, dict[str, object]]]) -> None:
-    """Check that all ranks compress in the same way."""
-    for rank, one in enumerate(found):
-        if one != found[0]:
-            raise UsageError(
-                f"rank 0 compresses gradients by {_name(found[0])}, and rank {rank} by {_name(one)}",
-                hint="attach the same compression on every rank",
+    def agree(self) -> str:
+        """Return kinds and settings of the hooks."""
+        texts = []
+        for hook in self._hooks:
+            settings = hook.settings | {"extend": hook.extend}
+            kind = settings.pop("kind")
+            texts.append(
+                f"{kind}({', '.join(f'{name}={value}' for name, value in settings.items())})"
             )
+        return " and ".join(texts)
+
+    def open(self, host: Host) -> None:
+        """Know the schedules of the run."""
+        self._host = host
+
+    def begin(self) -> None:
+        """Stretch the schedules: before a resume, since those of the commit were stretched, too."""
+        self._told = list(self._take_longer())
+
+    def start(self) -> None:
+        """Stretch what is new since the resume, and tell what was done."""
+        self._host.log.doubt(dict.fromkeys([*self._told, *self._take_longer()]))
+
+    def _take_longer(self) -> Iterator[str]:
+        leaves = [leaf for _, leaf in walk_leaves(self._host.objects)]
+        schedulers = [leaf for leaf in leaves if isinstance(leaf, LRScheduler)]
+        for hook in self._hooks:
+            yield from hook.take_longer(schedulers)
+
+    def plan_steps(self, total: int) -> int:
+        """Take 10 % more steps, if a hook asks for that."""
+        return extend(total) if any(hook.is_extended for hook in self._hooks) else total
+
+    def describe(self, step: int) -> Contribution:  # noqa: ARG002  of every commit
+        """Tell the ratio really sent, of several hooks the first's, once there is one."""
+        ratios = (hook.ratio for hook in self._hooks)
+        ratio = next((ratio for ratio in ratios if ratio is not None), None)
+        return Contribution(metrics={} if ratio is None else {"compression": ratio})
 
 
-def _name(settings: dict[str, dict[str, object]]) -> str:
-    texts = []
-    for one in settings.values():
-        values = ", ".join(f"{name}={value}" for name, value in one.items() if name != "kind")
-        texts.append(f"{one['kind']}({values})")
-    return " and ".join(texts) or "nothing"
+make_extension = CompressedRun

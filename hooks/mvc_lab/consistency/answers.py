@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import check_count
+from mvc_hooks.checks import check_count
 from mvc_hooks.divergence.ladder import FORGET_AFTER_STEPS
 from mvc_lab.consistency.reports import Answer
 

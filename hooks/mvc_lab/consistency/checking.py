@@ -16,28 +16,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import check_count
+from mvc_hooks.checks import check_count
+from mvc_hooks.extension import Extension, Host, check_alike
+from mvc_hooks.log import RunLog
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.ranks.group import Ranks
-from mvc_hooks.run.log import RunLog
 from mvc_lab.consistency.answers import DEFAULT, Answers
 from mvc_lab.consistency.plan import SHARE_BYTES
 from mvc_lab.consistency.twice import compare_twice
-from mvc_lab.consistency.watching import Findings, Host, Settings, Watching
+from mvc_lab.consistency.watching import Findings, Settings, Watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from mvc_hooks.parts.part import Part
     from mvc_hooks.reports import RollbackReport
     from mvc_lab.consistency.reports import Answer, ConsistencyReport
 
 
-class Consistency:
+class Consistency(Extension):
     """Compares parameters, buffers and optimizer state of ranks that hold the same."""
+
+    name = "consistency"
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Consistency:
         self._spelled += f"ignore={tuple(ignore)}, share_bytes={share_bytes}"
         self._findings = Findings()
         self._watching: Watching | None = None
+        self._host: Host | None = None
 
     @property
     def reports(self) -> list[ConsistencyReport]:
@@ -124,7 +127,10 @@ class Consistency:
             UsageError: no model and no optimizer, ranks with other settings, or it already
                 watches a run.
         """
-        self.attach(make_parts(parts), Host(Ranks(), RunLog(None)), 0)
+        host = Host(parts, make_parts(parts), Ranks(), RunLog())
+        check_alike(host.ranks, [self])
+        self.open(host)
+        self.start()
         return self
 
     def step(self) -> ConsistencyReport | None:
@@ -174,57 +180,48 @@ class Consistency:
 
     def remove(self) -> None:
         """Take all hooks off; it can watch other parts then."""
-        if self._watching is not None:
-            self._watching.remove()
-        self._watching = None
+        self.close()
 
     # In a run.
 
-    def attach(self, parts: Mapping[str, Part], host: Host, step: int) -> None:
-        """Begin to compare the parts of a run that is at a step; every rank must call it.
+    def agree(self) -> str:
+        """Return the settings in words."""
+        return self._spelled
+
+    def open(self, host: Host) -> None:
+        """Check that there is something to compare.
 
         Raises:
             UsageError: as for ``watch``.
         """
-        if self._watching is not None:
+        if self._host is not None:
             raise UsageError(
                 "this Consistency already watches a run",
                 hint="make one for each run, or remove() it",
             )
         kinds = (ModulePart, OptimizerPart)
-        if not any(isinstance(entry.part, kinds) for entry in flatten_parts(parts)):
+        if not any(isinstance(entry.part, kinds) for entry in flatten_parts(host.parts)):
             raise UsageError("no model and no optimizer to compare", hint="pass model=...")
-        check_consistencies(host.ranks.exchange(spell_settings(self)))
+        self._host = host
+
+    def start(self) -> None:
+        """Begin to compare the parts."""
+        host = self._host
+        assert host is not None
         if host.ranks.is_alone:
             host.log.doubt(["consistency: one process has nothing to be compared with"])
-        self._watching = Watching(self._settings, self._findings, parts, host, step)
+        self._watching = Watching(self._settings, self._findings, host)
 
-    def look(self, step: int) -> RollbackReport | None:
-        """Compare what is due at a complete step of a run; every rank must call it.
-
-        Returns:
-            A report if the run was rolled back.
+    def check_step(self, step: int) -> RollbackReport | None:
+        """Compare what is due.
 
         Raises:
             InconsistentError: the answer is to stop.
         """
         return self._get_watching().look(step)
 
-
-def spell_settings(check: Consistency | None) -> str | None:
-    """Return the settings of a check in words, or None if there is none."""
-    return None if check is None else check._spelled  # noqa: SLF001  the same module
-
-
-def check_consistencies(told: Sequence[str | None]) -> None:
-    """Check that all ranks compare alike, or none does.
-
-    Raises:
-        UsageError: they do not.
-    """
-    for rank, one in enumerate(told):
-        if one != told[0]:
-            raise UsageError(
-                f"consistency is {one} on rank {rank}, and {told[0]} on rank 0",
-                hint="pass the same settings on every rank",
-            )
+    def close(self) -> None:
+        """Take all hooks off."""
+        if self._watching is not None:
+            self._watching.remove()
+        self._watching = self._host = None

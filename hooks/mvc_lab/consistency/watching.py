@@ -24,15 +24,13 @@ from mvc_lab.consistency.reports import ConsistencyReport, InconsistentError
 from mvc_lab.consistency.sight import Before, Sight, keep_before, see
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch.optim import Optimizer
 
     from mvc import Repo
-    from mvc_hooks.parts.part import Part
-    from mvc_hooks.ranks.group import Ranks
+    from mvc_hooks.extension import Host
     from mvc_hooks.reports import RollbackReport
-    from mvc_hooks.run.log import RunLog
     from mvc_lab.consistency.answers import Answers
     from mvc_lab.consistency.held import Held
     from mvc_lab.consistency.plan import Slice
@@ -70,23 +68,6 @@ class Findings:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Host:
-    """What a run lends to its check.
-
-    Attributes:
-        find_commit: returns the repository and its newest commit of the run; every rank calls it.
-        roll_back: takes the run back to a commit of that step or before, for a reason.
-        note_bad: notes that the state of a step was not sound.
-    """
-
-    ranks: Ranks
-    log: RunLog
-    find_commit: Callable[[], tuple[Repo, str] | None] = lambda: None
-    roll_back: Callable[[int, str], RollbackReport] | None = None
-    note_bad: Callable[[int], None] = lambda _: None
-
-
 class Watching:
     """Compares the ranks of a run; every rank makes one."""
 
@@ -94,13 +75,11 @@ class Watching:
         self,
         settings: Settings,
         findings: Findings,
-        parts: Mapping[str, Part],
         host: Host,
-        step: int,
     ) -> None:
-        """Take a run that is at a step, and put hooks on its optimizers."""
-        self._settings, self._findings, self.parts, self.host = settings, findings, parts, host
-        self.next_step = step + 1
+        """Take a run where it is, and put hooks on its optimizers."""
+        self._settings, self._findings, self.host = settings, findings, host
+        self.parts, self.next_step = host.parts, host.step + 1
         self._learned, self._looks = Learned(), 0
         self._holdings = Holdings((), {})
         self._form = self._next_form = b""
@@ -111,7 +90,7 @@ class Watching:
         self._late: tuple[int, list[Sight]] | None = None
         self._good: dict[int, int] = {}
         self._handles = [
-            one.register_step_pre_hook(self._before_step) for _, one in list_optimizers(parts)
+            one.register_step_pre_hook(self._before_step) for _, one in list_optimizers(self.parts)
         ]
 
     def remove(self) -> None:
@@ -151,7 +130,7 @@ class Watching:
 
     @ranged("mvc.digest")
     def look(self, step: int) -> RollbackReport | None:
-        """Compare what is due at a complete step; as ``Consistency.look``."""
+        """Compare what is due at a complete step; as ``Consistency.check_step``."""
         if self.host.ranks.is_alone:
             return None
         started_s = time.perf_counter()
@@ -294,6 +273,11 @@ class Watching:
         common = set(told[0]).intersection(*told[1:])
         return {name for one in told for name, *rest in one if (name, *rest) not in common}
 
+    def _find_commit(self) -> tuple[Repo, str] | None:
+        """Return the newest commit of the run that rank 0 knows."""
+        tip = self.host.ranks.share(self.host.tip)
+        return (self.host.repo, tip) if tip else None
+
     def _inquire(self) -> Inquiry:
         return Inquiry(self.host.ranks, self._holdings, self._rows, self._learned)
 
@@ -333,7 +317,7 @@ class Watching:
         if not trial.state and not trial.gradients:  # a rank's own, learned now
             self._agree_on(self._list_held())
             return None
-        trial = inquiry.gather(trial, self.host.find_commit())
+        trial = inquiry.gather(trial, self._find_commit())
         report = ConsistencyReport(
             step,
             *trial.judge(),
@@ -358,7 +342,7 @@ class Watching:
     ) -> RollbackReport | None:
         host, good = self.host, self._find_good(report.step, trial)
         self.note(report)
-        host.note_bad(report.step)
+        host.note_bad_state(report.step)
         if report.answer == "resync":
             inquiry.resync(trial)
             if inquiry.find_suspects(inquiry.testify(())).state:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from mvc import UsageError
 from mvc.training import RunFeed
 from mvc_hooks.divergence.history import Verdict
+from mvc_hooks.extension import Extension
+from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.syncing import TimedHook, install
 from mvc_lab.monitor.endpoint import Endpoint
 from mvc_lab.monitor.link import measure_link
@@ -27,14 +29,10 @@ from mvc_lab.monitor.numbers import Numbers
 from mvc_lab.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from torch.nn.parallel import DistributedDataParallel
+    from collections.abc import Callable, Mapping, Sequence
 
     from mvc_hooks.divergence.history import Reading
-    from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.run.log import RunLog
-    from mvc_lab.consistency.checking import Consistency
+    from mvc_hooks.extension import Host
 
 ENOUGH = 100
 """Gradient updates before P99 and bandwidth mean something."""
@@ -44,7 +42,7 @@ _MAX_PORT = 65535
 _EVENTS = ("resume", "rollback", "commit", "skip", "error", "alarm")
 
 
-class Monitor:
+class Monitor(Extension):
     """Measures one run at a time; pass it to ``Checkpointer(monitor=...)``.
 
     Attributes:
@@ -52,6 +50,8 @@ class Monitor:
         consistency: what knows of differences between ranks: an object with ``checks``,
             ``mismatches`` and ``max_delta``, or None.
     """
+
+    name = "monitor"
 
     def __init__(
         self,
@@ -92,7 +92,6 @@ class Monitor:
         self._limits = {name: getattr(limits, name) for name in RULES}
         self.endpoints: Sequence[str] = ()
         self.consistency: object = None
-        self._is_open = False
         self._reset()
 
     def _reset(self) -> None:
@@ -105,7 +104,7 @@ class Monitor:
         self._endpoint: Endpoint | None = None
         self._feed: RunFeed | None = None
         self._hooks: list[TimedHook] = []
-        self._log: RunLog | None = None
+        self._host: Host | None = None
         self._ended_s: float | None = None
         self._look_at_s = 0.0
         self._updates = 0
@@ -134,25 +133,23 @@ class Monitor:
 
     # The life of a run.
 
-    def open(self, ranks: Ranks) -> None:
+    def open(self, host: Host) -> None:
         """Open endpoint and file, before anything of the run is changed; every rank must call it.
 
         Raises:
             UsageError: this monitor measures another run, the port is taken, or the file cannot be.
         """
-        if self._is_open:
+        if self._host is not None:
             raise UsageError("this monitor measures another run", hint="make one for each run")
         self._reset()
+        ranks = host.ranks
         nodes = ranks.exchange(platform.node())
         self.numbers.rank, self.numbers.ranks = ranks.rank, ranks.size
         self.numbers.is_link_known = self._stated is not None or len(set(nodes)) > 1
         local_rank = nodes[: ranks.rank].count(platform.node()) if len(nodes) > 1 else 0
-        self._is_open = True
-        try:
-            self.endpoints = [one for one in ranks.ask_all(lambda: self._listen(local_rank)) if one]
-        except BaseException:
-            self.close()
-            raise
+        self._host = host
+        self.endpoints = [one for one in ranks.ask_all(lambda: self._listen(local_rank)) if one]
+        host.log.observers.append(self.take_event)
 
     def _listen(self, local_rank: int) -> str | None:
         if self._jsonl is not None:
@@ -163,40 +160,43 @@ class Monitor:
         self._endpoint = Endpoint(self._address, port, Collector(self.numbers, self._alarms))
         return self._endpoint.url
 
-    def follow(self, log: RunLog, branch: str) -> None:
-        """See what a run's log records from now on, and say alarms through it."""
-        log.observe, self._log = self.take_event, log
-        self.numbers.branch = branch
+    def begin(self) -> None:
+        """Know the branch."""
+        assert self._host is not None
+        self.numbers.branch = self._host.branch
 
-    def attach(
-        self,
-        ranks: Ranks,
-        list_models: Callable[[], Iterable[DistributedDataParallel]],
-        consistency: Consistency | None = None,
-    ) -> None:
-        """Begin to measure a run that is open; every rank must call it.
+    def start(self) -> None:
+        """Begin to measure the sums of gradients; a link whose speed was not stated is measured.
 
-        A link whose speed was not stated is measured. ``consistency`` says itself where ranks differ, and
-        does something about it.
+        A ``Consistency`` of the run says itself where ranks differ, and does something about it.
         """
-        if consistency is not None:
-            self.consistency = consistency
-            self._alarms.pop("deviation", None)
-        doubts = self._install(list_models()) if ranks.size > 1 else []
+        assert self._host is not None
+        host, ranks = self._host, self._host.ranks
+        for extension in host.extensions:
+            if hasattr(extension, "max_delta"):
+                self.consistency = extension
+                self._alarms.pop("deviation", None)
+        doubts = self._install() if ranks.size > 1 else []
         self.numbers.link = self._stated
         if all(ranks.exchange(bool(self._hooks) and self._stated is None)):
             self.numbers.link = measure_link(ranks)
-        lines = ranks.merge(f"gradient synchronisation is not measured: {one}" for one in doubts)
-        if self._log is not None:
-            self._log.doubt(lines)
-            self._log.serve(self.endpoints)
+        host.log.doubt(
+            ranks.merge(f"gradient synchronisation is not measured: {text}" for text in doubts)
+        )
+        host.log.serve(self.endpoints)
 
-    def _install(self, ddps: Iterable[DistributedDataParallel]) -> list[str]:
-        found = [install(one) for one in ddps]
-        self._hooks = [one for one in found if isinstance(one, TimedHook)]
+    def _install(self) -> list[str]:
+        assert self._host is not None
+        found = [install(model) for model in Buckets(self._host.parts).list_models()]
+        self._hooks = [hook for hook in found if isinstance(hook, TimedHook)]
         if not found:
             return ["no part is in a DistributedDataParallel"]
-        return [one for one in found if isinstance(one, str)]
+        return [text for text in found if isinstance(text, str)]
+
+    def after_step(self, step: int) -> None:
+        """Take in the end of a step of the run."""
+        assert self._host is not None
+        self.end_step(step, self._host.reading, self._host.queue_depth)
 
     def close(self) -> None:
         """Let go of the port, the file and the hooks; what was measured stays readable."""
@@ -207,8 +207,7 @@ class Monitor:
         if self._feed is not None:
             self._write_step()
             self._feed.close()
-        self._hooks, self._endpoint, self._feed, self._log = [], None, None, None
-        self._is_open = False
+        self._hooks, self._endpoint, self._feed, self._host = [], None, None, None
 
     # What happens.
 
@@ -275,9 +274,9 @@ class Monitor:
         if alarm is None or value is None or not alarm.look(value, time.monotonic()):
             return
         text = f"{rule.fact.format(value, self._limits[name])}; {rule.advice}"
-        if self._log is not None:
+        if self._host is not None:
             at = self.numbers.step if step is None else step
-            self._log.alarm(Verdict(name, text, at, at))
+            self._host.log.alarm(Verdict(name, text, at, at))
 
 
 def _open_file(path: Path, rank: int) -> RunFeed:

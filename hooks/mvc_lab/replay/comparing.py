@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from mvc import UnsupportedError
 from mvc.training import ArrayOutline
-from mvc_data.record import DATA, OWN
+from mvc_hooks.extension import OWN
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,
@@ -26,12 +26,10 @@ from mvc_hooks.parts.tree import (
     to_local,
 )
 from mvc_hooks.ranks.pieces import PIECES, RANKS, hide, overlay, parse_pieces
-from mvc_hooks.ranks.topology import has_folder
-from mvc_hooks.run.live import EXTRAS
 from mvc_lab.replay.report import FirstDifference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from mvc import Repo
     from mvc.training import StoredState
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
     Measure = tuple[object, int, int, float | None]
 
-_RECORD = (DATA, OWN)
 _NOTHING = (None, 0, 0, None)
 
 
@@ -54,17 +51,21 @@ def compare_run(
 
     Every rank must call it, and all return the same.
     """
-    side = _RankCommit(repo, point.commit, ranks.rank)
+    side = _RankCommit(repo, point.commit, ranks.rank, run.extras)
     live = run.capture({})
     tensors, lines = side.verify(live)
-    data = run.record.compare(ranks.together(side.load_data))
+    of_extensions: list[str] = []
+    for extension in run.extensions:
+        if extension.entry is not None:
+            stored = ranks.together(partial(side.load_entry, extension.entry))
+            of_extensions += extension.compare(stored)
     every = ranks.exchange((tensors, lines))
     total = sum(count for count, _ in every)
     if not any(lines for _, lines in every):
-        if not data:
+        if not of_extensions:
             return total, None
         difference = FirstDifference(
-            point.step, exact_to, point.commit, data[0], 0, 0, None, len(data) - 1
+            point.step, exact_to, point.commit, of_extensions[0], 0, 0, None, len(of_extensions) - 1
         )
         return total, difference
     mine = [(at, side.name(path), path) for at, path in side.find(live)] if lines else []
@@ -82,7 +83,7 @@ def compare_run(
         elements=elements,
         size=size,
         largest=largest,
-        others=max(len({name for _, name in found}), most, 1) - 1 + len(data),
+        others=max(len({name for _, name in found}), most, 1) - 1 + len(of_extensions),
     )
 
 
@@ -106,15 +107,11 @@ class _Own:
 class _RankCommit:
     """A commit as one rank of the run has it, to be compared with what is live there."""
 
-    def __init__(self, repo: Repo, commit: str, rank: int) -> None:
-        self._repo, self._commit, self._rank = repo, commit, rank
+    def __init__(self, repo: Repo, commit: str, rank: int, extras: Collection[str]) -> None:
+        """Open it; ``extras`` are names of what is not compared here, but for what ranks have at ``own``."""
+        self._repo, self._commit, self._rank, self._extras = repo, commit, rank, extras
         self._base = repo.open_state(commit)
         self._own: _Own | None = None
-        if rank and not has_folder(self._base.outline, rank):
-            raise UnsupportedError(
-                f"commit {commit[:10]} is of an older version, which kept all ranks in one state",
-                hint="continue the run from it, and replay what is committed then",
-            )
         if rank:
             folder = f"{RANKS}/{rank}"
             state = repo.open_state(commit, folder=folder)
@@ -124,11 +121,14 @@ class _RankCommit:
     def _pieces(self) -> list[Piece]:
         return [] if self._own is None else self._own.pieces
 
-    def load_data(self) -> Any:
-        """Return what the commit says of the data, with what is this rank's own; None if it does not."""
-        data = self._base.load((DATA,)) if DATA in self._base.outline else None
-        number = next((n for n, one in enumerate(self._pieces) if one.path == _RECORD), None)
-        return data if number is None or data is None else {**data, OWN: self._load_own(number)}
+    def load_entry(self, name: str) -> Any:
+        """Return what the commit has of an extension, with what is this rank's own; None if nothing."""
+        entry = self._base.load((name,)) if name in self._base.outline else None
+        places = [number for number, one in enumerate(self._pieces) if one.path == (name, OWN)]
+        return {**entry, OWN: self._load_own(places[0])} if entry and places else entry
+
+    def _is_of_extension(self, path: Steps) -> bool:
+        return len(path) == 2 and path[0] in self._extras and path[1] == OWN  # noqa: PLR2004
 
     def _load_own(self, number: int) -> Any:
         assert self._own is not None
@@ -136,14 +136,14 @@ class _RankCommit:
 
     def _pick(self, live: dict[str, Any]) -> dict[str, Any]:
         """Return the parts that the commit has; counters, watch and environment are not compared."""
-        names = [name for name in self._base.outline if name not in (*EXTRAS, RANKS)]
+        names = [name for name in self._base.outline if name not in (*self._extras, RANKS)]
         return {name: live[name] for name in names if name in live}
 
     def verify(self, live: dict[str, Any]) -> tuple[int, list[str]]:
         """Return how many tensors were compared that no other rank counts, and what differs."""
         state = hide(self._pick(live), self._pieces)
         check = self._repo.verify_state(order_like(state, self._base.outline), self._commit)
-        left_out = [(name,) for name in (*EXTRAS, RANKS)] + [one.path for one in self._pieces]
+        left_out = [(name,) for name in (*self._extras, RANKS)] + [one.path for one in self._pieces]
         starts = tuple(map(_spell, left_out))
         lines = [line for line in check.differences if not line.startswith(starts)]
         if self._own is None:
@@ -152,7 +152,7 @@ class _RankCommit:
         for number, piece in enumerate(self._own.pieces):
             value = find_at(live, piece.path)
             kept = None if value is ABSENT else piece.under(value)
-            if piece.path == _RECORD:  # compared apart: it may list other ids
+            if self._is_of_extension(piece.path):  # compared apart: it may list other ids
                 kept = self._load_own(number)
             mine = edit_at(mine, (PIECES, number, "value"), kept)
         mine = order_like(mine, self._own.state.outline)
@@ -162,7 +162,7 @@ class _RankCommit:
     def find(self, live: dict[str, Any]) -> Iterator[tuple[int, Steps]]:
         """Yield the leaves that differ here, in the order of the commit; one is read at a time."""
         stored = overlay(self._base.outline, self._pieces)
-        stored = {name: value for name, value in stored.items() if name not in EXTRAS}
+        stored = {name: value for name, value in stored.items() if name not in self._extras}
         pairs = pair_leaves(stored, self._pick(live), (), same_type=True)
         for number, (path, theirs, ours) in enumerate(pairs):
             if not isinstance(theirs, ArrayOutline):

@@ -9,17 +9,15 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, Repo, UnsupportedError, UsageError
-from mvc_data.guard import DataGuard
-from mvc_data.shards import find_checks
-from mvc_data.stored_maps import find_other_maps, refuse_maps
 from mvc_hooks.environment import compare_environments
+from mvc_hooks.extension import Host, StoredCommit
 from mvc_hooks.judge import Judge
+from mvc_hooks.log import RunLog
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.topology import count_ranks
 from mvc_hooks.run.live import LiveRun
-from mvc_hooks.run.log import RunLog
 from mvc_hooks.training import StepRun, as_training
 from mvc_lab.replay.comparing import compare_run
 from mvc_lab.replay.report import FirstDifference, ReplayReport
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from mvc_hooks.run.live import StoredRun
     from mvc_hooks.training import Training
     from mvc_lab.replay.stretch import Stretch
-
-_OTHER = "bring back the shards, and the map, that the commit saw"
 
 
 def replay_steps(
@@ -76,16 +72,21 @@ def replay_steps(
     _check_size(ranks.size, size, stretch)
     run = LiveRun(training.parts, ranks)
     run.environment = run.read_environment(script)
-    guard = DataGuard(find_checks(run.loaders), ranks, repo)
+    host = Host(run.objects, run.parts, ranks, RunLog())
+    host.repo = repo
     try:
-        guard.check()
-        source = from_commit(repo, stretch.start.commit)
-        refuse_maps(find_other_maps(repo, stretch.start.commit, source, guard.maps), hint=_OTHER)
+        run.open(host)
+        for extension in run.extensions:
+            extension.begin()
+        start = stretch.start.commit
+        run.check_commit(StoredCommit(start, from_commit(repo, start), is_replay=True))
         report = _replay(repo, stretch, training, (run, ranks), started_s)
-        guard.settle()
+        for extension in run.extensions:
+            extension.settle()
         return report
     finally:
-        guard.close()
+        for extension in run.extensions:
+            extension.close()
         run.remove()
 
 
@@ -146,7 +147,7 @@ def _replay(
         # Commits have the environment of rank 0.
         changes = ranks.share(compare_environments(stored.environment, run.environment))
         if ranks.is_first:
-            RunLog(None).doubt(stored.doubts)
+            RunLog().doubt(stored.doubts)
         replayed = _ReplayRun(training, run, stored)
         for point in stretch.points:
             replayed.train_to(point.step)
@@ -176,7 +177,7 @@ class _ReplayRun(StepRun):
             training.detectors, training.ladder, 1, has_scaler=run.has_scaler, scale=run.first_scale
         )
         self._judge.restore(stored.watch, stored.ladder)
-        self._log = RunLog(None)
+        self._log = RunLog()
 
     def step(self, **_: object) -> None:
         """Refuse, because ``train_to`` completes the step."""

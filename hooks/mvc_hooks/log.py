@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 from torch import distributed
 
-from mvc_hooks.reports import CommitFailedError, spell_size
+from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from mvc.shards import ShardMap
     from mvc.training import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
-    from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Snapshot
 
 log = logging.getLogger("mvc_hooks")
@@ -48,24 +46,26 @@ log.addFilter(_speaks)
 class RunLog:
     """Both at once; a failure of either never reaches the training.
 
-    ``observe``, if set, gets kind and fields of every record, on all ranks.
+    Attributes:
+        feed: what ``mvc watch`` follows; None: there is none yet, or this is not rank 0.
+        observers: each gets kind and fields of every record, on all ranks.
     """
 
-    def __init__(self, feed: RunFeed | None) -> None:
-        self._feed = feed
-        self.observe: Callable[[str, Mapping[str, Any]], None] | None = None
+    def __init__(self, feed: RunFeed | None = None) -> None:
+        self.feed = feed
+        self.observers: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._has_stopped = False
         self._began_s, self._waited_s, self._told_s = time.perf_counter(), 0.0, _FIRST_TOLD_S
 
     def _record(self, kind: str, **fields: object) -> None:
-        if self._feed is not None:
-            self._feed.append(kind, **fields)
-        if self.observe is not None:
-            self.observe(kind, fields)
+        if self.feed is not None:
+            self.feed.append(kind, **fields)
+        for observe in self.observers:
+            observe(kind, fields)
 
-    def _announce(self, text: str, *values: object) -> None:
+    def announce(self, text: str, *values: object) -> None:
         """Log what everybody should see once, even if ``logging`` shows only warnings."""
-        is_unheard = self._feed is not None and not log.hasHandlers()
+        is_unheard = self.feed is not None and not log.hasHandlers()
         log.log(logging.WARNING if is_unheard else logging.INFO, text, *values)
 
     def start(
@@ -74,23 +74,6 @@ class RunLog:
         """The run begins."""
         self.doubt(doubts)
         self._record("start", step=step, every=every, parts=sorted(parts))
-
-    def check_data(
-        self, name: str, found: ShardMap, ranks: int, seconds: float, *, is_lazy: bool
-    ) -> None:
-        """The data of a map is what it says; of a lazy check, as far as that is known without reading it."""
-        shards, records = len(found.shards), found.records
-        known = "" if records is None else f"{records:,} records, "
-        self._announce(
-            "data: %s, %d shard%s, %s, %s%s on %d rank%s in %.1f s",
-            *(name, shards, "s"[: shards != 1], spell_size(found.size_bytes), known),
-            *(
-                "each checked when it is opened," if is_lazy else "checked",
-                ranks,
-                "s"[: ranks != 1],
-            ),
-            seconds,
-        )
 
     def resume(
         self,
@@ -103,7 +86,7 @@ class RunLog:
     ) -> None:
         """The run was resumed from a commit, whose content a tier had."""
         text = "resumed at step %d from %s in %.2f s, to the bit (commit %s)"
-        self._announce(text, step, tier, seconds, commit[:10])
+        self.announce(text, step, tier, seconds, commit[:10])
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
         self._record("resume", step=step, commit=commit, tier=tier, seconds=seconds)
@@ -161,11 +144,11 @@ class RunLog:
         """Metrics of the run are served, for each rank at its place."""
         if urls:
             more = f" … {urls[-1]} ({len(urls)} ranks)" if len(urls) > 1 else ""
-            self._announce("metrics are served at %s%s", urls[0], more)
+            self.announce("metrics are served at %s%s", urls[0], more)
 
-    def hold(self, audit: Audit) -> None:
+    def hold(self, summary: str) -> None:
         """What commits of the run hold."""
-        self._announce("commits hold %s", audit.summary)
+        self.announce("commits hold %s", summary)
 
     def miss(self, found: Sequence[str]) -> None:
         """State was found that no commit holds."""
@@ -253,5 +236,5 @@ class RunLog:
 
     def close(self) -> None:
         """Write what is left."""
-        if self._feed is not None:
-            self._feed.close()
+        if self.feed is not None:
+            self.feed.close()

@@ -7,14 +7,14 @@ import pytest
 
 from mvc import Repo
 from mvc.training import Agreement, Dispute
+from mvc_hooks.log import RunLog
 from mvc_hooks.reports import CommitReport
-from mvc_hooks.run.log import RunLog
 
 pytestmark = pytest.mark.torch
 
 
 def test_waiting_is_told_when_it_is_much_and_when_it_doubles(caplog):
-    log, told = RunLog(None), []
+    log, told = RunLog(), []
     for _ in range(80):
         log.wait(0.5)
         told.append(len(caplog.records))

@@ -1,0 +1,164 @@
+"""What data adds to a run: its pipeline and its shards are checked, and commits record which samples were seen."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mvc_data.agreement import check_ranks, check_resume
+from mvc_data.guard import DataGuard
+from mvc_data.record import DATA, DataRecord
+from mvc_data.shards import as_checks, find_checks
+from mvc_data.stored_maps import find_other_maps, list_texts, refuse_maps
+from mvc_hooks.extension import Comparison, Contribution, Extension
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.reports import spell_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc_hooks.extension import Host, Origin, StoredCommit
+    from mvc_hooks.parts.part import Entry
+
+_IN_A_REPLAY = "bring back the shards, and the map, that the commit saw"
+
+
+class DataRun(Extension):
+    """The data of a run; every rank of several has one, even without loaders."""
+
+    name = "data"
+    entry = DATA
+
+    def __init__(self, entries: Sequence[Entry], options: Mapping[str, object]) -> None:
+        """Take the loaders among the parts; ``pipeline`` and ``shards`` are options of a checkpointer."""
+        self._parts = {
+            ".".join(map(str, entry.path)): entry.part
+            for entry in entries
+            if isinstance(entry.part, DataPart)
+        }
+        self._pipeline = options.get("pipeline")
+        loaders = [part.loader for part in self._parts.values()]
+        self._checks = find_checks(loaders) | as_checks(options.get("shards"))
+        self._guard: DataGuard | None = None
+        self._doubts: list[str] = []
+
+    def open(self, host: Host) -> None:
+        """Read the nodes of the pipeline, which must be the same on all ranks, and watch the loaders."""
+        self._host, self._record = host, DataRecord(host.ranks)
+        self._record.pipeline = host.ranks.together(self._read_pipeline)
+        self._doubts += check_ranks(host.ranks, self._record.pipeline)
+        for part in self._parts.values():
+            part.on_drawn = partial(self._record.note_drawn, part.name)
+            part.on_taken = partial(self._record.follow, part.name)
+            part.tell_taken()
+
+    def _read_pipeline(self) -> dict[str, dict[str, Any]]:
+        if not self._parts and self._pipeline is None:
+            return {}
+        from mvc_data.pipeline import read_run  # noqa: PLC0415  ranks without loaders need none of it
+
+        loaders = {name: part.loader for name, part in self._parts.items()}
+        return read_run(loaders, self._pipeline)
+
+    def begin(self) -> None:
+        """Check the data before the first step."""
+        host = self._host
+        self._guard = guard = DataGuard(self._checks, host.ranks, host.repo)
+        guard.check()
+        for name, shards in guard.maps.items():
+            count = len(shards.shards)
+            known = "" if shards.records is None else f"{shards.records:,} records, "
+            host.log.announce(
+                "data: %s, %d shard%s, %s, %s%s on %d rank%s in %.1f s",
+                *(name, count, "s"[: count != 1], spell_size(shards.size_bytes), known),
+                "each checked when it is opened," if guard.is_lazy else "checked",
+                *(host.ranks.size, "s"[: host.ranks.size != 1], guard.seconds),
+            )
+        if not guard.is_watching and host.ranks.is_first:
+            text = "the system does not tell which shards are opened: all are hashed, one by one"
+            host.log.doubt([text])
+        self._record.shards = {name: shards.tree for name, shards in guard.maps.items()}
+
+    def start(self) -> None:
+        """Have the first commit of this process hold the maps that the one before it lacks."""
+        self._host.ranks.on_first(self._tell_maps)
+
+    def _tell_maps(self) -> None:
+        if self._guard is not None:
+            texts, doubts = list_texts(self._host.repo, self._host.tip, self._guard.maps)
+            self._host.texts |= texts
+            self._host.log.doubt(doubts)
+
+    def close(self) -> None:
+        """End the processes of lazy checks."""
+        if self._guard is not None:
+            self._guard.close()
+
+    # The steps.
+
+    def doubt(self) -> list[str]:
+        """Say how the ranks' pipelines differ, and of which loaders samples cannot be recorded."""
+        lines, self._doubts = self._doubts, []
+        return [*lines, *self._record.doubt()]
+
+    def saw(self, ids: object, source: str, skipped: str | None) -> None:
+        """Record samples that the user names."""
+        self._record.saw(source, ids, skipped)
+
+    # Commits.
+
+    def settle(self) -> None:
+        """Wait for the check of all shards that were opened so far."""
+        if self._guard is not None:
+            self._guard.settle()
+
+    def capture(self) -> dict[str, Any] | None:
+        """Return what was seen, by which pipeline, of which shards."""
+        return self._record.capture()
+
+    def describe(self, step: int) -> Contribution:
+        """Name the shard maps, and add what was seen to that of the other ranks."""
+        facts, seen = self._record.note_commit(step)
+        return Contribution(facts, seen=seen)
+
+    def note_durable(self, step: int) -> None:
+        """List no id again that this commit has."""
+        self._record.note_durable(step)
+
+    # Where the run goes.
+
+    def check_commit(self, stored: StoredCommit) -> Comparison:
+        """Refuse a commit of other shards or another pipeline, unless that is allowed."""
+        maps = {} if self._guard is None else self._guard.maps
+        others = find_other_maps(self._host.repo, stored.commit, stored.source, maps)
+        hint = _IN_A_REPLAY if stored.is_replay else None
+        refuse_maps(others, stored.allow, hint=hint)
+        found = Comparison([other.as_change() for other in others])
+        if not stored.is_replay:
+            entry, pipeline = stored.source.outline().get(DATA), self._record.pipeline
+            found.doubts, nodes = check_resume(entry, pipeline, stored.allow)
+            found.facts = {"new_nodes": ", ".join(nodes)} if nodes else {}
+        return found
+
+    def restore(self, state: Any, origin: Origin) -> None:
+        """Go back to what a state has seen."""
+        self._record.restore(
+            state,
+            ranks=origin.ranks,
+            read_own=origin.read_own,
+            is_durable=origin.is_commit,
+            passes_on=origin.leaves_data,
+        )
+
+    def after_rollback(self) -> None:
+        """Have the next commit hold the maps, and check again what has changed on disk."""
+        self._host.ranks.on_first(self._tell_maps)
+        if self._guard is not None:
+            self._guard.check_again()
+
+    def compare(self, state: Any) -> list[str]:
+        """Say of which loaders other samples were seen."""
+        return self._record.compare(state)
+
+
+make_extension = DataRun

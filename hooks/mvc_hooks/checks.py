@@ -1,0 +1,101 @@
+"""Checks of what users pass: a rule says what a value must be, and refuses any other in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must be; ``fault`` says what a wrong one is, as in "every is 0, not a count"."""
+
+    accepts: Callable[[Any], bool]
+    fault: str
+    hint: str | None = None
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value that is not right."""
+        if not self.accepts(value):
+            raise UsageError(f"{name} is {value!r}, {self.fault}", hint=self.hint)
+
+
+def check_fields(values: object, rules: Mapping[str, Rule]) -> None:
+    """Check the attributes of an object, in the order of the rules."""
+    for name, rule in rules.items():
+        rule.check(name, getattr(values, name))
+
+
+def count(fewest: int = 1, hint: str | None = None) -> Rule:
+    """Return the rule of a whole number that is not too small, and fits where it will be stored."""
+    return Rule(lambda value: _is_count(value, fewest), _name_count(fewest), hint)
+
+
+def _is_count(value: object, fewest: int) -> bool:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return is_whole and fewest <= value < _LARGEST  # type: ignore[operator]  # it is a number
+
+
+def _name_count(fewest: int) -> str:
+    return f"not a whole number from {fewest} on"
+
+
+def seconds() -> Rule:
+    """Return the rule of a positive, finite number of seconds."""
+    return Rule(
+        lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "not a positive number of seconds",
+    )
+
+
+def flag() -> Rule:
+    """Return the rule of True or False."""
+    return Rule(lambda value: type(value) is bool, "neither True nor False")
+
+
+def one_of(*choices: object) -> Rule:
+    """Return the rule of a few values of one type."""
+    return Rule(
+        lambda value: type(value) is type(choices[0]) and value in choices,
+        f"not one of {', '.join(map(str, choices))}",
+    )
+
+
+def instance(kind: Any, what: str, hint: str | None = None) -> Rule:
+    """Return the rule of an object of a class that is not empty text."""
+    return Rule(lambda value: isinstance(value, kind) and value != "", f"not {what}", hint)
+
+
+def sequence(kind: type, what: str, hint: str | None = None) -> Rule:
+    """Return the rule of a list of objects of a class; a text is none."""
+    return Rule(
+        lambda value: (
+            isinstance(value, Sequence)
+            and not isinstance(value, str)
+            and all(isinstance(item, kind) for item in value)
+        ),
+        f"not a list of {what}",
+        hint,
+    )
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that also takes None."""
+    return Rule(lambda value: value is None or rule.accepts(value), rule.fault, rule.hint)
+
+
+def check_count(what: str, value: Any, fewest: int, *, hint: str | None = None) -> int:
+    """Return a whole number that is not too small; readings of each step come by here."""
+    if not _is_count(value, fewest):
+        raise UsageError(f"{what} is {value!r}, {_name_count(fewest)}", hint=hint)
+    number: int = value
+    return number
