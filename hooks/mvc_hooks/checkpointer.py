@@ -168,6 +168,7 @@ class Checkpointer(StepRun):
         self._session = session = opened.session
         self.repo, self.branch = session.repo, session.branch
         self._run, self._judge, self._log = session.run, session.judge, session.log
+        self._messages = session.messages
         self._ranks, self._talk, self._signals = session.ranks, session.talk, opened.signals
         self._commits, self._recovery = opened.commits, opened.recovery
         self.consistency = consistency
@@ -281,11 +282,7 @@ class Checkpointer(StepRun):
         self._run.complete_step(as_count("tokens", tokens), as_count("samples", samples))
         if self._calls == _FIRST_STEPS:
             self._run.check_replicas()
-        run = self._run
-        action = self._judge.judge(
-            self.step_count, loss, grad_norm, self._log,
-            lr=run.lr, scale=run.scale, note=self._write_note(),
-        )  # fmt: skip
+        action = self._judge_step(loss, grad_norm)
         self._read_notes()
         self._commits.pump()
         self._has_diverged = action is not None  # until there is an answer
@@ -398,15 +395,16 @@ class Checkpointer(StepRun):
 
     # What the ranks tell each other, along with their readings.
 
-    def _write_note(self) -> float:
+    def _write_note(self) -> dict[str, float]:
         if self._ranks.is_alone:
-            return 0.0
+            return {}
         return self._commits.write_note(self._signals.caught)
 
     def _read_notes(self) -> None:
+        arrived = self._messages.take_arrived()
         if self._ranks.is_alone:
             return
-        self._talk.read(self._judge.take_notes())
+        self._talk.read(arrived)
         if self._talk.heard.has_failed:
             self._commits.raise_failure()
 

@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc_hooks.divergence.ladder import Ladder
-from mvc_hooks.divergence.readings import ReadingQueue
+from mvc_hooks.divergence.readings import as_reading
 from mvc_hooks.divergence.watch import Watch, default_detectors
 from mvc_hooks.run.ranges import ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import torch
-
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.log import RunLog
+    from mvc_hooks.ranks.messages import StepSums
 
 
 class Judge:
-    """Judges a run step by step."""
+    """Judges a run step by step; ``was_checked`` says whether the step under way was, so that it is sent."""
 
     def __init__(
         self,
@@ -43,13 +42,12 @@ class Judge:
         if detectors is None:
             detectors = default_detectors(has_scaler=has_scaler)
         self._watch = Watch(detectors)
-        self.ladder = Ladder(ladder)
+        self.ladder, self.reads_scale = Ladder(ladder), has_scaler
         self._watch.history.begin(scale)
-        self._readings = ReadingQueue(reads_scale=has_scaler)
         self._healthy_after = healthy_after
         self._unripe: list[tuple[int, str]] = []
         self._bad_states: list[int] = []
-        self._was_checked = False
+        self.was_checked = False
         self._early: Action | None = None
         self._before = self.ladder.state_dict()
 
@@ -59,50 +57,27 @@ class Judge:
         return self._watch.history.latest
 
     @ranged("mvc.judge")
-    def check(
-        self,
-        step: int,
-        loss: object,
-        grad_norm: object,
-        log: RunLog,
-        *,
-        lr: float | None = None,
-        scale: float | torch.Tensor | None = None,
-        note: float = 0.0,
-    ) -> Action | None:
-        """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
-        self._was_checked = True
-        self._readings.put(step, loss, grad_norm, lr=lr, scale=scale, note=note)
-        self._early = self._take(self._readings.drain(), log)
+    def check(self, arrived: Iterable[StepSums], log: RunLog) -> Action | None:
+        """Judge a step before it is complete, while it can be skipped."""
+        self.was_checked = True
+        self._early = self._take(arrived, log)
         return self._early
 
     @ranged("mvc.judge")
-    def judge(
-        self,
-        step: int,
-        loss: object,
-        grad_norm: object,
-        log: RunLog,
-        *,
-        lr: float | None = None,
-        scale: float | torch.Tensor | None = None,
-        note: float = 0.0,
-    ) -> Action | None:
-        """Judge a complete step, and answer an alarm that ``check`` left open."""
-        if not self._was_checked:
-            self._readings.put(step, loss, grad_norm, lr=lr, scale=scale, note=note)
-        early, self._early, self._was_checked = self._early, None, False
+    def judge(self, arrived: Iterable[StepSums], log: RunLog) -> Action | None:
+        """Judge what has arrived when a step is complete, and answer an alarm that ``check`` left open."""
+        early, self._early, self.was_checked = self._early, None, False
         if early is not None and not early.skip:
             return early
-        action = self._take(self._readings.take(step), log)
+        action = self._take(arrived, log)
         while action is not None and action.skip:
             # Too late to skip this step, so the ladder has to give another answer.
             action = self._answer(action.verdict, log)
         return action
 
-    def _take(self, readings: Iterable[Reading], log: RunLog) -> Action | None:
+    def _take(self, arrived: Iterable[StepSums], log: RunLog) -> Action | None:
         action = None
-        for reading in readings:
+        for reading in map(as_reading, arrived):
             verdict = self._watch.take(reading)
             if verdict is None:
                 continue
@@ -121,10 +96,6 @@ class Judge:
     def take_back(self) -> None:
         """Undo the ladder's last answer, which cannot be carried out."""
         self.ladder.load_state_dict(self._before)
-
-    def take_notes(self) -> list[tuple[int, float]]:
-        """Return step and sum of the notes of all ranks that have arrived since the last call."""
-        return self._readings.take_notes()
 
     def read_metrics(self, step: int) -> dict[str, float]:
         """Return loss, gradient norm and what is known of a scaler at a step, as far as they were read."""
@@ -176,7 +147,6 @@ class Judge:
     def forget_after(self, step: int) -> None:
         """Go back with the run; the ladder does not, so that its answers grow stronger."""
         self._watch.forget_after(step)
-        self._readings.clear()
         self._unripe = [one for one in self._unripe if one[0] <= step]
         self._bad_states = [bad for bad in self._bad_states if bad <= step]
-        self._was_checked, self._early = False, None
+        self.was_checked, self._early = False, None

@@ -21,7 +21,6 @@ from mvc_hooks.extension import check_alike
 from mvc_hooks.judge import Judge
 from mvc_hooks.log import RunLog
 from mvc_hooks.ranks.group import Ranks
-from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.ranks.repositories import catch_up, open_repository
 from mvc_hooks.recovery import Recovery
 from mvc_hooks.resuming import Resuming
@@ -121,7 +120,6 @@ def _look_at_parts(
         settings=settings,
         run=run,
         judge=judge,
-        talk=Talk(),
     )
     for extension in run.extensions:
         closing.callback(extension.close)

@@ -130,6 +130,7 @@ class Recovery:
         # The ladder keeps its learning-rate factor; the restored state has the one of its time.
         self._run.scale_lr(self._judge.ladder.lr_factor / _lr_factor(stored.ladder))
         self._judge.forget_after(report.to_step)
+        self._session.messages.clear()
         self._session.talk.forget()
         commits.forget_after(report.to_step, report.to_commit)
         self._keep(frozen, tip, report.reason, report.diverged_branch)

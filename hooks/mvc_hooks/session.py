@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc_hooks.extension import Host
+from mvc_hooks.ranks.messages import StepMessages
+from mvc_hooks.ranks.notes import Talk
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.judge import Judge
-    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.settings import Settings
 
@@ -20,13 +21,15 @@ class Session(Host):
     """What the rooms of a run share.
 
     Attributes:
+        talk: what ranks note for each other, in ``messages``: one goes from all to all at each step.
         sends: whether this rank has a repository of its own, so that commits come there from a store.
     """
 
     settings: Settings
     run: LiveRun
     judge: Judge
-    talk: Talk
+    talk: Talk = field(default_factory=Talk)
+    messages: StepMessages = field(default_factory=StepMessages)
     sends: bool = False
 
     @property

@@ -21,12 +21,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import UsageError
+from mvc_hooks.divergence.readings import SCALE, read_values
 
 if TYPE_CHECKING:
-    from mvc_hooks.divergence.ladder import Steps
+    from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.judge import Judge
     from mvc_hooks.log import RunLog
+    from mvc_hooks.ranks.messages import StepMessages
     from mvc_hooks.run.live import LiveRun
 
 
@@ -36,6 +38,7 @@ class StepRun:
     _run: LiveRun
     _judge: Judge
     _log: RunLog
+    _messages: StepMessages
 
     @property
     def step_count(self) -> int:
@@ -100,9 +103,8 @@ class StepRun:
             Whether the step will be taken.
         """
         self._check_open()
-        step, lr, scale = self.step_count + 1, self._run.lr, self._run.scale
-        note = self._write_note()
-        action = self._judge.check(step, loss, grad_norm, self._log, lr=lr, scale=scale, note=note)
+        self._send(self.step_count + 1, loss, grad_norm)
+        action = self._judge.check(self._messages.drain(), self._log)
         if action is None or not action.skip:
             return True
         self._run.drop_next_step()
@@ -112,9 +114,23 @@ class StepRun:
     def _check_open(self) -> None:
         """Check that the run was not closed, if it can be."""
 
-    def _write_note(self) -> float:
-        """Return what goes to the other ranks along with a reading."""
-        return 0.0
+    def _judge_step(self, loss: object, grad_norm: object) -> Action | None:
+        """Judge the complete step, whose message is sent now if ``check`` has not done it."""
+        if not self._judge.was_checked:
+            self._send(self.step_count, loss, grad_norm)
+        return self._judge.judge(self._messages.receive(self.step_count), self._log)
+
+    def _send(self, step: int, loss: object, grad_norm: object) -> None:
+        """Send the message of a step to all ranks."""
+        run = self._run
+        values = read_values(
+            step, loss, grad_norm, lr=run.lr, scale=run.scale, reads_scale=self._judge.reads_scale
+        )
+        self._messages.send(step, values, self._write_note(), late=(SCALE,))
+
+    def _write_note(self) -> dict[str, float]:
+        """Return what else goes to the other ranks."""
+        return {}
 
 
 TrainStep: TypeAlias = "Callable[[Any], Mapping[str, Any] | None]"

@@ -8,6 +8,7 @@ import numpy as np
 from mvc_hooks import NotFinite, Spike
 from mvc_hooks.divergence.ladder import lr_scale
 from mvc_hooks.judge import Judge
+from mvc_hooks.ranks.messages import StepSums
 
 _LOG = SimpleNamespace(step=lambda *_: None, alarm=lambda _: None, action=lambda *_: None)
 
@@ -20,7 +21,7 @@ def _feed(judge, losses, commits=(), first=1):
     """Judge steps; return the commits that became healthy, and the step after which they did."""
     found = []
     for step, loss in enumerate(losses, first):
-        judge.judge(step, float(loss), None, _LOG)
+        judge.judge([StepSums(step, {"loss": float(loss)}, {})], _LOG)
         if step in commits:
             judge.note_commit(step, f"commit {step}")
         found += [(commit, step) for _, commit in judge.take_healthy()]

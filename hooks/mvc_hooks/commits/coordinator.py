@@ -178,7 +178,7 @@ class Commits:
             self._log.wait(time.perf_counter() - began_s)
         return True
 
-    def write_note(self, signal: str | None) -> float:
+    def write_note(self, signal: str | None) -> dict[str, float]:
         """Return what goes to the other ranks along with a reading."""
         self._take(self.queue.pump())
         is_first = self._ranks.is_first

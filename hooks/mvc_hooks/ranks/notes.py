@@ -1,4 +1,4 @@
-"""What one rank knows and all of them need: a number that travels with the readings of a step."""
+"""What one rank knows and all of them need: it is counted in the message of each step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-_BASE = 1 << 16
-_DUE, _FAILED, _FLAGS = 1, 2, 4
+    from mvc_hooks.ranks.messages import StepSums
+
+_SIGNALS = ("SIGTERM", "SIGINT")
+"""The more urgent one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """What one rank notes, or all of them together.
 
-    A note is one number that is summed over the ranks along with the readings. Its digits are two
-    flags of rank 0 (a commit is due by its clock; a commit failed), and above them, in base 65536,
-    how many ranks have a writer that is behind, how many caught SIGINT, and how many SIGTERM. A
-    double holds that exactly.
+    Attributes:
+        signal: the signal that was caught, if one was.
+        is_due: rank 0 says that a commit is due by its clock.
+        has_failed: rank 0 says that a commit failed.
+        is_behind: the writer has no room for another commit.
     """
 
     signal: str | None = None
@@ -27,20 +30,17 @@ class Note:
     has_failed: bool = False
     is_behind: bool = False
 
-    def encode(self) -> float:
-        """Return it as a number that can be summed."""
-        counts = self.is_behind + _BASE * (self.signal == "SIGINT")
-        counts += _BASE * _BASE * (self.signal == "SIGTERM")
-        return float(_DUE * self.is_due + _FAILED * self.has_failed + _FLAGS * counts)
+    def as_counts(self) -> dict[str, float]:
+        """Return it as numbers to be summed over the ranks."""
+        known = {"due": self.is_due, "failed": self.has_failed, "behind": self.is_behind}
+        known |= {name: self.signal == name for name in _SIGNALS}
+        return {name: float(value) for name, value in known.items()}
 
-
-def decode_notes(total: float) -> Note:
-    """Return the notes of all ranks as one; of two signals, the more urgent SIGTERM."""
-    counts, flags = divmod(int(total), _FLAGS)
-    rest, behind = divmod(counts, _BASE)
-    terminated, interrupted = divmod(rest, _BASE)
-    signal = "SIGTERM" if terminated else "SIGINT" if interrupted else None
-    return Note(signal, bool(flags & _DUE), bool(flags & _FAILED), bool(behind))
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, float]) -> Note:
+        """Return the notes of all ranks as one."""
+        signal = next((name for name in _SIGNALS if counts[name]), None)
+        return cls(signal, bool(counts["due"]), bool(counts["failed"]), bool(counts["behind"]))
 
 
 class Talk:
@@ -51,7 +51,7 @@ class Talk:
         self._room_step: int | None = None
         self.heard = Note()
 
-    def write(self, mine: Note) -> float:
+    def write(self, mine: Note) -> dict[str, float]:
         """Return the note of this rank for a step.
 
         Signals and failures are repeated until they are heard, because a rollback throws away
@@ -59,21 +59,20 @@ class Talk:
         """
         asks = mine.is_due and not self._has_asked
         self._has_asked = self._has_asked or asks
-        return Note(mine.signal, asks, mine.has_failed, mine.is_behind).encode()
+        return Note(mine.signal, asks, mine.has_failed, mine.is_behind).as_counts()
 
-    def read(self, notes: Iterable[tuple[int, float]]) -> None:
-        """Take what arrived since the last time: the steps of notes, and their sums over all ranks."""
-        self.heard = Note()
-        for step, total in notes:
-            one = decode_notes(total)
-            signals = {self.heard.signal, one.signal}
-            self.heard = Note(
-                next((name for name in ("SIGTERM", "SIGINT") if name in signals), None),
-                self.heard.is_due or one.is_due,
-                self.heard.has_failed or one.has_failed,
-                one.is_behind,
-            )
-            self._room_step = None if one.is_behind else step
+    def read(self, arrived: Iterable[StepSums]) -> None:
+        """Take the messages that arrived since the last time."""
+        notes = [(sums.step, Note.from_counts(sums.counts)) for sums in arrived]
+        signals = {note.signal for _, note in notes}
+        self.heard = Note(
+            next((name for name in _SIGNALS if name in signals), None),
+            any(note.is_due for _, note in notes),
+            any(note.has_failed for _, note in notes),
+            bool(notes) and notes[-1][1].is_behind,
+        )
+        if notes:
+            self._room_step = None if self.heard.is_behind else notes[-1][0]
 
     def take_due(self) -> bool:
         """Return whether a commit was asked for since the last call."""

@@ -16,6 +16,7 @@ from mvc_hooks.log import RunLog
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.messages import StepMessages
 from mvc_hooks.ranks.topology import count_ranks
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.training import StepRun, as_training
@@ -177,7 +178,7 @@ class _ReplayRun(StepRun):
             training.detectors, training.ladder, 1, has_scaler=run.has_scaler, scale=run.first_scale
         )
         self._judge.restore(stored.watch, stored.ladder)
-        self._log = RunLog()
+        self._log, self._messages = RunLog(), StepMessages()
 
     def step(self, **_: object) -> None:
         """Refuse, because ``train_to`` completes the step."""
@@ -193,10 +194,8 @@ class _ReplayRun(StepRun):
                     f"train_step returned a {type(returned).__name__}", hint='return {"loss": loss}'
                 )
             self._run.complete_step(returned.get("tokens", 0), returned.get("samples", 0))
-            loss, grad_norm = returned.get("loss"), returned.get("grad_norm")
-            action = self._judge.judge(
-                self.step_count, loss, grad_norm, self._log, lr=self._run.lr, scale=self._run.scale
-            )
+            action = self._judge_step(returned.get("loss"), returned.get("grad_norm"))
+            self._messages.take_arrived()
             # A rollback or stop is not repeated: the run did neither, or its commits would end here.
             if action is not None and action.rollback is None and not action.stop:
                 self._run.scale_lr(action.lr_factor)

@@ -9,10 +9,10 @@ import torch
 from mvc import UsageError
 from mvc_hooks import Checkpointer, ScaleCollapse
 from mvc_hooks.divergence.history import History, Reading
-from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.divergence.watch import Watch, default_detectors
 from support.bounds import rest_nightly
+from support.readings import ReadingQueue
 
 _LARGEST = 65504.0
 

@@ -13,8 +13,11 @@ from torch.utils.data import DataLoader
 
 from mvc_data import ConsistentDataLoader
 from mvc_hooks import Checkpointer
+from mvc_hooks.extension import Host
+from mvc_hooks.log import RunLog
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_values
+from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.run.doubts import STRAY_LOADER, THREADED, TailWatch
 from mvc_hooks.run.live import LiveRun
 from support.scenarios import SCENARIOS
@@ -268,6 +271,7 @@ def test_a_cell_that_runs_again_goes_on_with_what_it_made_before(told):
 def test_ordinary_loops_hear_nothing(told, name):
     run = SCENARIOS[name].build()
     live = LiveRun(run.parts)
+    live.open(Host(live.objects, live.parts, Ranks(), RunLog()))
     batches = iter(run.loader) if run.iterates else None
     for number in range(3):
         if run.data is not None:
