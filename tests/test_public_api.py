@@ -343,9 +343,9 @@ def test_names_of_the_hooks():
 
     promised = {
         mvc_hooks: """
-            Audit Checkpointer CommitFailedError CommitReport DivergedError History InexactRestoreError NotFinite
-            Reading Ring RollbackReport ScaleCollapse Spike StepRun Training Trend Verdict as_detector both capture
-            default_detectors lr_scale read_environment restore rollback skip_step stop
+            Audit Checkpointer CommitFailedError CommitReport DivergedError Extension History InexactRestoreError
+            NotFinite Reading Ring RollbackReport ScaleCollapse Spike StepRun Training Trend Verdict both capture
+            lr_scale restore rollback skip_step stop
         """,
         mvc_data: """
             ConsistentDataLoader DataError Finding IterableSource NodeRecord PackedDataset ShardCheck ShardedStream file
@@ -358,6 +358,9 @@ def test_names_of_the_hooks():
     }
     for package, names in promised.items():
         assert package.__all__ == names.split()
+        source = inspect.getsource(package)
+        seen = re.findall(r"^    from \S+ import (\w+) as \1$", source, re.MULTILINE)
+        assert sorted(seen) == package.__all__
         for name in package.__all__:
             assert getattr(package, name).__doc__
 

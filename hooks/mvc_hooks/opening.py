@@ -23,7 +23,7 @@ from mvc_hooks.log import RunLog
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.repositories import catch_up, open_repository
 from mvc_hooks.recovery import Recovery
-from mvc_hooks.resuming import Resuming
+from mvc_hooks.resuming import resume
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.session import Session
@@ -75,7 +75,7 @@ def open_run(
         for extension in run.extensions:
             extension.begin()
         ranks.on_first(partial(catch_up, session.repo, session.branch))
-        resumed = Resuming(session).resume()
+        resumed = resume(session)
         session.tips[session.branch] = resumed.commit if resumed else ""
         if resumed is not None:
             session.facts |= resumed.facts

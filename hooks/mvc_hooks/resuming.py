@@ -44,167 +44,174 @@ class Resumed:
     """
 
     commit: str
-    changes: Sequence[tuple[str, object, object]]
+    changes: Sequence[_Change]
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class Resuming:
-    """Takes a live run to where its branch is, on all ranks alike."""
+def resume(session: Session) -> Resumed | None:
+    """Restore the tip of the branch; None: it has no commits, so the run begins. Every rank must call it."""
+    repo, branch, settings = session.repo, session.branch, session.settings
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._repo, self._branch, self._run = session.repo, session.branch, session.run
-        self._ranks, self._log = session.ranks, session.log
+    def find_tip() -> str | None:
+        with contextlib.suppress(NotFoundError):
+            return repo.resolve(f"refs/heads/{branch}")
+        return None
 
-    def resume(self) -> Resumed | None:
-        """Restore the tip of the branch; None: it has no commits, so the run begins."""
-        tip = self._ranks.ask_first(self._find_tip)
-        if tip is None:
-            if self._ranks.is_first:
-                self._log.missing(self._branch, self._last_committed())
-            return None
-        if not self._session.settings.resume:
-            raise UsageError(
-                f"branch {self._branch!r} already has commits, and resume is off",
-                hint="pass branch=... to start a new branch",
-            )
-        if self._session.settings.warm_up is not None:
-            for _ in range(_PASSES):
-                self._session.settings.warm_up()
-        try:
-            return self._resume_at(tip)
-        except NotFoundError:
-            if self._holds_state(tip):
-                raise
-            raise UsageError(
-                f"branch {self._branch!r} holds files, and no training state",
-                hint="pass branch=..., and the run has a branch of its own",
-            ) from None
-
-    @ranged("mvc.resume")
-    def _resume_at(self, tip: str) -> Resumed:
-        started_s = time.perf_counter()
-        failures: list[Failure[str]] = []
-        commits = self._agree(self._walk(tip))
-        memory = Memory(self._repo, self._branch)
-        memory.look(self._ranks)
-        is_done = False
-        try:
-            restore = partial(self._restore, memory)
-            with sharing_reads(self._repo, self._ranks):
-                found = restore_first(self._ranks, commits, restore, failures, mend=self._mend)
-            if found is None:
-                raise _give_up(failures)
-            commit, (changes, facts) = found
-            given, every = zip(*self._ranks.exchange((memory.tell(), changes)), strict=True)
-            is_done = True
-        finally:
-            memory.close(is_done=is_done)
-        step = self._run.counters.step
-        self._log.doubt(name_lies(given))
-        if failures:
-            facts |= self._ranks.ask_first(partial(self._leave, commit, failures))
-        if self._ranks.is_first:  # the other ranks mark no commit
-            self._judge_tip(step, commit)
-        seconds = time.perf_counter() - started_s
-        self._log.resume(step, commit, seconds, changes, tier=name_tiers(given))
-        return Resumed(commit, every[0], facts)
-
-    def _judge_tip(self, step: int, commit: str) -> None:
-        """Have the judge watch the commit, unless its replicas differed: then it cannot become healthy."""
-        agreement = self._repo.show(commit).agreement
-        if agreement is None or not agreement.differed:
-            self._session.judge.note_commit(step, commit)
-            return
-        text = f"the run goes on from commit {commit[:10]}, whose ranks did not hold the same: {agreement}"
-        self._log.doubt(
-            [f'{text}; "mvc log" marks such commits, "mvc rollback" goes back to before']
+    tip = session.ranks.ask_first(find_tip)
+    if tip is None:
+        if session.ranks.is_first:
+            session.log.missing(branch, _find_last_step(session))
+        return None
+    if not settings.resume:
+        raise UsageError(
+            f"branch {branch!r} already has commits, and resume is off",
+            hint="pass branch=... to start a new branch",
         )
+    if settings.warm_up is not None:
+        for _ in range(_PASSES):
+            settings.warm_up()
+    try:
+        return _resume_at(session, tip)
+    except NotFoundError:
+        try:
+            holds_state = bool(repo.outline_state(tip))
+        except NotFoundError:
+            holds_state = False
+        if holds_state:
+            raise
+        raise UsageError(
+            f"branch {branch!r} holds files, and no training state",
+            hint="pass branch=..., and the run has a branch of its own",
+        ) from None
 
-    def _walk(self, tip: str) -> Iterator[str]:
-        """Yield the tip, and then the commits of steps before it, newest first."""
+
+def _find_last_step(session: Session) -> int | None:
+    """Return the step of the last commit that a run made here, by its feed."""
+    with contextlib.suppress(MvcError):
+        for record in session.repo.read_run(session.branch, losses=0).commits:
+            return record.step
+    return None
+
+
+@ranged("mvc.resume")
+def _resume_at(session: Session, tip: str) -> Resumed:
+    started_s = time.perf_counter()
+    ranks, log = session.ranks, session.log
+    failures: list[Failure[str]] = []
+    memory = Memory(session.repo, session.branch)
+    memory.look(ranks)
+    is_done = False
+    try:
+        with sharing_reads(session.repo, ranks):
+            restored = restore_first(
+                ranks,
+                _list_commits(session, tip),
+                partial(_restore, session, memory),
+                failures,
+                mend=partial(_mend, session),
+            )
+        if restored is None:
+            raise _join(failures)
+        commit, (changes, facts) = restored
+        given, changes_of_ranks = zip(*ranks.exchange((memory.tell(), changes)), strict=True)
+        is_done = True
+    finally:
+        memory.close(is_done=is_done)
+    log.doubt(name_lies(given))
+    if failures:
+        facts |= ranks.ask_first(partial(_leave_tip, session, commit, failures))
+    if ranks.is_first:  # the other ranks mark no commit
+        _judge_commit(session, commit)
+    changes, seconds = changes_of_ranks[0], time.perf_counter() - started_s
+    log.resume(session.step, commit, seconds, changes, tier=name_tiers(given))
+    return Resumed(commit, changes, facts)
+
+
+def _list_commits(session: Session, tip: str) -> Iterator[str]:
+    """Yield the tip, and then the commits of steps before it, newest first: rank 0's on all ranks."""
+
+    def walk() -> Iterator[str]:
         yield tip
-        for entry in self._repo.log(tip, first_parent=True):
+        for entry in session.repo.log(tip, first_parent=True):
             if entry.annotations.step is not None and entry.info.id != tip:
                 yield entry.info.id
 
-    def _agree(self, commits: Iterator[str]) -> Iterator[str]:
-        """Yield rank 0's commits on all ranks."""
-        while commit := self._ranks.ask_first(lambda: next(commits, None)):
-            yield commit
-
-    def _find_tip(self) -> str | None:
-        with contextlib.suppress(NotFoundError):
-            return self._repo.resolve(f"refs/heads/{self._branch}")
-        return None
-
-    def _holds_state(self, commit: str) -> bool:
-        with contextlib.suppress(NotFoundError):
-            return bool(self._repo.outline_state(commit))
-        return False
-
-    def _last_committed(self) -> int | None:
-        """Return the step of the last commit that a run made here, by its feed."""
-        with contextlib.suppress(MvcError):
-            for record in self._repo.read_run(self._branch, losses=0).commits:
-                return record.step
-        return None
-
-    def _restore(self, memory: Memory, commit: str) -> tuple[list[_Change], dict[str, str]]:
-        """Restore a commit, with counters and judge.
-
-        Returns:
-            What changed in the environment since then, and what the next commit is to say.
-        """
-        run, session = self._run, self._session
-        if session.sends:  # another machine has made it
-            self._repo.bring_commit(commit)
-        source = from_commit(self._repo, commit)
-        allow = session.settings.allow
-        found = run.check_commit(StoredCommit(commit, source, allow))
-        with memory.reading(commit):
-            stored = run.restore(source, allow=allow)
-        run.counters = stored.counters
-        run.is_clean = True
-        session.judge.restore(stored.watch, stored.ladder)
-        if self._ranks.is_first:
-            self._log.doubt([*stored.doubts, *found.doubts])
-        changes = compare_environments(stored.environment, run.environment)
-        return [*changes, *found.changes], found.facts
-
-    # What is damaged.
-
-    def _mend(self, commit: str, error: MvcError | None) -> None:
-        """Set aside what this rank found damaged, and have remotes bring it."""
-        told: list[str] = []
-        if isinstance(error, CorruptionError):
-            told.append(f"commit {commit[:10]} is damaged: {error}")
-            try:
-                told += self._repo.mend_commit(commit)
-            except MvcError as failure:  # another rank may be at it
-                told.append(f"it cannot be mended now: {failure}")
-        lines = self._ranks.exchange(told)  # so nobody looks again before all are done
-        self._log.doubt(dict.fromkeys(line for one in lines for line in one))
-
-    def _leave(self, commit: str, failures: Sequence[Failure[str]]) -> dict[str, str]:
-        """Take the branch back to a commit; return what the next one records of that."""
-        why = f"it could not be read: {failures[0]}"
-        plan = self._repo.plan_rollback(commit, branch=self._branch)
-        done = self._repo.rollback(plan, reason=why)
-        self._log.fall_back(
-            (plan.tip_step, plan.tip), (plan.target_step, plan.target), done.diverged_branch, why
-        )
-        return {
-            "rolled_back_from": f"step {plan.tip_step}",
-            "rolled_back_to": f"step {plan.target_step}",
-            "rolled_back_because": why,
-        }
+    commits = walk()
+    while commit := session.ranks.ask_first(lambda: next(commits, None)):
+        yield commit
 
 
-def _give_up(failures: Sequence[Failure[str]]) -> MvcError:
+def _restore(session: Session, memory: Memory, commit: str) -> tuple[list[_Change], dict[str, str]]:
+    """Restore a commit, with counters and judge.
+
+    Returns:
+        What changed in the environment since then, and what the next commit records of it.
+    """
+    run, allow = session.run, session.settings.allow
+    if session.sends:  # another machine has made it
+        session.repo.bring_commit(commit)
+    source = from_commit(session.repo, commit)
+    comparison = run.check_commit(StoredCommit(commit, source, allow))
+    with memory.reading(commit):
+        stored = run.restore(source, allow=allow)
+    run.counters = stored.counters
+    run.is_clean = True
+    session.judge.restore(stored.watch, stored.ladder)
+    if session.ranks.is_first:
+        session.log.doubt([*stored.doubts, *comparison.doubts])
+    changes = compare_environments(stored.environment, run.environment)
+    return [*changes, *comparison.changes], comparison.facts
+
+
+def _judge_commit(session: Session, commit: str) -> None:
+    """Have the judge watch the commit, unless its replicas differed: then it cannot become healthy."""
+    agreement = session.repo.show(commit).agreement
+    if agreement is None or not agreement.differed:
+        session.judge.note_commit(session.step, commit)
+        return
+    text = (
+        f"the run goes on from commit {commit[:10]}, whose ranks did not hold the same: {agreement}"
+    )
+    session.log.doubt([f'{text}; "mvc log" marks such commits, "mvc rollback" goes back to before'])
+
+
+# What is damaged.
+
+
+def _mend(session: Session, commit: str, error: MvcError | None) -> None:
+    """Set aside what this rank found damaged, and let remotes bring it."""
+    lines: list[str] = []
+    if isinstance(error, CorruptionError):
+        lines.append(f"commit {commit[:10]} is damaged: {error}")
+        try:
+            lines += session.repo.mend_commit(commit)
+        except MvcError as failure:  # another rank may be at it
+            lines.append(f"it cannot be mended now: {failure}")
+    # Exchanged, so that no rank looks again before all have mended.
+    lines_of_ranks = session.ranks.exchange(lines)
+    session.log.doubt(dict.fromkeys(line for lines in lines_of_ranks for line in lines))
+
+
+def _leave_tip(session: Session, commit: str, failures: Sequence[Failure[str]]) -> dict[str, str]:
+    """Take the branch back to a commit; return what the next one records of that."""
+    why = f"it could not be read: {failures[0]}"
+    plan = session.repo.plan_rollback(commit, branch=session.branch)
+    done = session.repo.rollback(plan, reason=why)
+    session.log.fall_back(
+        (plan.tip_step, plan.tip), (plan.target_step, plan.target), done.diverged_branch, why
+    )
+    return {
+        "rolled_back_from": f"step {plan.tip_step}",
+        "rolled_back_to": f"step {plan.target_step}",
+        "rolled_back_because": why,
+    }
+
+
+def _join(failures: Sequence[Failure[str]]) -> MvcError:
+    """Return one error for all that could not be read."""
     if len(failures) == 1:
         return failures[0].error
-    why = "; ".join(f"commit {one.state[:10]}: {one}" for one in failures)
+    why = "; ".join(f"commit {failure.state[:10]}: {failure}" for failure in failures)
     return CorruptionError(
         f"no state to resume from can be read: {why}", hint=failures[0].error.hint
     )

@@ -9,8 +9,8 @@ row have died without a commit. A writer may die between moving the branch and r
 branch then decides whether the commit was made: a run that wrote it off would find, from the next
 commit on, that its branch was moved by a stranger.
 
-In a sharded run every rank has a queue, and each commit is a turn that all of them take. What comes to
-nothing on one rank, it tells the others, through its writer or, if none can be started, by itself.
+In a sharded run every rank has a queue, and each commit is a turn that all ranks take. A rank whose part of
+a commit fails tells the others: through its writer or, if none can be started, by itself.
 A turn is not tried again: that would take all ranks.
 """
 
@@ -162,7 +162,7 @@ class CommitQueue:
         self._send_ready()
 
     def skip(self, step: int, branch: str, message: str, error: MvcError) -> None:
-        """Have a commit fail of which no snapshot could be taken, on all ranks; returns at once."""
+        """Let a commit fail on all ranks, since this one could take no snapshot; returns at once."""
         self._number += 1
         failure = Answer(self._number, error=error.kind, message=str(error), hint=error.hint)
         request = Commit(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks.hooks import alarms
 from mvc import UsageError
-from mvc_hooks import History, NotFinite, Reading, Spike, Trend, default_detectors
+from mvc_hooks import History, NotFinite, Reading, Spike, Trend
 from mvc_hooks.divergence.robust import measure_spread
+from mvc_hooks.divergence.watch import default_detectors
 from support.readings import finite, history_of, noise
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mvc_hooks import Training, as_detector, skip_step
+from mvc_hooks import Training, skip_step
+from mvc_hooks.divergence.watch import as_detector
 
 
 def build(*, width=16, rate=0.05):
