@@ -189,7 +189,7 @@ class Extension:
         """The run is where it starts from; the first step, or the first commit, comes next."""
 
     def close(self) -> None:
-        """Let go of everything; called on each rank for itself, and also if ``open`` failed."""
+        """Let go of everything; called on each rank for itself, unless ``open`` failed."""
 
     # The steps.
 

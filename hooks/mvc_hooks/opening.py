@@ -121,8 +121,6 @@ def _look_at_parts(
         run=run,
         judge=judge,
     )
-    for extension in run.extensions:
-        closing.callback(extension.close)
     run.open(session)
     return session
 

@@ -82,15 +82,21 @@ class Recovery:
         request = RollbackRequest(
             action.rollback, action.skip_batches, action.verdict.onset_step, action.reason
         )
-        if action.verdict.cause in (SPIKE, TREND) and not self._has_target(request):
-            self._only_warn(action, f"there is {_explain(request)}")
-            return None
+        may_be_healthy = action.verdict.cause in (SPIKE, TREND)
+        if may_be_healthy:
+            self._commits.wait(with_marks=True)
+            has_target = self._ranks.ask_first(
+                lambda: next(self._candidates(request), None) is not None
+            )
+            if not has_target:
+                self._only_warn(action, f"there is {_explain(request)}")
+                return None
         # Should the rollback fail, the diverged state must not become the last commit of the run.
         self._run.is_clean = False
         try:
             return self.roll_back(request, started_s)
         except MisfitError as error:
-            if action.verdict.cause in (SPIKE, TREND) and self._ranks.is_alone:
+            if may_be_healthy and self._ranks.is_alone:
                 self._run.is_clean = True
                 self._only_warn(action, error.message)
                 return None
@@ -102,10 +108,6 @@ class Recovery:
         """Go on: the run may well be healthy, and it is all there is."""
         self._judge.take_back()
         self._log.action(action.verdict.step, f"only a warning: {why}")
-
-    def _has_target(self, request: RollbackRequest) -> bool:
-        self._commits.wait(with_marks=True)
-        return self._ranks.ask_first(lambda: next(self._candidates(request), None) is not None)
 
     def _give_up(self, reason: str, cause: Exception | None = None, hint: str = _TRIED) -> NoReturn:
         self._log.stop(self._run.counters.step, reason)
@@ -165,7 +167,8 @@ class Recovery:
             )
             self._session.tips[name] = tip
             text = f"diverged at step {frozen.step}: {reason}"
-            self._commits.submit(frozen, text, branch=name, no_gate=True)
+            self._commits.queue.submit(frozen, name, text, no_gate=True)
+            self._log.snapshot(frozen)
 
     def _tell_next_commit(self, report: RollbackReport) -> None:
         """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""

@@ -85,7 +85,7 @@ class Commits:
         self._first_round = last_step or 0
         self._disputed = 0  # commits until all has been checked again
         self.failure: CommitFailedError | None = None
-        self._told: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
+        self._recorded: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
 
     @property
     def _step(self) -> int:
@@ -100,43 +100,41 @@ class Commits:
         is_behind = self._is_behind
         numbers = as_numbers(metrics)
         if self._make_room(is_asked=is_asked):
-            self._freeze_and_submit(message, numbers, since_s)
+            snapshot = None
+            try:
+                snapshot = self.freeze(since_s)
+            except MvcError as error:
+                if self._ranks.size == 1:
+                    raise
+                # The other ranks count on this one.
+                self.queue.skip(self._step, self._session.branch, message, error)
+            self._hand_over(snapshot, message, numbers)
             if is_behind and self._settings.when_behind == "sync":
                 self._take(self.queue.wait())
             self.schedule.note(time.monotonic())
         self.pump()
-
-    def _freeze_and_submit(
-        self, message: str, numbers: Mapping[str, float], since_s: float
-    ) -> None:
-        snapshot = None
-        try:
-            snapshot = self.freeze(since_s)
-        except MvcError as error:
-            if self._ranks.size == 1:
-                raise
-            # The other ranks count on this one.
-            self.queue.skip(self._step, self._session.branch, message, error)
-        self._hand_over(snapshot, message, numbers)
 
     def _hand_over(
         self, snapshot: Snapshot | None, message: str, numbers: Mapping[str, float]
     ) -> None:
         step = self._step
         self.last_step = self._newest_step = step
-        # Told once more if this commit fails.
-        self._told[step] = told, texts = self._session.facts, self._session.texts
-        self._session.facts, self._session.texts = {}, {}
+        session = self._session
+        # Kept until the answer comes: if this commit fails, the next one records them.
+        self._recorded[step] = facts, texts = session.facts, session.texts
+        session.facts, session.texts = {}, {}
         more = self._run.describe(step)
         if snapshot is not None:
-            self.submit(
+            self.queue.submit(
                 snapshot,
+                session.branch,
                 message,
                 {**self._judge.read_metrics(step), **more.metrics, **numbers},
-                facts={**more.facts, **told},
+                {**more.facts, **facts},
                 texts=texts,
                 seen=more.seen,
             )
+            self._log.snapshot(snapshot)
 
     def _settle(self) -> None:
         """Have extensions refuse to commit what they know to be wrong; every rank must call it."""
@@ -197,25 +195,6 @@ class Commits:
             )
         self._run.stand_before_step(snapshot.fence)
         return snapshot
-
-    def submit(
-        self,
-        snapshot: Snapshot,
-        message: str,
-        metrics: Mapping[str, float] | None = None,
-        *,
-        facts: Mapping[str, str] | None = None,
-        texts: Mapping[str, bytes] | None = None,
-        branch: str | None = None,
-        no_gate: bool = False,
-        seen: tuple[int, int] = (0, 0),
-    ) -> None:
-        """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
-        to = branch or self._session.branch
-        self.queue.submit(
-            snapshot, to, message, metrics, facts, no_gate=no_gate, texts=texts, seen=seen
-        )
-        self._log.snapshot(snapshot)
 
     @ranged("mvc.freeze_light")
     def freeze_light(self) -> None:
@@ -291,8 +270,8 @@ class Commits:
         failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
             if report.branch == self._session.branch:
-                facts, texts = self._told.pop(report.step, ({}, {}))
-                if report.commit is None:  # the next one has to record it
+                facts, texts = self._recorded.pop(report.step, ({}, {}))
+                if report.commit is None:
                     self._session.facts = facts | self._session.facts
                     self._session.texts = texts | self._session.texts
                 else:

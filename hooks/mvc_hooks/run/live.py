@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
@@ -193,10 +194,10 @@ class LiveRun:
         self._ranks = RankState(ranks, self.parts, self.extras, records)
         self.extensions = find_extensions(extensions, entries, options, has_data=ranks.size > 1)
         self._host: Host | None = None
+        self._opened = contextlib.ExitStack()
         self.environment = self.read_environment()
         self.is_clean = True
-        self._guard = StepGuard(self._optimizers)
-        self._strays = StrayWatch()
+        self._guard, self._strays = StepGuard(self._optimizers), StrayWatch()
         self._fences: list[Fence] = []
         self._handles: list[RemovableHandle] = []
         self._add_hooks()
@@ -212,10 +213,13 @@ class LiveRun:
     # Extensions.
 
     def open(self, host: Host) -> None:
-        """Open the extensions of the run; every rank must call it."""
+        """Open the extensions of the run; every rank must call it, and ``remove`` closes them."""
         self._host, host.extensions = host, self.extensions
-        for extension in self.extensions:
-            extension.open(host)
+        with contextlib.ExitStack() as undo:
+            for extension in self.extensions:
+                extension.open(host)
+                undo.callback(extension.close)
+            self._opened = undo.pop_all()
 
     def _add(self, module: str) -> None:
         """Make an extension that a run of one process has had no need for so far."""
@@ -223,6 +227,7 @@ class LiveRun:
         self.extensions.append(added)
         if self._host is not None:
             added.open(self._host)
+            self._opened.callback(added.close)
             added.begin()
 
     def _add_readers(self, source: StateSource) -> None:
@@ -463,7 +468,7 @@ class LiveRun:
             _scale_scheduler(scheduler, factor)
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Take all hooks off, and close the extensions."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -471,6 +476,7 @@ class LiveRun:
         self._grads.remove()
         for part in self._data_parts:
             part.remove()
+        self._opened.close()
 
 
 def _read_entry(read: Callable[[int], Mapping[str, Any]], name: str, rank: int) -> object:

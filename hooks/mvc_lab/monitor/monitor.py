@@ -148,7 +148,12 @@ class Monitor(Extension):
         self.numbers.is_link_known = self._stated is not None or len(set(nodes)) > 1
         local_rank = nodes[: ranks.rank].count(platform.node()) if len(nodes) > 1 else 0
         self._host = host
-        self.endpoints = [one for one in ranks.ask_all(lambda: self._listen(local_rank)) if one]
+        try:
+            urls = ranks.ask_all(lambda: self._listen(local_rank))
+        except BaseException:
+            self.close()
+            raise
+        self.endpoints = [url for url in urls if url]
         host.log.observers.append(self.take_event)
 
     def _listen(self, local_rank: int) -> str | None:

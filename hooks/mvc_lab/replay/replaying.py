@@ -86,8 +86,6 @@ def replay_steps(
             extension.settle()
         return report
     finally:
-        for extension in run.extensions:
-            extension.close()
         run.remove()
 
 

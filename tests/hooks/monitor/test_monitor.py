@@ -6,12 +6,13 @@ import socket
 import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-import mvc_hooks
+import mvc_lab
 from mvc import Repo, UsageError
 from mvc_hooks import Checkpointer
 from mvc_hooks.divergence.history import Reading
@@ -22,7 +23,7 @@ from mvc_lab.monitor.numbers import Numbers
 
 pytestmark = pytest.mark.torch
 
-FOLDER = Path(mvc_hooks.__file__).parent / "monitor"
+FOLDER = Path(mvc_lab.__file__).parent / "monitor"
 
 
 def begin(folder, monitor, **options):
@@ -229,7 +230,7 @@ def watch(monkeypatch, seconds, *, mib=8, link=None, count=400):
     size_bytes = mib * 2**20
     update = Update(seconds, ((0, seconds),), size_bytes, float(size_bytes))
     monitor._hooks, said = [Hook([update] * count)], []
-    monitor._log = type("Log", (), {"alarm": lambda _, verdict: said.append(verdict)})()
+    monitor._host = SimpleNamespace(log=SimpleNamespace(alarm=said.append))
     for step in range(count):
         monitor.end_step(step, Reading(step), 0)
     return monitor, [(one.step, one.cause) for one in said]
