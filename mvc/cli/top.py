@@ -16,7 +16,6 @@ from mvc.cli import NAMES
 from mvc.cli.output import turn_off_pager
 from mvc.cli.parameters import Exit, Line, arguments, flag, name_in_hint, string
 from mvc.errors import NotFoundError, UsageError
-from mvc.workspace.settings import read_user_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +91,10 @@ def hint_instead(name: str) -> str:
 
 def expand_alias(arguments: list[str]) -> list[str]:
     """Return a command line with the user's aliases in its first word replaced."""
+    if arguments[0] in NAMES:
+        return arguments
+    from mvc.workspace.settings import read_user_settings
+
     settings, seen = read_user_settings(), set[str]()
     while arguments[0] not in NAMES:
         name = arguments[0]

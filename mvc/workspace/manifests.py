@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest
-from mvc.formats.manifest_lines import find_contents
 from mvc.tensor_names import takes
 from mvc.workspace.pathspec import filter_paths
 
@@ -111,6 +110,8 @@ class TensorContents:
         size_bytes, start = self._history.blob_start(blob, len(MANIFEST_PREFIX))
         if not is_manifest(start) or size_bytes > MAX_MANIFEST_BYTES:
             return {}
+        from mvc.formats.manifest_lines import find_contents  # noqa: PLC0415  with msgspec
+
         self.reads += 1
         data = self._history.read_blob(blob)
         self._lines[path] = find_contents(data, self._lines.get(path))
