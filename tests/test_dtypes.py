@@ -16,6 +16,7 @@ from mvc.dtypes import (
     numpy_dtype,
     size_in_bytes,
 )
+from support.cases import for_each
 
 SAFETENSORS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
@@ -25,7 +26,7 @@ SAFETENSORS = {
 """Bits per element, from the documentation of the format."""
 
 
-@pytest.mark.parametrize("name", sorted(SAFETENSORS))
+@for_each("name", sorted(SAFETENSORS))
 def test_all_of_safetensors(name):
     dtype = get_dtype(name)
     assert dtype.block_bytes * 8 == SAFETENSORS[name] * dtype.block_elements
@@ -43,7 +44,7 @@ def test_all_of_gguf():
     assert known > 20
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
+@for_each("dtype", DTYPES.values())
 def test_a_row_of_the_table_fits_together(dtype):
     assert DTYPES[dtype.name] is dtype
     assert dtype.word_bytes in (1, 2, 4, 8)

@@ -9,6 +9,7 @@ from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import ConflictError
 from mvc.sources import FileSource, MemorySource
+from support.cases import for_each
 from support.parsed import parse, torch_archive
 
 
@@ -38,7 +39,7 @@ GGUF = b"GGUF\x03\x00\x00\x00" + bytes(16)
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "name", "kind"),
     [
         (SAFETENSORS, "a.safetensors", "safetensors"),
@@ -81,7 +82,7 @@ def test_files_that_claim_nothing_are_opaque_in_silence(data, name):
     assert (layout.format, layout.segments, layout.warning) == ("opaque", (), None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "name", "reason"),
     [
         (b"", "a.safetensors", "no safetensors header length"),

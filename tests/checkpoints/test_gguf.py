@@ -7,6 +7,7 @@ from mvc.checkpoints.gguf import GGML_DTYPES, parse_gguf
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
 from mvc.sources import MemorySource
+from support.cases import for_each
 from support.parsed import named_views, parse
 
 gguf = pytest.importorskip("gguf")
@@ -171,7 +172,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@for_each("case", MALFORMED)
 def test_malformed_files_are_opaque_with_a_reason(case):
     with pytest.raises(FormatError):
         parse_gguf(MemorySource(MALFORMED[case]))

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.checkpoints import torch_zip
+from support.cases import for_each
 from support.forged_files import WEIGHTS, patched, stored, tensor_pickle, text
 from support.parsed import named_views, parse, torch_archive
 
@@ -103,7 +104,7 @@ def test_no_module_is_imported(module):
     assert module not in sys.modules
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pickled",
     [
         b"]\x94h\x00a.",  # a list in itself
@@ -167,7 +168,7 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@for_each("name", BOMBS)
 def test_bombs_cost_no_more_than_their_size(name):
     data = torch_archive(BOMBS[name])
     tracemalloc.start()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.dtypes import get_dtype, numpy_dtype
+from support.cases import for_each
 from support.parsed import named_views, parse
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
@@ -35,9 +36,9 @@ def as_array(view) -> np.ndarray:
     return np.frombuffer(content, numpy_dtype(get_dtype(dtype))).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 1, 4), (0, 3), (1, 5), (2, 3, 4)])
+@for_each("dtype", DTYPES)
+@for_each("order", ["C", "F"])
+@for_each("shape", [(), (0,), (3,), (2, 3), (2, 1, 4), (0, 3), (1, 5), (2, 3, 4)])
 def test_every_dtype_shape_and_order(dtype, order, shape):
     array = np.asarray(
         np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype), order=order
@@ -114,7 +115,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@for_each("case", MALFORMED)
 def test_malformed_arrays_are_opaque_with_a_reason(case):
     layout = parse(MALFORMED[case], "x.npy")
     assert (layout.format, layout.segments) == ("opaque", ())

@@ -13,6 +13,7 @@ from mvc.checkpoints.safetensors import DTYPES, find_shards, parse_safetensors
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.sources import MemorySource
+from support.cases import for_each
 from support.parsed import named_views, parse
 
 
@@ -138,7 +139,7 @@ MALFORMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@for_each("case", MALFORMED)
 def test_malformed_files_are_opaque_with_a_reason(case):
     data = MALFORMED[case]
     with pytest.raises(FormatError):
@@ -257,7 +258,7 @@ def test_shards_are_named_once_and_sorted():
     assert find_shards(b'{"weight_map": {}}') == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "x\0", "x\n", "\x1b[2J", "a" * 256,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES
+from support.cases import for_each
 from support.parsed import named_views, parse, torch_archive
 from support.torch_files import MARKS, check, raw_bytes, save, torch
 
@@ -15,8 +16,8 @@ pytestmark = MARKS
 DTYPES = [name for name in TORCH_DTYPES if not name.startswith("q")]
 
 
-@pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("protocol", [2, 4])
+@for_each("name", DTYPES)
+@for_each("protocol", [2, 4])
 def test_every_dtype(name, protocol):
     dtype = getattr(torch, name)
     raw = torch.arange(1, 97, dtype=torch.uint8)

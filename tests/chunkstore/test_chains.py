@@ -15,6 +15,7 @@ from mvc.formats.casts import round_words
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
+from support.cases import for_each
 from support.chunks import WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import cast, delta, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -101,8 +102,8 @@ def test_memory_is_kept_though_every_body_is_a_little_longer():
     assert len(buffers.buffer("stored", 0)) == 0
 
 
-@pytest.mark.parametrize("spread", [False, True], ids=["one pack", "a pack each"])
-@pytest.mark.parametrize("length", [*range(1, 10), 60, MAX_DEPTH])
+@for_each("spread", [False, True])
+@for_each("length", [1, 2, 3, 5, MAX_DEPTH])
 def test_chains_up_to_the_limit(length, spread):
     chunks = make_chain(length)
     records = chain_records(chunks)

@@ -23,6 +23,7 @@ from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
 from support.bounds import bounded, on_disk
+from support.cases import for_each
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -246,7 +247,7 @@ def stored_bytes(store, chunks):
     return sum(store.find(chunk_id).stored_size_bytes for chunk_id in ids_of(chunks))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "share", "expected"),
     [
         (BF16, 0.02, Encoding.DELTA),  # takes 0.54 of what the chunk takes whole
@@ -256,7 +257,7 @@ def stored_bytes(store, chunks):
         (F32, 0.001, Encoding.DELTA),  # 0.67
     ],
 )
-@pytest.mark.parametrize("groups", [1, 6, 24], ids="{} groups".format)
+@for_each("groups", [1, 6, 24])
 def test_a_difference_is_stored_by_default_if_it_saves_a_quarter(dtype, share, expected, groups):
     """Whether a look saw the group of a chunk or not."""
     olds, news = moved([weights(seed, 2 * SIZE) for seed in range(24)], share, dtype)

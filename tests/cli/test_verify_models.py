@@ -158,6 +158,7 @@ def first_share(shell):
 
 @pytest.mark.torch
 class TestBehaviour:
+    @pytest.mark.slow
     def test_all_layers(self, files):
         done = files.process("verify", "a.safetensors", "c.safetensors", *RUN)
         assert done.returncode == 1

@@ -319,6 +319,7 @@ def compare_live(old, new):
     return change.statistics
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks only on Linux")
 def test_processes_find_to_the_bit_what_threads_find(repo):
     """Stored and plain, of several types, with rows that pieces cut."""

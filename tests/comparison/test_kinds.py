@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mvc.comparison.kinds import find_kind, find_layer
+from support.cases import for_each
 
 KINDS = """
 model.embed_tokens.weight embedding
@@ -63,7 +64,7 @@ state.12.momentum_buffer momentum_buffer
 """
 
 
-@pytest.mark.parametrize("line", KINDS.strip().splitlines())
+@for_each("line", KINDS.strip().splitlines())
 def test_kinds(line):
     name, _, kind = line.partition(" ")
     assert find_kind(name, (4, 4)) == kind

@@ -98,9 +98,7 @@ def _history_state(root: Path) -> tuple:
     return _state(root)[:3]
 
 
-@pytest.mark.parametrize(
-    "verb", rest_slow(VERBS, kept=2), ids=lambda verb: verb.__name__.strip("_")
-)
+@pytest.mark.parametrize("verb", rest_slow(VERBS), ids=lambda verb: verb.__name__.strip("_"))
 def test_every_step(verb, tmp_path, monkeypatch):
     # The same clock for every run, so that the same commit has the same id.
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)

@@ -21,6 +21,7 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", quickstart, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_quickstart(tmp_path):
     write_model(tmp_path / "model.safetensors")
     write_config(tmp_path / "config.json")

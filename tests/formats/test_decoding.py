@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.formats.decoding import Encoding
+from support.cases import for_each
 from support.encoded import (
     CONTENTS,
     decode,
@@ -25,7 +26,7 @@ from support.encoded import (
 GOLDEN = Path(__file__).parent.parent / "golden" / "encodings"
 
 
-@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("*.body")))
+@for_each("case", sorted(path.stem for path in GOLDEN.glob("*.body")))
 def test_golden_bodies_stay_readable(case):
     plain = (GOLDEN / f"{case}.plain").read_bytes()
     body = (GOLDEN / f"{case}.body").read_bytes()
@@ -57,7 +58,7 @@ def frame(plain, **options):
     return zstandard.ZstdCompressor(**options).compress(plain)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",

@@ -16,6 +16,7 @@ from mvc.formats.deltas import MIN_DELTA_BYTES, encode_delta, estimate_delta
 from mvc.formats.encoding import EncodeScratch, encode_chunk
 from mvc.formats.pack import References, encode_references, parse_references
 from mvc.ids import hash_chunk
+from support.cases import for_each
 from support.casts import apply_cast
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "relatives"
@@ -179,8 +180,8 @@ def change(base, how, width, seed=0):
 CHANGES = ["nothing", "signs", "few", "extremes", "small", "constant", "tails"]
 
 
-@pytest.mark.parametrize("how", CHANGES)
-@pytest.mark.parametrize("dtype", WHOLE)
+@for_each("how", CHANGES)
+@for_each("dtype", WHOLE)
 def test_every_dtype_comes_back(dtype, how):
     width = DTYPES[dtype].word_bytes
     for size_bytes in (MIN_DELTA_BYTES, 70_000, 70_000 + 8 * 13):
@@ -201,8 +202,8 @@ def test_special_words_come_back(width):
         round_trip(one, other, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
-@pytest.mark.parametrize("step", [1e-4, 1e-3, 1e-2, 0.1])
+@for_each("dtype", ["BF16", "F16", "F32", "F64"])
+@for_each("step", [1e-4, 1e-3, 1e-2, 0.1])
 def test_trained_weights_come_back_the_fast_and_the_slow_way(dtype, step):
     plain, base = train(dtype, 10_001, step)
     encoding, body = round_trip(plain, base, dtype)
@@ -460,7 +461,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+@for_each("body", HOSTILE.values())
 def test_hostile_bodies_are_refused_and_change_nothing(body):
     plain = bytearray(b"\xa5" * 1200)
     tracemalloc.start()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mvc.dtypes import DTYPES
 from mvc.formats.decoding import DecodeScratch, Encoding
 from mvc.formats.encoding import EncodedChunk, EncodeScratch, encode_chunk
+from support.cases import for_each
 from support.encoded import (
     CONTENTS,
     ENCODE,
@@ -31,8 +32,8 @@ def round_trip(plain, dtype=None):
 SIZES = [0, 1, 2, 3, 4, 7, 8, 9, 63, 64, 65, 72, 96, 1000, 4093, 65536, 65544, 140_008]
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("size_bytes", SIZES)
+@for_each("content", CONTENTS)
+@for_each("size_bytes", SIZES)
 def test_every_dtype_comes_back(content, size_bytes):
     plain = CONTENTS[content](size_bytes)
     for dtype in (None, *DTYPES):
@@ -41,8 +42,8 @@ def test_every_dtype_comes_back(content, size_bytes):
             assert decode_slowly(encoding, body, size_bytes) == plain
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
-@pytest.mark.parametrize("words", [40_000, 65_537, 1_100_001])
+@for_each("dtype", ["BF16", "F16", "F32", "F64"])
+@for_each("words", [40_000, 65_537, 1_100_001])
 def test_weights_come_back_the_fast_and_the_slow_way(dtype, words):
     plain = weights(words, dtype)
     encoding, body = round_trip(plain, dtype)
@@ -134,7 +135,7 @@ def json_header(size_bytes):
     return b"".join(lines)[:size_bytes]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "content", "limit"),
     [
         ("F32", bytes, 1e-4),

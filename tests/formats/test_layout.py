@@ -14,6 +14,7 @@ from mvc.formats.layout import (
     single_tensor,
     view_extent_bytes,
 )
+from support.cases import for_each
 
 
 def plain(name, start, size_bytes):
@@ -85,7 +86,7 @@ class TestCheck:
         check_layout(0, [])
         check_layout(0, [plain("empty", 0, 0)])
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("segments", "fact"),
         [
             ([plain("a", 0, 10), plain("b", 9, 10)], "overlaps"),

@@ -26,6 +26,7 @@ from mvc.formats.manifest_lines import (
     parse_manifest,
 )
 from mvc.ids import ChunkId
+from support.cases import for_each
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifests"
 
@@ -152,7 +153,7 @@ def _parse(lines) -> Manifest:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "change"),
     [
         (0, {"size": -1}),

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.formats.plane_kinds import find_base, pack_nibbles, parse_nibbles, unpack_nibbles
+from support.cases import for_each
 
 ARENA_BYTES = 1 << 10  # small, so that planes span several rounds
 
@@ -97,7 +98,7 @@ def head(base=1, zeros=b"\0\0\0", positions=(3,), values=b"\x09", count=None):
     return bytes([base]) + zeros + number.to_bytes(4, "little") + listed + values
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",

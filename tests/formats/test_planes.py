@@ -19,6 +19,7 @@ from mvc.formats.planes import (
     parse_header,
     split_planes,
 )
+from support.cases import for_each
 
 LAYOUTS = [PlaneLayout(width, rotated) for width in WORD_SIZES for rotated in (False, True)]
 
@@ -73,8 +74,8 @@ def test_every_16_bit_word(rotated):
     assert merge(planes, layout) == plain
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("excess", [-1, 0, 1])
+@for_each("layout", LAYOUTS)
+@for_each("excess", [-1, 0, 1])
 def test_blocks_join_without_a_seam(layout, excess):
     words = 2 * BLOCK_BYTES // layout.word_bytes + excess
     plain = np.random.default_rng(7).bytes(words * layout.word_bytes)
@@ -135,7 +136,7 @@ def test_header_round_trip():
     assert (layout, list(planes), start) == (PlaneLayout(4, rotated=True), ENTRIES, 36)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("position", "value"),
     [
         (0, 0x03), (0, 0x24), (0, 0x94), (0, 0x10), (0, 0x08), (0, 0x02), (1, 1), (2, 1), (3, 1),

@@ -16,6 +16,7 @@ from mvc.formats.tokenizer import (
     map_rows,
     parse_tokenizer,
 )
+from support.cases import for_each
 
 
 def fast(model, added=()):
@@ -81,7 +82,7 @@ def test_the_file_that_tells_most():
     assert find_tokenizer(["config.json"]) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "data"),
     [
         ("tokenizer.json", b"{}"),

@@ -4,6 +4,7 @@ import pytest
 
 from mvc.errors import UsageError
 from mvc.history.host_urls import is_git_url, parse_git_url
+from support.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_what_is_none(text):
     assert not is_git_url(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "", "https://host", "https://host/", "https:///x", "ftp://host/x", "https://host:x/y", "https://h/x?a=b",

@@ -12,6 +12,7 @@ from mvc.history.messages import (
     message_subject,
     parse_trailers,
 )
+from support.cases import for_each
 from support.stockgit import git, write_commit
 
 MESSAGES = [
@@ -108,7 +109,7 @@ def test_a_message_is_subject_body_and_trailers_and_nothing_else(text):
         assert word in joined or found or word.startswith("#") or ":" in word
 
 
-@pytest.mark.parametrize("message", [text for text in MESSAGES if text.strip()])
+@for_each("message", [text for text in MESSAGES if text.strip()])
 def test_dropped_trailers_are_gone_and_all_else_stays(message):
     text = format_message(message, [("Health", "a b\n c"), ("Step", "1"), ("Gate", "no")])
     left = drop_trailers(text, frozenset({"Health", "Gate"}))

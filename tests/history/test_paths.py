@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.history.paths import decode_path, encode_path, find_name_fault, find_path_fault
+from support.cases import for_each
 
 HOSTILE = [
     "",
@@ -73,12 +73,12 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("path", HOSTILE)
+@for_each("path", HOSTILE)
 def test_paths_that_could_do_harm_have_a_fault(path):
     assert find_path_fault(path)
 
 
-@pytest.mark.parametrize("path", HARMLESS)
+@for_each("path", HARMLESS)
 def test_paths_of_ordinary_files_have_none(path):
     assert find_path_fault(path) is None
 

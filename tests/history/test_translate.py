@@ -10,6 +10,7 @@ import pytest
 
 from mvc.errors import CorruptionError, FormatError, NotFoundError, StorageError
 from mvc.history.translate import translate_damage
+from support.cases import for_each
 
 MODULES = ["errors", "objects", "object_store", "pack", "refs", "index", "config", "ignore", "file",
            "reflog", "wildmatch", "midx", "lru_cache"]  # fmt: skip
@@ -27,7 +28,7 @@ def test_the_list_of_modules_names_all_that_the_history_imports():
     assert set(MODULES) <= known
 
 
-@pytest.mark.parametrize("name", MODULES)
+@for_each("name", MODULES)
 def test_no_exception_of_dulwich_gets_through(name):
     for kind in exceptions_of(name):
         fault = kind.__new__(kind)  # whatever its constructor wants

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mvc import FormatError, MvcError, NotFoundError, UnsupportedError
 from mvc.merging.recipe import TokenizerChoice, evaluate, parse_recipe
+from support.cases import for_each
 
 GRADIENT_SLERP = """
 slices:
@@ -96,7 +97,7 @@ def test_switches_along_the_layers_are_steps():
     assert [evaluate(setting, "w", depth) for depth in (0.0, 0.6, 1.0)] == [True, True, False]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "message", "hint"),
     [
         ("ties", "tied", "unknown merge method 'tied'", "did you mean 'ties'"),
@@ -176,7 +177,7 @@ LAUGHS = "&a [x], " + ", ".join(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         (f"models: [{LAUGHS}]\nbase_model: *i\nmerge_method: linear\n", "base_model must be a rev"),

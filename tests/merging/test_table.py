@@ -2,11 +2,11 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.merging.table import TABLE, Decision, Outcome, SideChange, decide, find_change, merge_names
+from support.cases import for_each
 
 ROWS = [
     # base, ours, theirs, outcome, side
@@ -29,7 +29,7 @@ ROWS = [
 VERSIONS = st.sampled_from([None, "o", "a", "b"])
 
 
-@pytest.mark.parametrize(("base", "ours", "theirs", "outcome", "side"), ROWS)
+@for_each(("base", "ours", "theirs", "outcome", "side"), ROWS)
 def test_row(base, ours, theirs, outcome, side):
     assert decide(base, [ours, theirs]) == Decision(outcome, side)
 

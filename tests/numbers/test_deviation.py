@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mvc.dtypes import DTYPES, get_dtype
 from mvc.numbers.deviation import Deviation, Tolerance, measure_deviation
 from mvc.numbers.elements import is_readable, read_values, widen
+from support.cases import for_each
 
 NAMES = {
     "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int8": "I8",
@@ -28,7 +29,7 @@ def measure(old, new, old_dtype, new_dtype=None, **options):
     return measure_deviation(left, kind, right, other, **options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "old", "new", "expected"),
     [
         ("float32", [1, 2], [1.5, 2.25], 0.5),

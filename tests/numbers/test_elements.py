@@ -14,6 +14,7 @@ from mvc.numbers.elements import (
     widen,
 )
 from mvc.numbers.pieces import compare_pieces
+from support.cases import for_each
 
 GGUF_ONLY = {"Q8_1", "Q8_K", "Q1_0"}
 """Block types that no reader in Python takes apart."""
@@ -24,7 +25,7 @@ def noise(name, blocks=40):
     return raw, get_dtype(name)
 
 
-@pytest.mark.parametrize("name", sorted(DTYPES))
+@for_each("name", sorted(DTYPES))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_type_gives_one_number_an_element(name):
     raw, dtype = noise(name)
@@ -38,7 +39,7 @@ def test_every_type_gives_one_number_an_element(name):
     assert widen(values).dtype in (np.float64, np.complex128)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, d in DTYPES.items() if d.block_elements > 1))
+@for_each("name", sorted(n for n, d in DTYPES.items() if d.block_elements > 1))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_blocks_as_the_gguf_package_reads_them(name):
     gguf = pytest.importorskip("gguf")

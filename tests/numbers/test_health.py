@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mvc.dtypes import DTYPES, get_dtype, numpy_dtype
 from mvc.numbers.health import Health, measure
+from support.cases import for_each
 
 PACKED = {"F4": (4, 2, 1), "F6_E2M3": (6, 2, 3), "F6_E3M2": (6, 3, 2)}
 """Bits, exponent bits and mantissa bits."""
@@ -124,7 +125,7 @@ def test_bytes_that_are_not_aligned_are_the_same_numbers():
     assert measure(shifted, get_dtype("F32")) == measure(values.view(np.uint8), get_dtype("F32"))
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@for_each("name", UNKNOWN)
 def test_types_without_known_values_are_not_measured(name):
     raw = np.zeros(DTYPES[name].block_bytes, np.uint8)
     assert measure(raw, get_dtype(name)) == Health()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mvc.dtypes import DTYPES, get_dtype, numpy_dtype
 from mvc.numbers.pieces import compare_pieces
 from mvc.numbers.statistics import TensorStatistics
+from support.cases import for_each
 
 FLOATS = ["F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"]
 PLAIN = sorted(name for name, one in DTYPES.items() if one.numpy_name)
@@ -190,7 +191,7 @@ def test_far_into_a_large_tensor_counts_are_estimates_and_sums_are_not(name):
         assert getattr(far, field) == getattr(exact, field)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "types",
     [
         *(

@@ -15,7 +15,7 @@ from support.zygote import Zygote
 
 @pytest.mark.parametrize("branches", rest_slow([1, CLIENTS]))
 def test_no_push_is_lost(tmp_path, branches):
-    rounds = bounded(16, 200) // CLIENTS
+    rounds = bounded(8, 200) // CLIENTS
     refused = race_pushes(tmp_path, str(tmp_path / "store"), branches=branches, rounds=rounds)
     assert refused == 0 or branches == 1
 

@@ -16,6 +16,7 @@ from mvc.remotes.root import (
     parse_list,
     parse_root,
 )
+from support.cases import for_each
 
 HEX40 = st.text("0123456789abcdef", min_size=40, max_size=40)
 HEX64 = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -57,7 +58,7 @@ def test_equal_roots_have_equal_bytes():
 GOOD = json.loads(encode_root(Root({"refs/heads/main": "1" * 40}, nonce="0" * 32)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"refs": {"refs/heads/../x": "1" * 40}},

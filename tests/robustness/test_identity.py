@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
 from mvc import Repo, fs
-from support.bounds import on_disk
+from support.bounds import on_disk, rest_slow
 
 CHUNK_BYTES = 1024
 NUMPY_DTYPES = [
@@ -326,7 +326,9 @@ def test_a_damaged_checkpoint_is_a_file_like_any_other(name, data):
 SIZES = [0, 1, *(CHUNK_BYTES * n + d for n in (1, 2) for d in (-1, 0, 1)), 2**20, 2**20 + 1]
 
 
-@pytest.mark.parametrize("name", ["plain", "data.bin", "m.safetensors", "m.npz", "m.pt"])
+@pytest.mark.parametrize(
+    "name", rest_slow(["plain", "m.safetensors", "data.bin", "m.npz", "m.pt"], kept=2)
+)
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_sizes_at_every_edge(name, size_bytes, tmp_path):
     data = np.random.default_rng(size_bytes).bytes(size_bytes)

@@ -9,6 +9,7 @@ import pytest
 
 from mvc import FormatError, UsageError
 from mvc.sampling import BlockOrder, SamplePlan, Source
+from support.cases import for_each
 
 GOLDEN = [6, 5, 3, 4, 8, 7, 10, 9, 0, 2, 1, 11]
 GOLDEN_ID = "f75407289d498f907b54bb3c8db64ec129f302b398362eb6ece9aa6ada0afa8e"
@@ -91,7 +92,7 @@ def test_a_stored_order_is_the_same(sizes):
             stored.find_indices(np.array([0]), 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         None,

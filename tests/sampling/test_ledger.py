@@ -23,6 +23,7 @@ from mvc.sampling import (
 )
 from mvc.sampling.ids import MAX_LISTED, decode_ids, encode_ids
 from mvc.sampling.stretch import TAIL, find_stretch
+from support.cases import for_each
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))
@@ -92,7 +93,7 @@ def run(seed):
     return entries, between
 
 
-@pytest.mark.parametrize("seed", range(25))
+@for_each("seed", range(25))
 def test_the_samples_of_a_plan_are_those_that_were_fetched(seed):
     entries, between = run(seed)
     for then, now, samples in zip(entries, entries[1:], between, strict=False):

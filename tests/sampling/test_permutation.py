@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from mvc import UsageError
 from mvc.sampling.permutation import permute, unpermute
+from support.cases import for_each
 
 SIZES = [1, 2, 3, 5, 31, 255, 256, 257, 258, 272, 289, 1000, 1009, 1024, 1025, 65537, 100_003]
 
 
-@pytest.mark.parametrize("n", SIZES)
+@for_each("n", SIZES)
 def test_it_is_a_bijection_with_its_inverse(n):
     everything = np.arange(n)
     for key in (b"one", 2):

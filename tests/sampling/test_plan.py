@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mvc import FormatError, UsageError
 from mvc.sampling import SamplePlan, Source, Stage
 from mvc.sampling.mixture import choose_slots
+from support.cases import for_each
 
 MIXED = SamplePlan((Source("a", 100, 0.7), Source("b", 7, 0.2), Source("c", 4000, 0.1)), seed=3)
 STAGED = SamplePlan(
@@ -166,7 +167,7 @@ def test_what_differs_between_plans_is_said():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "words"),
     [
         (lambda: Source("a", 0), "source 'a' is empty"),

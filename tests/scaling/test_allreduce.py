@@ -10,6 +10,7 @@ from mvc import UsageError
 from mvc.scaling.allreduce import ALGORITHMS, predict_all
 from mvc.scaling.fabric import Fabric, Link, find_torus
 from mvc.scaling.presets import PRESETS
+from support.cases import for_each
 
 ALPHA, BETA, GAMMA = 4e-6, 1 / 20e9, 1 / 100e9
 LINK = Link(ALPHA, 1 / BETA)
@@ -70,8 +71,8 @@ def test_a_tree_goes_up_and_down(ranks, levels):
     assert predict(ranks)["tree"].time_s == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("ranks", [2, 7, 256, 10_240])
-@pytest.mark.parametrize("size_bytes", [1e3, 1e6, 1e9])
+@for_each("ranks", [2, 7, 256, 10_240])
+@for_each("size_bytes", [1e3, 1e6, 1e9])
 def test_a_double_tree_has_the_best_number_of_blocks(ranks, size_bytes):
     levels = math.ceil(math.log2(ranks))
     found = predict(ranks, size_bytes)["double-tree"]
@@ -145,7 +146,7 @@ def test_tori_are_near_to_cubes():
     assert find_torus(7, 2) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fabric", "size_bytes", "names", "text"),
     [
         (Fabric(0, LINK), 1, (), "an AllReduce takes 2 to 10,000,000 ranks, not 0"),

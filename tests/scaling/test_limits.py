@@ -14,6 +14,7 @@ from mvc.scaling.limits import (
     make_limits,
     parse_measured,
 )
+from support.cases import for_each
 
 GOOD = Measured(4, 100, 0, 1e-6, 0.05, 0.85, 30.0, 2.0)
 LIMITS = ScaleLimits()
@@ -29,7 +30,7 @@ def test_what_is_at_its_limit_passes():
     assert {one.status for one in judge().values()} == {"passed"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gate", "changes", "text"),
     [
         ("bits", {"mismatches": 1}, "1 of 100 checks found a rank that differs"),

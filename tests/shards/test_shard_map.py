@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mvc.errors import FormatError, NotFoundError
 from mvc.shards.changes import compare_maps
 from mvc.shards.shard_map import Shard, ShardMap, find_path_fault, name_of_map
+from support.cases import for_each
 
 
 def make_shard(path, content=b"", records=None, tag=None):
@@ -74,7 +75,7 @@ def test_flipping_any_bit_of_a_map_is_noticed_or_is_another_map():
         assert [s.content for s in found.shards] == [s.content for s in SAMPLE.shards]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError, MvcError, UnsupportedError
 from mvc.states.state import find_files, plan_state
+from support.cases import for_each
 from support.states import StoredState, assert_same, store
 
 FLAT = torch.arange(8.0)
@@ -158,7 +159,7 @@ def test_wrapped_tensor_is_sound():
     assert torch.equal(load(wrap(TENSOR))["x"], torch.ones(2, 3))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "node",
     [
         TENSOR | {"shape": [2, 2]},

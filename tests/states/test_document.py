@@ -8,9 +8,10 @@ from mvc.errors import FormatError, UnsupportedError
 from mvc.states import document as state_json
 from mvc.states.document import KeptNode, encode_text, keep_text
 from mvc.states.state import decode_state, encode_state
+from support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         b"", b"null", b"[]", b"{}", b'{"format": "mvc-state"}', b"\xff", b"NaN", b'{"a": 1, "a": 2}',
@@ -23,7 +24,6 @@ from mvc.states.state import decode_state, encode_state
         b'{"format": "mvc-state", "version": 1, "files": [], "state": {}, "more": 1}',
         b'{"format": "mvc-state", "version": 1, "files": [], "state": {}, "shared": [1]}',
     ],
-    ids=range(18),
 )  # fmt: skip
 def test_hostile_text(text):
     with pytest.raises(FormatError):

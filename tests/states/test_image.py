@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mvc import FormatError, UnsupportedError
 from mvc.states.state import open_image
 from mvc.training import compare_image, layout_state, read_image
+from support.cases import for_each
 from support.images import make_image
 from support.state_strategies import states, torch_states
 from support.states import assert_same, store
@@ -81,7 +82,7 @@ def test_every_flipped_bit_is_found(data):
     assert compare_image(state, image) == (f"tensor {name!r} of {path} differs",)
 
 
-@pytest.mark.parametrize("flipped", range(32))
+@for_each("flipped", range(32))
 def test_a_last_bit_far_inside_a_long_tensor(flipped):
     values = torch.zeros(3 * 2**20 + 1)
     image = make_image({"m": {"w": values}})
@@ -115,7 +116,7 @@ def test_loading_fills_live_tensors_in_place():
     assert_same(read_image(image, framework="numpy")["rng"], training_state()["rng"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "message"),
     [
         (lambda image: image.pop("state.json"), "has a state.json"),
@@ -131,7 +132,7 @@ def test_loading_fills_live_tensors_in_place():
         (lambda image: image["model.safetensors"].__setitem__(slice(8, 16), b"\xff" * 8), "model"),
     ],
 )
-@pytest.mark.parametrize("use", [lambda image: compare_image(training_state(), image), open_image])
+@for_each("use", [lambda image: compare_image(training_state(), image), open_image])
 def test_what_is_no_image_is_refused(change, message, use):
     image = make_image(training_state())
     change(image)

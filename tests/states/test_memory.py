@@ -13,6 +13,7 @@ from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.memory import iterate_slabs
 from mvc.states.state import encode_state
 from mvc.states.torch_arrays import TorchArray, span_storage, view_words
+from support.cases import for_each
 from support.states import read_all, store
 
 
@@ -36,10 +37,8 @@ def test_slabs_cover_a_range_in_order(shape, data):
     assert len(blocks) <= 2 * len(shape)
 
 
-@pytest.mark.parametrize(
-    "name", ["float32", "bfloat16", "complex128", "uint8", "float8_e5m2", "bool"]
-)
-@pytest.mark.parametrize("step", [1, 7, 4096])
+@for_each("name", ["float32", "bfloat16", "complex128", "uint8", "float8_e5m2", "bool"])
+@for_each("step", [1, 7, 4096])
 def test_a_device_tensor_is_read_piece_by_piece(name, step):
     # The same code serves every device; on the CPU it can be compared.
     tensor = make(name, 6, 5, 4)

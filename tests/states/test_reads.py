@@ -9,6 +9,7 @@ import torch
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.states.state import plan_state
 from mvc.states.torch_arrays import fill_device
+from support.cases import for_each
 from support.states import assert_same, store
 
 
@@ -112,7 +113,7 @@ def test_live_scalars_do_not_count():
     assert_same(again, state)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("live", "message"),
     [
         ({"m": {"a": torch.zeros(3)}}, r'state\["m"\]\["a"\] is float32 \[3\], the stored tensor is float32 \[2\]'),

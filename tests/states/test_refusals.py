@@ -16,6 +16,7 @@ import torch
 from mvc.errors import UnsupportedError
 from mvc.sources import read_bytes
 from mvc.states.state import encode_state
+from support.cases import for_each
 from support.states import assert_same, store
 
 
@@ -56,7 +57,7 @@ ordered.extra = 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize(
+@for_each(
     ("make", "what"),
     [
         (lambda: print, "a function"),

@@ -6,6 +6,7 @@ import pytest
 
 from mvc.errors import UsageError
 from mvc.storage.protocol import MAX_KEY_CHARS, check_key, check_prefix, is_key
+from support.cases import for_each
 
 GOOD = ["a", "packs/ab.pack", "a-b_c/1.2", "x" * 20]
 BAD = ["", "/a", "a/", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "a\\b", "ä", "a\0", "a\n"]
@@ -19,7 +20,7 @@ def test_good_keys(key):
         check_prefix(key)
 
 
-@pytest.mark.parametrize("key", BAD)
+@for_each("key", BAD)
 def test_bad_keys(key):
     assert not is_key(key)
     with pytest.raises(UsageError, match="is not a storage key"):

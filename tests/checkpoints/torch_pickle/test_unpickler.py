@@ -18,6 +18,7 @@ from mvc.checkpoints.torch_pickle.values import (
     Pairs,
 )
 from mvc.errors import FormatError
+from support.cases import for_each
 
 PROTOCOL = b"\x80\x02"
 OF_PROTOCOL_0 = {
@@ -80,7 +81,7 @@ def test_every_opcode_since_protocol_2_is_known():
     assert missing == refused | OF_PROTOCOL_0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"",

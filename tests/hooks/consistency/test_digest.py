@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mvc_lab.consistency import digest as digests
 from mvc_lab.consistency.digest import Digests, digest_on_host, digest_words, fold, view_bytes
+from support.cases import for_each
 
 pytestmark = pytest.mark.torch
 
@@ -32,8 +33,8 @@ def flipped(tensor, bit):
     return other
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@for_each("way", WAYS)
+@for_each("dtype", DTYPES)
 def test_a_flip_of_any_bit_changes_it(way, dtype):
     tensor = make(dtype, 5)
     seen = {way(flipped(tensor, bit)) for bit in range(tensor.nbytes * 8)}

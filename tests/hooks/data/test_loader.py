@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 from mvc import ConflictError, FormatError, UsageError
 from mvc.sampling import Skips
 from mvc_data import ConsistentDataLoader
+from support.cases import for_each
 
 pytestmark = pytest.mark.torch
 
@@ -450,7 +451,7 @@ class Nameless(Numbers):
     __len__ = None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "words"),
     [
         ({"batch": None}, "no global_batch_size"),

@@ -46,7 +46,7 @@ def read(repo, revision="HEAD"):
     )
 
 
-@pytest.mark.parametrize("kind", [DataLoader, stateful])
+@pytest.mark.parametrize("kind", rest_nightly([DataLoader, stateful]))
 @pytest.mark.parametrize(
     "options",
     [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],

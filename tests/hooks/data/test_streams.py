@@ -20,6 +20,7 @@ from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.shards import Shard, ShardMap
 from mvc_data.readers import columns
 from mvc_data.streams import ShardedStream
+from support.bounds import rest_slow
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 SIZES = (13, 1, 40, 22)
@@ -171,7 +172,7 @@ def test_a_shard_that_is_cut_off_is_named(tmp_path, suffix):
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("suffix", ["jsonl.zst", "jsonl.gz"])
+@pytest.mark.parametrize("suffix", rest_slow(["jsonl.zst", "jsonl.gz"]))
 def test_a_compressed_bomb_is_named_not_unpacked(tmp_path, suffix):
     path = tmp_path / f"part-000.{suffix}"
     pack = gzip.compress if suffix.endswith("gz") else zstandard.compress

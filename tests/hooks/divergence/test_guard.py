@@ -8,6 +8,7 @@ from torch import nn
 
 from mvc import UsageError
 from mvc_hooks.divergence.guard import StepGuard
+from support.cases import for_each
 
 _OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -53,8 +54,8 @@ def _equal(left, right):
     )
 
 
-@pytest.mark.parametrize("name", _OPTIMIZERS)
-@pytest.mark.parametrize("before", [0, 3])
+@for_each("name", _OPTIMIZERS)
+@for_each("before", [0, 3])
 def test_dropped_step_changes_no_bit_and_the_next_one_counts(name, before):
     model, optimizer = _make(name)
     other, plain = _make(name)

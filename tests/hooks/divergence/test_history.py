@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mvc import FormatError, Repo, UsageError
 from mvc_hooks.divergence.history import History, Reading, Verdict
+from support.cases import for_each
 
 _VALUES = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 
@@ -177,7 +178,7 @@ def test_the_form_of_the_state_does_not_change_with_the_readings():
     }
 
 
-@pytest.mark.parametrize("state", _GARBAGE, ids=range(len(_GARBAGE)))
+@for_each("state", _GARBAGE)
 def test_garbage_is_a_format_error_and_changes_nothing(state):
     history = _fill([(9.0, 9.0)])
     with pytest.raises(FormatError):

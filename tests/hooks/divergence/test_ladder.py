@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mvc import FormatError, Repo, UsageError
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.divergence.ladder import Ladder, both, lr_scale, rollback, skip_step, stop
+from support.cases import for_each
 
 
 def _alarm(step=1000):
@@ -32,7 +33,7 @@ def _climb(ladder, count, step=1000):
     return [_name(ladder.climb(_alarm(step))) for _ in range(count)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "expected"),
     [
         (None, "back back+x0.5 back+x0.5 stop stop"),
@@ -157,7 +158,7 @@ def test_garbage_is_a_format_error_and_changes_nothing(spoil):
     assert ladder.state_dict() == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [
         lambda: Ladder([]),

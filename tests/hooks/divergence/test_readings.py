@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mvc import UsageError
 from mvc_hooks.divergence.history import Reading
+from support.cases import for_each
 from support.programs import start
 from support.readings import ReadingQueue
 
@@ -20,7 +21,7 @@ _NO_CUDA = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "expected"),
     [
         (1.5, 1.5),
@@ -52,7 +53,7 @@ def test_nan_stays():
     assert reading.grad_norm == -math.inf
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         "1.0",

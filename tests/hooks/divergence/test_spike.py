@@ -12,11 +12,12 @@ from mvc import UsageError
 from mvc_hooks import History, NotFinite, Reading, Spike, Trend
 from mvc_hooks.divergence.robust import measure_spread
 from mvc_hooks.divergence.watch import default_detectors
+from support.cases import for_each
 from support.readings import finite, history_of, noise
 
 
-@pytest.mark.parametrize("scale", [0.01, 0.05, 0.1, 0.3])
-@pytest.mark.parametrize("seed", range(5))
+@for_each("scale", [0.01, 0.05, 0.1, 0.3])
+@for_each("seed", range(5))
 def test_six_and_a_half_sigmas_alarm_and_five_and_a_half_do_not(seed, scale):
     losses = np.random.default_rng(seed).normal(2.5, scale, 128)
     median, sigma = measure_spread(losses)

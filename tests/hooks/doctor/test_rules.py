@@ -17,6 +17,7 @@ from mvc_lab.doctor.facts import (
     matches,
 )
 from mvc_lab.doctor.rules import Rule, judge, load_rules
+from support.cases import for_each
 
 pytestmark = pytest.mark.torch
 
@@ -103,7 +104,7 @@ def test_every_rule_has_a_case_and_a_name_of_its_own():
     assert set(names) == set(CASES)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@for_each("rule", RULES)
 def test_a_rule_fires_and_says_why(rule):
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO")
     named = {f"variables.{name}": "x" for name in names} if "IFNAME" in rule.text else {}
@@ -131,7 +132,7 @@ def test_the_facts_that_rules_name_are_those_that_ranks_tell(monkeypatch):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@for_each("rule", RULES)
 def test_each_condition_of_a_rule_counts(rule):
     case = CASES[rule.id]
     for condition in rule.when:

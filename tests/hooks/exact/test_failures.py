@@ -11,6 +11,7 @@ import pytest
 
 from mvc import Repo
 from mvc_hooks import CommitFailedError, rollback, stop
+from support.bounds import rest_slow
 from support.training_runs import find_writer
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("real_writers")]
@@ -40,7 +41,7 @@ def _hold(run):
     os.kill(find_writer(run.ckpt), signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("when", ["between commits", "in a commit"])
+@pytest.mark.parametrize("when", rest_slow(["in a commit", "between commits"]))
 def test_a_killed_writer_costs_nothing(keep, plain, tmp_path, when):
     run = keep(every=3).steps(5)
     run.ckpt.wait()

@@ -169,6 +169,7 @@ def test_nodes_with_a_random_order_have_to_be_drawn_here():
         part.check_drawn()
 
 
+@pytest.mark.slow
 def test_a_position_of_grain_is_that_of_its_iterator():
     grain = pytest.importorskip("grain")
 

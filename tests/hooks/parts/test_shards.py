@@ -24,6 +24,7 @@ from mvc_hooks.parts.restoring import InexactRestoreError, MisfitError, capture_
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.parts.tree import find_changes, locate, read_bits, to_local
 from mvc_hooks.snapshot.ring import Ring, SnapshotRing
+from support.bounds import rest_nightly
 from support.sharded import become_rank, commit_frozen, freeze, leave, shard_one
 
 WORLD = 4
@@ -124,7 +125,7 @@ def ranks():
     leave()
 
 
-@pytest.fixture(scope="module", params=OPTIMIZERS)
+@pytest.fixture(scope="module", params=rest_nightly(OPTIMIZERS))
 def committed(request, tmp_path_factory):
     """Return a run of one process that was committed, with gradients that accumulate."""
     run = Run(request.param)

@@ -71,6 +71,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_FSIZE"])
 def test_limits_of_the_process(limit):
     done = subprocess.run(
