@@ -20,6 +20,7 @@ from mvc import ReleasedError, Repo
 from mvc.history.values import Identity
 from mvc.storage.local import LocalStorage
 from support.states import assert_same
+from support.templates import copy_made
 
 WHO = Identity("Ann", "ann@example.org")
 OLD_S = 40 * 24 * 3600
@@ -86,7 +87,11 @@ class Kept:
 
 
 def build_kept(root, *, chunk_bytes=16384, released=True):
-    """Make the repository; return what it keeps."""
+    """Put the repository into a folder; return what it keeps."""
+    return copy_made(_make_kept, root, chunk_bytes=chunk_bytes, released=released)
+
+
+def _make_kept(root, *, chunk_bytes, released):
     repo = Repo.init(root)
     repo.identity = WHO
     repo.set_config("mvc.chunkbytes", str(chunk_bytes))
@@ -123,10 +128,15 @@ def make_old(root):
 @pytest.fixture
 def whole_run(root):
     """A repository with a dozen commits, all stored whole, and their ids."""
+    commits = copy_made(_make_whole_run, root)
+    return Repo.open(root, identity=WHO), commits
+
+
+def _make_whole_run(root):
     repo = Repo.init(root)
     repo.identity = WHO
     repo.set_config("mvc.chunkbytes", "16384")
-    return repo, [commit_step(repo, step, delta=False) for step in range(12)]
+    return [commit_step(repo, step, delta=False) for step in range(12)]
 
 
 def count_reads(monkeypatch):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mvc import Identity, Repo
+from support.templates import copy_made
+
 NOW_S = 1_800_000_000
 
 
@@ -31,6 +34,12 @@ def commit(repo, step, **more):
 @pytest.fixture
 def five_steps(repo):
     """Five commits of a training state at 1000-step spacing."""
+    return copy_made(_make_five_steps, repo.worktree)
+
+
+def _make_five_steps(root):
+    repo = Repo.init(root)
+    repo.identity = Identity("Ann Example", "ann@example.org")
     return {step: commit(repo, step).commit for step in range(1000, 6000, 1000)}
 
 
