@@ -201,7 +201,7 @@ RESULTS = {
     "shards.checking.ShardFault": "kind path detail",
     "shards.shard_map.Shard": "path size_bytes sha256 records tag",
     "shards.shard_map.ShardMap": "root shards tree pattern",
-    "shards.changes.MapChanges": "added removed changed moved",
+    "shards.shard_map.MapChanges": "added removed changed moved",
     "operations.pipeline_diff.NodeDiff": "name status old_version new_version params libraries inputs code is_own "
     "is_declared",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
@@ -315,11 +315,11 @@ def test_names_for_training():
 
 def test_names_for_training_data():
     assert set(mvc.sampling.__all__) == {
-        "Ahead", "Batch", "BlockOrder", "DrawnEntry", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "Skips", "Source", "Stage", "draw_batch", "join_ledgers", "parse_ledger", "pick_drawn",
+        "Ahead", "BlockOrder", "DrawnEntry", "GlobalBatch", "IdList", "Located", "PlanEntry", "SampleDigest", "SamplePlan", "Skips", "Source", "Stage", "draw_batch", "join_ledgers", "parse_ledger", "pick_drawn",
     }  # fmt: skip
     assert set(mvc.shards.__all__) == {
-        "FileStream", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample",
-        "check_shards", "compare_maps", "list_tar_samples", "open_place", "read_mds_head", "unpack_file",
+        "EMPTY_LINES", "FileStream", "MapChanges", "MapReport", "Shard", "ShardFault", "ShardMap", "TarSample", "check_shards",
+        "compare_maps", "count_numbers", "list_tar_samples", "open_place", "parse_number_dtype", "read_mds_head", "unpack_file",
     }  # fmt: skip
     for package in (mvc.training, mvc.sampling, mvc.shards):
         assert package.__all__ == sorted(package.__all__)

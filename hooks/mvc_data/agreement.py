@@ -38,11 +38,13 @@ def check_resume(
     if not isinstance(old, Mapping):
         return [], []
     changes = training.compare_pipelines(old, live)
-    is_new = not any(isinstance(one, Mapping) and one.get("is_declared") for one in old.values())
-    own = [one for one in changes if one.is_declared and one.is_own and not is_new]
+    is_new = not any(
+        isinstance(value, Mapping) and value.get("is_declared") for value in old.values()
+    )
+    own = [change for change in changes if change.is_declared and change.is_own and not is_new]
     refused = [one for one in own if not _is_allowed(one.name, allow)]
     if refused:
-        names = [f'"data.pipeline.{one.name}"' for one in refused]
+        names = [f'"data.pipeline.{change.name}"' for change in refused]
         raise ConflictError(
             f"the commit was made with another data pipeline: {_list(refused)}",
             hint=f'nothing was changed; make the pipeline as it was, or pass allow=["pipeline"] or '
@@ -50,7 +52,9 @@ def check_resume(
         )
     lines = [f"pipeline: {_describe(one)} (allowed)" for one in own]
     lines += [
-        f"pipeline: {_describe(one)}" for one in changes if not one.is_declared and one.is_own
+        f"pipeline: {_describe(change)}"
+        for change in changes
+        if not change.is_declared and change.is_own
     ]
     return [*lines, *_list_libraries(changes)], [one.name for one in own]
 
@@ -61,14 +65,14 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
     Raises:
         UsageError: they differ in a node.
     """
-    told = ranks.exchange({name: one["own"] for name, one in pipeline.items()})
-    if all(one == told[0] for one in told):
+    versions = ranks.exchange({name: one["own"] for name, one in pipeline.items()})
+    if all(theirs == versions[0] for theirs in versions):
         return []
     lines: list[str] = []
     first, *others = ranks.exchange(dict(pipeline))
     for rank, other in enumerate(others, 1):
-        changes = [one for one in training.compare_pipelines(first, other) if one.is_own]
-        declared = [one for one in changes if one.is_declared]
+        changes = [change for change in training.compare_pipelines(first, other) if change.is_own]
+        declared = [change for change in changes if change.is_declared]
         if declared:
             raise UsageError(
                 f"rank {rank} has another data pipeline than rank 0: {_list(declared)}",
@@ -76,9 +80,13 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
             )
         # Constants may well be each rank's own.
         changes = [
-            replace(one, params=()) for one in changes if one.code or one.status != "modified"
+            replace(change, params=())
+            for change in changes
+            if change.code or change.status != "modified"
         ]
-        lines += [f"pipeline: {_describe(one)}, on rank {rank} against rank 0" for one in changes]
+        lines += [
+            f"pipeline: {_describe(change)}, on rank {rank} against rank 0" for change in changes
+        ]
     return lines
 
 
@@ -125,9 +133,9 @@ def _cut(lines: Sequence[str]) -> str:
 
 def _list_libraries(changes: Sequence[NodeDiff]) -> Iterator[str]:
     found: dict[tuple[str, str | None, str | None], list[str]] = {}
-    for one in changes:
-        for library in one.libraries:
-            if library[0] not in _IN_ENVIRONMENT and not one.is_own:
-                found.setdefault(library, []).append(one.name)
+    for change in changes:
+        for library in change.libraries:
+            if library[0] not in _IN_ENVIRONMENT and not change.is_own:
+                found.setdefault(library, []).append(change.name)
     for (name, old, new), users in found.items():
         yield f"pipeline: library {name} was {old}, is {new} (used by {', '.join(users)})"

@@ -24,24 +24,23 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from mvc_data.code import (
+from mvc_data.source import (
+    digest_parts,
     list_methods,
     locate_module,
     read_class,
     read_file,
     read_function,
 )
-from mvc_data.spelling import digest_parts
 from mvc_hooks.installed import OWN_PACKAGES, is_library_class, is_library_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_data.code import Code
     from mvc_data.reading import Reading
+    from mvc_data.source import Code
 
 _ABSENT = object()
-_CALLED = (FunctionType, MethodType)
 _PYTHONS_OWN = (
     *(FunctionType, staticmethod, classmethod, property, functools.cached_property),
     *(GetSetDescriptorType, MemberDescriptorType),
@@ -71,10 +70,13 @@ def _digest_reads(
             yield digest_parts(name, digest_module(reading, value, name))
         elif value is not _ABSENT:
             yield reading.digest_named(name, value, f"{place}{name}")
-    for name, value in _list_defaults(function):
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = function.__defaults__ or ()
+    given = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+    for name, value in sorted({**given, **(function.__kwdefaults__ or {})}.items()):
         yield reading.digest_named(name, value, f"{place}{name}")
     for name in code.imports:
-        yield _digest_import(reading, name)
+        yield _digest_file(reading, name, locate_module(name), name)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     full = {name: cell.cell_contents for name, cell in cells if cell != type(cell)()}
     for name, value in (*full.items(), *sorted(vars(function).items())):
@@ -84,10 +86,9 @@ def _digest_reads(
 
 def _digest_wrapper(reading: Reading, function: FunctionType, path: str) -> bytes:
     """Return the digest of a library's function; of one that wraps a function of the user's, with that."""
-    inner = [getattr(function, name, None) for name in ("__wrapped__", "registry")]
-    parts = [
-        reading.digest(one, path) for one in inner if isinstance(one, (*_CALLED, MappingProxyType))
-    ]
+    wrapped = [getattr(function, name, None) for name in ("__wrapped__", "registry")]
+    kinds = (FunctionType, MethodType, MappingProxyType)
+    parts = [reading.digest(inner, path) for inner in wrapped if isinstance(inner, kinds)]
     name = _digest_name(reading, function)
     return digest_parts("wrapper", name, *parts) if parts else name
 
@@ -111,34 +112,24 @@ def _is_library(module: ModuleType) -> bool:
     return file is not None and is_library_file(file)
 
 
-def _list_defaults(function: FunctionType) -> list[tuple[str, Any]]:
-    code, values = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    pairs = dict(zip(names[len(names) - len(values) :], values, strict=True))
-    return sorted({**pairs, **(function.__kwdefaults__ or {})}.items())
-
-
 def digest_module(reading: Reading, module: ModuleType, path: str) -> bytes:
     """Return the digest of a whole module; of a library's, that of its name."""
-    if _is_library(module):
-        reading.note_library(module.__name__)
-        return digest_parts("library", module.__name__)
-    file = getattr(module, "__file__", None)
-    return _digest_file(reading, module.__name__, file) or digest_parts("module", path)
+    place = getattr(module, "__file__", None), _is_library(module)
+    return _digest_file(reading, module.__name__, place, path)
 
 
-def _digest_import(reading: Reading, name: str) -> bytes:
-    file, is_library = locate_module(name)
+def _digest_file(reading: Reading, name: str, place: tuple[str | None, bool], path: str) -> bytes:
+    """Return the digest of a module by its file; ``path`` stands for what has none.
+
+    ``place`` is its file, and whether it is a library's.
+    """
+    file, is_library = place
     if is_library:
         reading.note_library(name)
         return digest_parts("library", name)
-    return _digest_file(reading, name, file) or digest_parts("module", name)
-
-
-def _digest_file(reading: Reading, name: str, file: str | None) -> bytes | None:
     code = None if file is None else read_file(file, name.rpartition(".")[0])
     if code is None:
-        return None
+        return digest_parts("module", path)
     reading.note_code(f"{name_module(name)} (file)", code.text)
     return digest_parts("file", code.digest)
 
@@ -151,14 +142,17 @@ def digest_class(reading: Reading, kind: type, path: str) -> bytes:
     parts = [reading.digest(base, f"a base of {kind.__name__}") for base in kind.__bases__]
     if code is not None:
         reading.note_code(f"{name_module(kind.__module__)}.{kind.__qualname__}", code.text)
-        parts += [code.digest, *(_digest_import(reading, name) for name in code.imports)]
+        parts += [
+            code.digest,
+            *(_digest_file(reading, name, locate_module(name), name) for name in code.imports),
+        ]
     for method in list_methods(kind):
-        if code is None or not _is_inside(method, code):
-            if not _is_made(kind, method):
-                parts.append(reading.digest(method, f"{path}.{method.__name__}"))
-        else:
+        file, line = method.__code__.co_filename, method.__code__.co_firstlineno
+        if code is not None and file == code.file and code.first <= line <= code.last:
             inside = read_function(method)
             parts += _digest_reads(reading, method, inside, f"{kind.__qualname__}.")
+        elif not _is_made(kind, method):
+            parts.append(reading.digest(method, f"{path}.{method.__name__}"))
     for name, value in _list_class_values(kind):
         parts.append(reading.digest_named(name, value, f"{kind.__qualname__}.{name}"))
     return digest_parts("class", kind.__qualname__, *parts)
@@ -167,7 +161,7 @@ def digest_class(reading: Reading, kind: type, path: str) -> bytes:
 def _list_class_values(kind: type) -> list[tuple[str, Any]]:
     """Return what a class holds besides its methods; of an enumeration, the values of its members."""
     if issubclass(kind, enum.Enum):
-        return [(name, one.value) for name, one in kind.__members__.items()]
+        return [(name, member.value) for name, member in kind.__members__.items()]
     return [
         (name, value)
         for name, value in sorted(vars(kind).items())
@@ -188,11 +182,6 @@ def _is_made(kind: type, method: FunctionType) -> bool:
     return is_fields or _is_library_function(inner)
 
 
-def _is_inside(method: FunctionType, code: Code) -> bool:
-    of = method.__code__
-    return of.co_filename == code.file and code.first <= of.co_firstlineno <= code.last
-
-
 def digest_method(reading: Reading, method: MethodType, path: str) -> bytes:
     """Return the digest of a method and of the object that it is bound to."""
     owner = reading.digest(method.__self__, f"{path}.__self__".lstrip("."))
@@ -201,10 +190,10 @@ def digest_method(reading: Reading, method: MethodType, path: str) -> bytes:
 
 def digest_partial(reading: Reading, value: functools.partial[object], path: str) -> bytes:
     """Return the digest of a partial function."""
-    given = {str(index): one for index, one in enumerate(value.args)} | value.keywords
+    given = {str(index): argument for index, argument in enumerate(value.args)} | value.keywords
     parts = [
-        reading.digest_named(name, one, f"{path}.{name}".lstrip("."))
-        for name, one in sorted(given.items())
+        reading.digest_named(name, argument, f"{path}.{name}".lstrip("."))
+        for name, argument in sorted(given.items())
     ]
     return digest_parts("partial", reading.digest(value.func, path), *parts)
 
@@ -252,8 +241,8 @@ def name_module(name: str | None) -> str:
 def find_arguments(function: object) -> tuple[set[str], bool] | None:
     """Return the names that a function can be given, and whether any other; None: it does not say."""
     try:
-        found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]  # or TypeError
+        given = inspect.signature(function).parameters.values()  # type: ignore[arg-type]  # or TypeError
     except (TypeError, ValueError):
         return None
-    named = {one.name for one in found if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    return named, any(one.kind is one.VAR_KEYWORD for one in found)
+    named = {arg.name for arg in given if arg.kind in (arg.POSITIONAL_OR_KEYWORD, arg.KEYWORD_ONLY)}
+    return named, any(arg.kind is arg.VAR_KEYWORD for arg in given)

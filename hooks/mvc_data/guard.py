@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import mvc.shards
 from mvc import UsageError
-from mvc_data.findings import Finding, join_findings, refuse_findings, spell_ranks
-from mvc_data.lazy import LazyCheck, merge_findings
+from mvc_data.lazy import LazyCheck
+from mvc_data.shards import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_data.stored_maps import describe_changes
 from mvc_hooks.writer.place import name_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
     from mvc import MvcError, Repo
-    from mvc.shards import MapReport, ShardMap
+    from mvc.shards import MapReport, ShardFault, ShardMap
     from mvc_data.shards import OpenCheck, ShardCheck
     from mvc_hooks.ranks.group import Ranks
 
+_Result = TypeVar("_Result")
 _MOST = 4
 """How many errors one message has."""
 
@@ -68,10 +70,8 @@ class DataGuard:
         self._open()
         self._compare_trees()
         reports = self._look()
-        self.is_lazy = any(one.lazy for one in self._checks.values())
-        _, errors = ranks.attempt(partial(self._watch, reports))
-        if errors:
-            raise _name_ranks(errors, ranks.size)
+        self.is_lazy = any(check.lazy for check in self._checks.values())
+        self._attempt(partial(self._watch, reports))
         watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
         self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
 
@@ -86,14 +86,11 @@ class DataGuard:
         """Read the maps of all ranks, and find which of them share a folder."""
         ranks = self._ranks
 
-        def read() -> list[OpenCheck]:
-            return [one.open(name) for name, one in self._checks.items()]
-
-        self._opened, errors = ranks.attempt(read)
-        if errors:
-            raise _name_ranks(errors, ranks.size)
-        self.maps = {one.name: one.map for one in self._opened}
-        keys = [_find_place(one, ranks.rank) for one in self._opened]
+        self._opened = self._attempt(
+            lambda: [check.open(name) for name, check in self._checks.items()]
+        )
+        self.maps = {opened.name: opened.map for opened in self._opened}
+        keys = [_find_place(opened, ranks.rank) for opened in self._opened]
         for each in zip(*ranks.exchange(keys), strict=True):
             same = tuple(rank for rank, key in enumerate(each) if key == each[ranks.rank])
             self._places.append(same)
@@ -101,16 +98,16 @@ class DataGuard:
     def _compare_trees(self) -> None:
         """Check that all ranks have the same maps; they tell what differs, if something does."""
         ranks = self._ranks
-        trees = ranks.exchange([one.map.tree for one in self._opened])
+        trees = ranks.exchange([opened.map.tree for opened in self._opened])
         found: list[Finding] = []
-        for at, one in enumerate(self._opened):
+        for at, opened in enumerate(self._opened):
             if len({each[at] for each in trees}) == 1:
                 continue
-            first = mvc.shards.ShardMap.parse(ranks.share(one.map.encode()))
-            if one.map.tree != first.tree:
-                changes = describe_changes(mvc.shards.compare_maps(first, one.map))
+            first = mvc.shards.ShardMap.parse(ranks.share(opened.map.encode()))
+            if opened.map.tree != first.tree:
+                changes = describe_changes(mvc.shards.compare_maps(first, opened.map))
                 fact = f"rank 0 has one with a difference: {changes}"
-                found.append(Finding(one.name, "", "other", fact, (ranks.rank,)))
+                found.append(Finding(opened.name, "", "other", fact, (ranks.rank,)))
         self._refuse(found)
 
     def _look(self) -> list[MapReport | None]:
@@ -120,15 +117,17 @@ class DataGuard:
             What was found in the folder of each map; None for one that only a store has.
         """
         threads = max(1, (os.cpu_count() or 1) // max(map(len, self._places)))
-        reports, errors = self._ranks.attempt(
-            lambda: [
-                self._look_at(*one, threads) for one in zip(self._opened, self._places, strict=True)
-            ]
-        )
+        pairs = zip(self._opened, self._places, strict=True)
+        looks = self._attempt(lambda: [self._look_at(*pair, threads) for pair in pairs])
+        self._refuse([finding for _, findings in looks for finding in findings])
+        return [report for report, _ in looks]
+
+    def _attempt(self, act: Callable[[], _Result]) -> _Result:
+        """Return what something comes to on this rank; on all an error that names the ranks where it fails."""
+        result, errors = self._ranks.attempt(act)
         if errors:
             raise _name_ranks(errors, self._ranks.size)
-        self._refuse([finding for _, found in reports for finding in found])
-        return [report for report, _ in reports]
+        return result
 
     def _look_at(
         self, one: OpenCheck, same: tuple[int, ...], threads: int
@@ -137,30 +136,34 @@ class DataGuard:
         level: Literal["quick", "normal", "full"] = "normal"
         if one.check.verify == "full":
             level = "full"
-        report, reports = None, []
+        report: MapReport | None = None
+        faults: list[ShardFault] = []
         if one.folder is not None:
             place = mvc.shards.open_place(str(one.folder), "/")
             in_folder = "quick" if one.check.lazy else level
             report = self._repo.check_shards(
                 one.map, place, level=in_folder, threads=threads, share=share
             )
-            reports.append(report)
+            faults += report.faults
         if one.url is not None and (share[0] == 0 or level == "full"):
             # Of objects, size and tag are taken for their bytes; with a copy here they are all there is to ask.
             is_full = level == "full" and one.folder is None
-            reports.append(
-                self._repo.check_shards(
-                    one.map, mvc.shards.open_place(one.url, "/"), level="full" if is_full else "quick",
-                    threads=threads, share=share if is_full else (0, 1),
-                )
-            )  # fmt: skip
-        faults = [fault for found in reports for fault in found.faults]
-        return report, [Finding(one.name, f.path, f.kind, f.detail, same) for f in faults]
+            place = mvc.shards.open_place(one.url, "/")
+            in_store: Literal["full", "quick"] = "full" if is_full else "quick"
+            part = share if is_full else (0, 1)
+            faults += self._repo.check_shards(
+                one.map, place, level=in_store, threads=threads, share=part
+            ).faults
+        return report, [
+            Finding(one.name, fault.path, fault.kind, fault.detail, same) for fault in faults
+        ]
 
     def _refuse(self, found: Sequence[Finding]) -> None:
         """Raise DataError on all ranks if one has found something; every rank must call it."""
         self._findings += found
-        every = join_findings(one for each in self._ranks.exchange(self._findings) for one in each)
+        every = join_findings(
+            finding for theirs in self._ranks.exchange(self._findings) for finding in theirs
+        )
         if every:
             raise refuse_findings(every)
 
@@ -174,11 +177,9 @@ class DataGuard:
         """
         if not self.is_lazy:
             return
-        found, errors = self._ranks.attempt(partial(merge_findings, self._lazy))
-        if errors:
-            raise _name_ranks(errors, self._ranks.size)
+        found = self._attempt(lambda: [each for lazy in self._lazy for each in lazy.settle()])
         places = {one.name: same for one, same in zip(self._opened, self._places, strict=True)}
-        self._refuse([_with_ranks(one, places[one.map]) for one in found])
+        self._refuse([replace(finding, ranks=places[finding.map]) for finding in found])
 
     def check_again(self) -> None:
         """Check what has changed on disk since; every rank must call it, after a rollback.
@@ -207,16 +208,14 @@ def _find_place(one: OpenCheck, rank: int) -> tuple[object, ...]:
     return (name_node(), status.st_dev, status.st_ino)
 
 
-def _with_ranks(finding: Finding, ranks: tuple[int, ...]) -> Finding:
-    return Finding(finding.map, finding.path, finding.kind, finding.fact, ranks)
-
-
 def _check_alike(said: Sequence[list[tuple[str, str, bool]]]) -> None:
-    for rank, one in enumerate(said):
-        if one != said[0]:
-            texts = [", ".join(name for name, *_ in each) or "nothing" for each in (said[0], one)]
+    for rank, checks in enumerate(said):
+        if checks != said[0]:
+            texts = [
+                ", ".join(name for name, *_ in each) or "nothing" for each in (said[0], checks)
+            ]
             if texts[0] == texts[1]:
-                texts = [str(each) for each in (said[0], one)]
+                texts = [str(each) for each in (said[0], checks)]
             raise UsageError(
                 f"shards= differs: rank 0 checks {texts[0]}, rank {rank} {texts[1]}",
                 hint="pass the same on all ranks; only the folders may differ",

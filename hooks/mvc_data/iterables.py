@@ -16,13 +16,13 @@ from torch.utils.data import Dataset
 from mvc import MvcError, UsageError
 from mvc.sampling import BlockOrder
 from mvc_data.readers.ahead import ReadAhead, gather
-from mvc_data.readers.reader import describe_fault
+from mvc_data.readers.files import describe_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 UNKNOWN_SIZE = 1 << 40
-"""Places in an epoch of a source of which nothing says how long it is."""
+"""Places in an epoch of a source whose length is not known."""
 
 
 class IterableSource(Dataset[Any]):

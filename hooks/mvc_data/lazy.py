@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 import subprocess
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from mvc import StorageError
 from mvc.interpreter import module_command
-from mvc_data.findings import Finding
+from mvc_data.shards import Finding
 from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mvc.shards import ShardMap
@@ -39,10 +39,10 @@ class LazyCheck:
     ) -> None:
         """Begin to watch some shards of a map, by paths; the proven ones are hashed only if they change."""
         self._name = name
-        self._owners = {one.sha256.hex(): one.path for one in reversed(shard_map.shards)}
+        self._owners = {shard.sha256.hex(): shard.path for shard in reversed(shard_map.shards)}
         paths = {*unproven, *proven}
         self._shards = {
-            str(folder / one.path): one for one in shard_map.shards if one.path in paths
+            str(folder / shard.path): shard for shard in shard_map.shards if shard.path in paths
         }
         command = module_command("mvc_data.lazy_worker")
         try:
@@ -51,6 +51,9 @@ class LazyCheck:
             )
         except OSError as error:
             raise StorageError(f"cannot start the check of shards: {error.strerror}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to, self._from = self._process.stdin, self._process.stdout
         keep_from_children(self)
         files = [str(folder / path) for path in proven]
         self._tell({"shards": list(self._shards), "proven": files, "process": os.getpid()})
@@ -62,25 +65,24 @@ class LazyCheck:
         said = self._hear()
         checked = [(self._shards[path], digest) for path, digest in said["checked"]]
         wrong = {shard.path: digest for shard, digest in checked if digest != shard.sha256.hex()}
-        found = [self._judge(path, digest, wrong) for path, digest in wrong.items()]
-        failed = [
-            Finding(self._name, self._shards[path].path, "missing", f"cannot be read: {why}")
-            for path, why in said["failed"]
-        ]
-        return [*found, *failed]
-
-    def _judge(self, path: str, digest: str, wrong: Container[str]) -> Finding:
-        owner = self._owners.get(digest)
-        fact = "has another content" if owner is None else f"holds what {owner!r} should hold"
-        return Finding(self._name, path, "swapped" if owner in wrong else "changed", fact)
+        findings = []
+        for path, digest in wrong.items():
+            owner = self._owners.get(digest)
+            fact = "has another content" if owner is None else f"holds what {owner!r} should hold"
+            kind = "swapped" if owner in wrong else "changed"
+            findings.append(Finding(self._name, path, kind, fact))
+        for path, why in said["failed"]:
+            fact = f"cannot be read: {why}"
+            findings.append(Finding(self._name, self._shards[path].path, "missing", fact))
+        return findings
 
     def _tell(self, message: object) -> None:
         with contextlib.suppress(BrokenPipeError):  # there will be no answer
-            _find(self._process.stdin).write(json.dumps(message).encode() + b"\n")
-            _find(self._process.stdin).flush()
+            self._to.write(json.dumps(message).encode() + b"\n")
+            self._to.flush()
 
     def _hear(self) -> Any:
-        line = _find(self._process.stdout).readline()
+        line = self._from.readline()
         if not line:
             code = self._process.wait()
             raise StorageError(
@@ -100,16 +102,6 @@ class LazyCheck:
 
     def drop_in_child(self) -> None:
         """Close the pipes in a forked child, which are its parent's."""
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._to, self._from):
             with contextlib.suppress(OSError):
-                _find(pipe).close()
-
-
-def _find(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
-
-
-def merge_findings(checks: Sequence[LazyCheck]) -> list[Finding]:
-    """Return what several checks have found since they were last asked."""
-    return [found for one in checks for found in one.settle()]
+                pipe.close()

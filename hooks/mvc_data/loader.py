@@ -22,21 +22,29 @@ from torch.utils.data import DataLoader, default_collate
 from mvc import ConflictError, FormatError, MvcError, UsageError
 from mvc.sampling import Located, SamplePlan, Skips
 from mvc_data.fetching import Fetcher, unwrap_error
-from mvc_data.options import check_batch_size, check_options, check_skips, find_tail
+from mvc_data.options import (
+    BATCH_HINT,
+    check_options,
+    check_skips,
+    find_endless,
+    find_tail,
+    make_sources,
+    make_stage,
+    name_checks,
+)
 from mvc_data.part import OrderPart
 from mvc_data.readers.ahead import StreamEndedError
 from mvc_data.sampler import (
-    Request,
-    Share,
+    MicroBatch,
+    RankShare,
     check_share,
-    draw_requests,
+    draw_micro_batches,
     find_batch,
     find_end,
     find_ranks,
     has_ranks,
     pass_batches,
 )
-from mvc_data.sources import find_endless, make_sources, make_stage, name_checks
 from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
@@ -120,6 +128,8 @@ class ConsistentDataLoader:
             NotFoundError, FormatError: there is no such shard map, or it is damaged.
         """
         check_options(options)
+        if global_batch_size is None:
+            raise UsageError("no global_batch_size", hint=BATCH_HINT)
         datasets = dict(dataset) if isinstance(dataset, Mapping) else {"data": dataset}
         tail = find_tail(drop_last)
         self._is_endless = find_endless(datasets)
@@ -129,7 +139,7 @@ class ConsistentDataLoader:
         self.plan = SamplePlan(
             make_sources(datasets, weights, self.shards),
             seed,
-            check_batch_size(global_batch_size),
+            global_batch_size,
             shuffle,
             tail,
             tuple(make_stage(stage, tuple(datasets)) for stage in stages),
@@ -140,18 +150,16 @@ class ConsistentDataLoader:
         self.dataset, self.num_workers = dataset, num_workers
         # A training library may begin torch.distributed after this.
         self._awaits_ranks = rank is None and not has_ranks()
-        self._share = Share(*find_ranks(rank, world_size), micro_batch_size)
+        self._share = RankShare(*find_ranks(rank, world_size), micro_batch_size)
         check_share(self.plan, self._share)
-        self.skips, self._coming = (
-            Skips(),
-            check_skips(self.plan, Skips() if skip is None else skip),
-        )
+        self.skips = Skips()
+        self._coming = check_skips(self.plan, Skips() if skip is None else skip)
         self.cursor = self.batches_drawn = self._micro = 0
         self.is_step_end = True
         self._watchers: list[Watcher] = []
         # No circle of references: torch's iterators, freed late, wait seconds for their workers.
         self._find_pass: Callable[[], _Pass | None] = _find_none
-        self._sent: deque[Request] = deque()
+        self._sent: deque[MicroBatch] = deque()
         self._fetcher = Fetcher(
             list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
         )
@@ -298,12 +306,14 @@ class ConsistentDataLoader:
         if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
             raise FormatError("not a state of a ConsistentDataLoader")
         counts = [state[name] for name in ("cursor", "batches_drawn", "micro")]
-        if any(type(one) is not int or not 0 <= one < _END for one in counts):
+        if any(type(count) is not int or not 0 <= count < _END for count in counts):
             raise FormatError("the position of a loader is not whole numbers")
         plan, skips = SamplePlan.parse(state["plan"]), Skips.parse(state["skips"])
         if plan != self.plan:
-            told = "; ".join(self.plan.differences(plan))
-            raise ConflictError(f"the stored position belongs to another order of samples: {told}")
+            different = "; ".join(self.plan.differences(plan))
+            raise ConflictError(
+                f"the stored position belongs to another order of samples: {different}"
+            )
         self._coming = self.skips.join(self._coming)
         self.skips = skips
         _, self.batches_drawn, self._micro = counts
@@ -327,8 +337,8 @@ class ConsistentDataLoader:
         self._find_share()
         if not self._micro:
             self._settle()
-            found = find_batch(self.plan, self.skips, self.cursor)
-            self.cursor = found[0] if found else find_end(self.plan, self.cursor)
+            batch = find_batch(self.plan, self.skips, self.cursor)
+            self.cursor = batch[0] if batch else find_end(self.plan, self.cursor)
         loader = self._loading.loader
         if loader.num_workers == 0 and not loader.pin_memory:
             # All that torch's iterator does then; it takes 20 us a batch for it.
@@ -339,7 +349,7 @@ class ConsistentDataLoader:
         """Take the rank of torch.distributed, if that was initialised only after the loader was made."""
         if self._awaits_ranks and has_ranks():
             self._awaits_ranks = False
-            self._share = Share(*find_ranks(None, None), self._share.most)
+            self._share = RankShare(*find_ranks(None, None), self._share.most)
             check_share(self.plan, self._share)
 
     def _hand_out(self) -> None:
@@ -352,17 +362,12 @@ class ConsistentDataLoader:
         for callback in self._watchers:
             callback(request.positions, request.located)
 
-    def _requests(self) -> Iterator[Request]:
+    def _requests(self) -> Iterator[MicroBatch]:
         sent = self._sent = deque()
-        requests = draw_requests(self.plan, self.skips, self._share, self.cursor, self._micro)
+        requests = draw_micro_batches(self.plan, self.skips, self._share, self.cursor, self._micro)
         for request in requests:
             sent.append(request)
             yield request
-
-    def _leave(self, end: int, reason: str) -> None:
-        """Pass over the positions of an epoch that the stream does not fill."""
-        self.skips = self.skips.add_window(self.cursor, end, reason=reason[-200:])
-        self._end(end)
 
     def _end(self, end: int) -> None:
         self.cursor, self._find_pass = max(self.cursor, end), _find_none
@@ -401,7 +406,10 @@ class _Pass:
         except StreamEndedError as error:
             self._is_over = True
             self._give_up()
-            loader._leave(self._end, unwrap_error(error).message)  # noqa: SLF001
+            # The positions of the epoch that the stream does not fill are passed over.
+            reason = unwrap_error(error).message[-200:]
+            loader.skips = loader.skips.add_window(loader.cursor, self._end, reason=reason)
+            loader._end(self._end)  # noqa: SLF001
             raise StopIteration from None
         except MvcError as error:
             self._give_up()
@@ -431,7 +439,7 @@ PASSES.append(_Pass)
 
 
 class _Hidden:
-    """Keeps torch's loader from those that look for loaders to watch: it knows no position."""
+    """Keeps torch's loader from code that looks for loaders to watch: it knows no position."""
 
     __slots__ = ("loader",)
 
@@ -445,8 +453,8 @@ class _Requests:
     def __init__(self, loader: ConsistentDataLoader) -> None:
         self._find: Any = weakref.ref(loader)
 
-    def __iter__(self) -> Iterator[Request]:
-        requests: Iterator[Request] = self._find()._requests()  # noqa: SLF001  the same module
+    def __iter__(self) -> Iterator[MicroBatch]:
+        requests: Iterator[MicroBatch] = self._find()._requests()  # noqa: SLF001  the same module
         return requests
 
     def __len__(self) -> int:

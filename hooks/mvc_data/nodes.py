@@ -3,6 +3,9 @@
 A node stays what it wraps. A function becomes a callable that passes the node's parameters on, so what
 is recorded is what runs; any other object stays itself, with a mark. What a node depends on is read
 when a run begins, not when it is made: at that moment the functions below it are not yet defined.
+
+A version is a hash of the node's own part (code and parameters), of the libraries that it uses, and of
+the versions before it: a change shows in the node that was changed and in all after it.
 """
 
 from __future__ import annotations
@@ -10,23 +13,25 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mvc import UsageError
 from mvc_data.functions import find_arguments
-from mvc_data.objects import MARK, digest_file
-from mvc_data.reading import File
+from mvc_data.reading import File, Reading
+from mvc_data.source import digest_parts
+from mvc_data.values import KINDS, MARK, digest_file, list_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _Target = TypeVar("_Target")
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, functools.partial)
 _PLAIN = (str, bytes, int, float, type(None))
 _MOST_NAME = 200
+_DIGITS = 16
 _marked: dict[int, tuple[object, Node]] = {}
 
 
@@ -76,10 +81,10 @@ class FunctionNode:
     def __reduce__(self) -> Any:
         """Be pickled by name if that is what the name stands for, as a function is."""
         name = getattr(self, "__qualname__", "")
-        found: object = sys.modules.get(self.__module__)
+        known: object = sys.modules.get(self.__module__)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (FunctionNode, (self._function, self._node))
+            known = getattr(known, part, None)
+        return name if known is self else (FunctionNode, (self._function, self._node))
 
     def __repr__(self) -> str:
         """Return what it is a node of."""
@@ -135,12 +140,16 @@ def node(
     _check_text("name", chosen, "tokenize")
     if version is not None:
         _check_text("version", version, "3")
-    taken = tuple(one if is_node(one) else node(one) for one in inputs)
+    taken = tuple(before if is_node(before) else node(before) for before in inputs)
     made = Node(chosen, taken, params or None, version)
     if _is_function(target):
         _check_params(target, params)
         return FunctionNode(target, made)
-    _mark(target, made)
+    held = getattr(target, "__dict__", None)
+    if isinstance(held, dict):
+        held[MARK] = made  # past a __setattr__ that means something else
+    else:
+        _marked[id(target)] = (target, made)
     return target
 
 
@@ -182,14 +191,6 @@ def get_function(value: object) -> object:
     return value._function if type(value) is FunctionNode else value  # noqa: SLF001  the same module
 
 
-def _mark(target: object, made: Node) -> None:
-    held = getattr(target, "__dict__", None)
-    if isinstance(held, dict):
-        held[MARK] = made  # past a __setattr__ that means something else
-    else:
-        _marked[id(target)] = (target, made)
-
-
 def _check_target(target: object) -> None:
     if isinstance(target, type):
         raise UsageError(
@@ -215,15 +216,13 @@ def _check_text(what: str, text: object, example: str) -> None:
 
 
 def _check_params(function: object, params: Mapping[str, object]) -> None:
-    found = find_arguments(function) if params else None
-    if found is None or found[1]:
-        return
-    for one in params:
-        if one not in found[0]:
-            near = get_close_matches(one, found[0], 1)
+    known, takes_any = (find_arguments(function) if params else None) or (set[str](), True)
+    for name in () if takes_any else params:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
             raise UsageError(
-                f"{_name(function)}() takes no parameter {one!r}",
-                hint=f"did you mean {near[0]}?" if near else f"it takes {', '.join(found[0])}",
+                f"{_name(function)}() takes no parameter {name!r}",
+                hint=f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}",
             )
 
 
@@ -241,3 +240,111 @@ def _name(target: Any) -> str:
     if _is_function(target):
         return str(getattr(target, "__name__", "function")).strip("<>")
     return type(target).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node as a commit records it.
+
+    Attributes:
+        version: changes with anything that the node depends on.
+        own: the version of its own part alone.
+        inputs: names of the nodes before it.
+        params: parameters, and values that its code reads: name → short text.
+        code: name → source of functions and classes.
+        libraries: name → version.
+        is_declared: whether it is a node, not just something that a loader uses.
+    """
+
+    version: str
+    own: str
+    inputs: list[str] = field(default_factory=list)
+    params: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    is_declared: bool = True
+
+
+class Records:
+    """The nodes that were read, by name, each after its inputs."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, NodeRecord] = {}
+        self._targets: dict[str, object] = {}
+        self._above: list[str] = []
+
+    def visit(self, target: Any) -> str:
+        """Read a node and all before it; return its name."""
+        made = find_node(target)
+        name = made.name  # type: ignore[union-attr]  # it is a node
+        if name in self._above:
+            circle = " -> ".join([*self._above[self._above.index(name) :], name])
+            raise UsageError(f"node {name!r} comes before itself: {circle}")
+        known = self._targets.get(name)
+        if known is target:
+            return name
+        self._above.append(name)
+        record = self._read(made, target)
+        self._above.pop()
+        if known is not None and self.found[name].version != record.version:
+            raise UsageError(
+                f"two nodes have the name {name!r}", hint=f'node(..., name="{name}-2") names one'
+            )
+        self._targets[name], self.found[name] = target, record
+        return name
+
+    def _read(self, made: Any, target: Any) -> NodeRecord:
+        reading = Reading(made.name, KINDS, find_node)
+        params = (made.params or {}).items()
+        given = {name: reading.show(value, name) for name, value in params}
+        parts = [reading.digest_named(name, value, name) for name, value in params]
+        inner = get_function(target)
+        if made.version is not None:
+            given["version"] = made.version
+            parts.append(digest_parts("by hand", made.version))
+        elif inner is not target and is_node(inner):
+            parts.append(reading.digest(inner))
+        else:
+            digest = reading.read(inner)
+            parts.append(digest)
+            is_special = any(fits(inner) for fits, _ in KINDS[:-1])
+            if inner is target and is_special:  # which is shown as a whole
+                given = {"content": f"{type(inner).__name__} ({digest.hex()[:12]})"} | given
+            elif inner is target:
+                held = (list_attributes(inner) or {}).items()
+                given = {name: reading.show(value, name) for name, value in held} | given
+        return self._join(reading, digest_parts(*sorted(parts)), given, made.inputs)
+
+    def read_used(self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]) -> None:
+        """Read what is not a node, by its code, if any of that is the user's own."""
+        reading = Reading(name, KINDS, find_node, by_code=True)
+        parts = list(find_parts(reading))
+        if reading.code:
+            own = digest_parts(*parts)
+            self.found[name] = self._join(reading, own, {}, (), is_declared=False)
+
+    def _join(
+        self,
+        reading: Reading,
+        own: bytes,
+        given: Mapping[str, str],
+        inputs: Iterable[object],
+        *,
+        is_declared: bool = True,
+    ) -> NodeRecord:
+        names = [self.visit(before) for before in inputs]
+        names += sorted({self.visit(before) for before in reading.inputs} - set(names))
+        params = {**reading.values, **given}
+        own = digest_parts(own, *names)
+        versions = (self.found[name].version for name in names)
+        libraries = dict(sorted(reading.libraries.items()))
+        version = digest_parts(own, *map(":".join, libraries.items()), *versions)
+        return NodeRecord(
+            version.hex()[:_DIGITS],
+            own.hex()[:_DIGITS],
+            names,
+            dict(sorted(params.items())),
+            dict(sorted(reading.code.items())),
+            libraries,
+            is_declared,
+        )

@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 
 from mvc import UsageError
 from mvc.sampling import BlockOrder
-from mvc_data.windows import Cut, FirstFit, Pieces
+from mvc_data.fetching import fetch
+from mvc_data.windows import Cut, FirstFit, WindowContent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,19 +78,20 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         self._pad, self._cut_long = pad, cut_long
         below = getattr(dataset, "order", None)
         runs = below.sizes if isinstance(below, BlockOrder) else np.array([len(known)])
-        self._lengths = (
-            np.minimum(known, known.dtype.type(window))
-            if cut_long and _is_over(known, window)
-            else known
-        )
+        if cut_long and known.size and int(known.max()) > window:
+            known = np.minimum(known, known.dtype.type(window))
+        self._lengths = known
         self._windows = (Cut if split else FirstFit)(self._lengths, window, runs)
         self._size = int(self._windows.runs.sum())
-        self.order = self._order_like(below) if isinstance(below, BlockOrder) else None
-        self.id = _hash(self._lengths, runs, f"{window} {split}")
-
-    def _order_like(self, below: BlockOrder) -> BlockOrder:
-        per_window = self._size / max(below.size, 1)
-        return BlockOrder(self._windows.runs, max(1, round(below.block * per_window)))
+        self.order = None
+        if isinstance(below, BlockOrder):  # shuffled as near each other as what is packed
+            block = round(below.block * self._size / max(below.size, 1))
+            self.order = BlockOrder(self._windows.runs, max(1, block))
+        digest = blake3(f"mvc windows 1 {window} {split}\0".encode())
+        digest.update(runs.astype("<i8").tobytes())
+        for first in range(0, len(known), _HASHED):
+            digest.update(known[first : first + _HASHED].astype("<i8").tobytes())
+        self.id = digest.hexdigest()
 
     def __len__(self) -> int:
         return self._size
@@ -102,8 +104,8 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
     @property
     def shards(self) -> str | None:
         """Tree hash of the shard map of the sequences, or None."""
-        found = getattr(self.dataset, "shards", None)
-        return found if isinstance(found, str) else None
+        tree = getattr(self.dataset, "shards", None)
+        return tree if isinstance(tree, str) else None
 
     @property
     def check(self) -> object:
@@ -111,7 +113,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return getattr(self.dataset, "check", None)
 
     def samples_of(self, window: int) -> NDArray[np.int64]:
-        """Return the numbers of the sequences of which a window holds tokens, in its order."""
+        """Return the numbers of the sequences whose tokens a window holds, in its order."""
         return self._find(window).samples
 
     def windows_of(self, sample: int) -> NDArray[np.int64]:
@@ -125,19 +127,19 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
 
     def __getitems__(self, windows: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Return some windows; each sequence that they share is fetched once."""
-        found = [self._find(window) for window in windows]
-        wanted = list(dict.fromkeys(int(one) for pieces in found for one in pieces.samples))
+        contents = [self._find(window) for window in windows]
+        wanted = list(dict.fromkeys(n for content in contents for n in content.samples.tolist()))
         known = {
             number: self._read_fields(number, sample)
-            for number, sample in zip(wanted, _fetch(self.dataset, wanted), strict=True)
+            for number, sample in zip(wanted, fetch(self.dataset, wanted), strict=True)
         }
-        return [self._fill(pieces, known) for pieces in found]
+        return [self._fill(content, known) for content in contents]
 
-    def _find(self, window: int) -> Pieces:
+    def _find(self, window: int) -> WindowContent:
         at = int(window) + (self._size if window < 0 else 0)
         if not 0 <= at < self._size:
             raise IndexError(f"window {window} of {self._size}")
-        return self._windows.find_pieces(at)
+        return self._windows.find_content(at)
 
     def _read_fields(self, number: int, sample: Any) -> dict[str, torch.Tensor]:
         named = sample if isinstance(sample, Mapping) else {_TOKENS: sample}
@@ -156,18 +158,17 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
         return fields
 
     def _fill(
-        self, pieces: Pieces, known: Mapping[int, Mapping[str, torch.Tensor]]
+        self, content: WindowContent, known: Mapping[int, Mapping[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:
-        parts = list(
-            zip(
-                *(array.tolist() for array in (pieces.samples, pieces.begins, pieces.ends)),
-                strict=True,
-            )
-        )
+        arrays = (content.samples, content.begins, content.ends)
+        parts = list(zip(*(array.tolist() for array in arrays), strict=True))
         names = known[parts[0][0]] if parts else {}
         filled: dict[str, torch.Tensor] = {}
         for name, example in names.items():
-            filled[name] = torch.full((self.window,), self._find_pad(name), dtype=example.dtype)
+            pad: Any = _IGNORED if name == "labels" else self._pad
+            if isinstance(self._pad, Mapping):
+                pad = self._pad.get(name, _IGNORED if name == "labels" else 0)
+            filled[name] = torch.full((self.window,), pad, dtype=example.dtype)
         positions = torch.zeros(self.window, dtype=torch.int64)
         documents = torch.full((self.window,), -1, dtype=torch.int64)
         at = 0
@@ -182,11 +183,6 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
             at = place.stop
         return {**filled, "position_ids": positions, "document_ids": documents}
 
-    def _find_pad(self, name: str) -> int:
-        if isinstance(self._pad, Mapping):
-            return self._pad.get(name, _IGNORED if name == "labels" else 0)
-        return _IGNORED if name == "labels" else self._pad
-
 
 def cumulative_lengths(document_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return where sequences begin in a flattened batch of windows, and the longest length.
@@ -200,12 +196,6 @@ def cumulative_lengths(document_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     begins = torch.nonzero(changes.reshape(-1)).reshape(-1)
     ends = torch.cat([begins, begins.new_tensor([rows.numel()])])
     return ends.to(torch.int32), int((ends[1:] - ends[:-1]).max()) if len(begins) else 0
-
-
-def _fetch(dataset: Any, numbers: Sequence[int]) -> Sequence[Any]:
-    if hasattr(dataset, "__getitems__"):
-        return dataset.__getitems__(numbers)  # type: ignore[no-any-return]
-    return [dataset[number] for number in numbers]
 
 
 def _make_tensor(name: str, number: int, value: Any) -> torch.Tensor:
@@ -244,15 +234,3 @@ def _read_lengths(dataset: Any, lengths: Any) -> NDArray[np.integer[Any]]:
     if size and int(known.min()) < 0:
         raise UsageError(f"the length of sample {int(known.argmin())} is {int(known.min())}")
     return known
-
-
-def _is_over(lengths: NDArray[np.integer[Any]], window: int) -> bool:
-    return bool(lengths.size) and int(lengths.max()) > window
-
-
-def _hash(lengths: NDArray[np.integer[Any]], runs: NDArray[np.int64], settings: str) -> str:
-    digest = blake3(f"mvc windows 1 {settings}\0".encode())
-    digest.update(runs.astype("<i8").tobytes())
-    for first in range(0, len(lengths), _HASHED):
-        digest.update(lengths[first : first + _HASHED].astype("<i8").tobytes())
-    return digest.hexdigest()

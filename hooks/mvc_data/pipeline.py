@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from mvc import UsageError
-from mvc_data.nodes import is_node
-from mvc_data.reading import is_constant
-from mvc_data.records import Records
-from mvc_data.spelling import digest_parts
+from mvc_data.nodes import NodeRecord, Records, is_node
+from mvc_data.reading import Reading, is_constant
+from mvc_data.source import digest_parts
 from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.reach import find_loaders, walk_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mvc_data.reading import Reading
-    from mvc_data.records import NodeRecord
 
 _MOST_TEXT = 64 * 2**10
 """Characters of code that a commit holds; what is beyond counts in the versions alone."""
@@ -45,10 +42,10 @@ def read_pipeline(*ends: object) -> dict[str, NodeRecord]:
         UsageError: two nodes have one name, a node comes before itself, or something in it has no
             content that lasts.
     """
-    found = Records()
+    records = Records()
     for end in ends:
-        _search(found, end)
-    return found.found
+        _search(records, end)
+    return records.found
 
 
 def read_run(loaders: Mapping[str, object], ends: object = None) -> dict[str, dict[str, Any]]:
@@ -58,47 +55,49 @@ def read_run(loaders: Mapping[str, object], ends: object = None) -> dict[str, di
         loaders: the loaders of the run, by name.
         ends: further nodes, or what holds them.
     """
-    _check_ends(ends)
-    found = Records()
-    for one in (ends, *loaders.values()):
-        _search(found, one)
+    for end in () if ends is None else _list_ends(ends):
+        if not is_node(end):
+            raise UsageError(
+                f"pipeline has {end!r:.80}, which is not a node",
+                hint="pipeline=[node(tokenize), ...]",
+            )
+    records = Records()
+    for end in (ends, *loaders.values()):
+        _search(records, end)
     for name, loader in loaders.items():
         for place, slot, beside in _list_slots(name, loader):
             if not is_node(slot):
                 with suppress(Exception):  # it did not ask to be recorded, so it ends no run
-                    found.read_used(place, partial(_find_used, slot, beside))
-    return _spell(found.found)
-
-
-def _check_ends(ends: object) -> None:
-    if ends is None:
-        return
-    for one in _list_ends(ends):
-        if not is_node(one):
-            raise UsageError(
-                f"pipeline has {one!r:.80}, which is not a node",
-                hint="pipeline=[node(tokenize), ...]",
-            )
+                    records.read_used(place, partial(_find_used, slot, beside))
+    # As much code as there is room for.
+    room, plain = _MOST_TEXT, dict[str, dict[str, Any]]()
+    for name, record in records.found.items():
+        kept = dict[str, str]()
+        for where, text in record.code.items():
+            if len(text) <= room:
+                kept[where], room = text, room - len(text)
+        plain[name] = {**asdict(record), "params": dict(record.params), "code": kept}
+    return plain
 
 
 def _list_slots(name: str, loader: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield name and object of what decides about the samples of a loader, and the dataset beside it."""
     if not isinstance(loader, DataLoader):
         yield name, loader, None
-    for path, one in find_loaders(loader).items():
+    for path, inner in find_loaders(loader).items():
         for slot in _SLOTS:
-            value = getattr(one, slot, None)
+            value = getattr(inner, slot, None)
             if value is not None:
                 place = ".".join(filter(None, (name, path, slot)))
-                yield place, value, None if slot == "dataset" else one.dataset
+                yield place, value, None if slot == "dataset" else inner.dataset
 
 
-def _search(found: Records, end: object) -> None:
+def _search(records: Records, end: object) -> None:
     """Read the nodes that an object is or uses; a list of any length is looked through."""
     for item in _list_ends(end):
-        for _, one in walk_used(item, is_node):
-            if is_node(one):
-                found.visit(one)
+        for _, used in walk_used(item, is_node):
+            if is_node(used):
+                records.visit(used)
 
 
 def _list_ends(ends: object) -> Sequence[object]:
@@ -108,33 +107,16 @@ def _list_ends(ends: object) -> Sequence[object]:
 
 def _find_used(value: object, beside: object, reading: Reading) -> Iterator[bytes]:
     """Yield the digests of the user's code that an object uses, without a dataset beside it."""
-    for path, one in walk_used(value, lambda one: is_node(one) or one is beside):
-        if one is not beside:
-            yield from _digest_used(reading, path, one)
-
-
-def _digest_used(reading: Reading, path: str, value: Any) -> Iterator[bytes]:
-    """Yield the digests of a function, or of a user's object's class and the constants it was made with."""
-    if is_node(value) or isinstance(value, FunctionType):
-        yield digest_parts(path, reading.digest(value, path))
-        return
-    kind = type(value)
-    if is_library_class(kind) or kind.__module__ == "builtins":
-        return
-    yield digest_parts(path, reading.digest(kind, path))
-    held = getattr(value, "__dict__", {})
-    for name in inspect.signature(kind.__init__).parameters:
-        if name in held and is_constant(held[name]):
-            yield reading.digest_named(name, held[name], f"{path}.{name}".lstrip("."))
-
-
-def _spell(records: Mapping[str, NodeRecord]) -> dict[str, dict[str, Any]]:
-    """Return records as plain data, with as much code as there is room for."""
-    room, found = _MOST_TEXT, dict[str, dict[str, Any]]()
-    for name, record in records.items():
-        kept = dict[str, str]()
-        for where, text in record.code.items():
-            if len(text) <= room:
-                kept[where], room = text, room - len(text)
-        found[name] = {**asdict(record), "params": dict(record.params), "code": kept}
-    return found
+    for path, used in walk_used(value, lambda used: is_node(used) or used is beside):
+        kind = type(used)
+        if used is beside:
+            continue
+        if is_node(used) or isinstance(used, FunctionType):
+            yield digest_parts(path, reading.digest(used, path))
+        elif not is_library_class(kind) and kind.__module__ != "builtins":
+            yield digest_parts(path, reading.digest(kind, path))
+            # And the constants that it was made with.
+            held = getattr(used, "__dict__", {})
+            for name in inspect.signature(kind.__init__).parameters:
+                if name in held and is_constant(held[name]):
+                    yield reading.digest_named(name, held[name], f"{path}.{name}".lstrip("."))

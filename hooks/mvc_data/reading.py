@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from mvc import UsageError
-from mvc_data.spelling import digest_parts
+from mvc_data.source import digest_parts
 from mvc_hooks.installed import OWN_PACKAGES
 
 if TYPE_CHECKING:
@@ -84,9 +84,13 @@ class Reading:
         if id(value) in self._above:
             return digest_parts("above", str(len(self._above) - self._above.index(id(value))))
         node = self.find_node(value)
-        if node is not None:
-            return self._take_input(node, value)
-        return self.read(value, path)
+        if node is None:
+            return self.read(value, path)
+        if node.name == self._name:
+            return digest_parts("itself")
+        if all(value is not known for known in self.inputs):
+            self.inputs.append(value)
+        return digest_parts("node", node.name)  # what it is itself, its version says
 
     def read(self, value: object, path: str = "") -> bytes:
         """Return the digest of a value, be it a node itself."""
@@ -94,56 +98,47 @@ class Reading:
         self._above.append(id(value))
         try:
             read = next(read for is_kind, read in self._kinds if is_kind(value))
-            found = read(self, value, path)
+            digest = read(self, value, path)
         finally:
             self._above.pop()
-        self._known[id(value)] = (value, found)
-        return found
+        self._known[id(value)] = (value, digest)
+        return digest
 
     def _count(self, path: str) -> None:
         self._values_read += 1
         if self._values_read > MOST_VALUES or len(self._above) > MOST_DEPTH:
             self.refuse(path, "is too large, or too deep, to be read")
 
-    def _take_input(self, node: Any, value: object) -> bytes:
-        if node.name == self._name:
-            return digest_parts("itself")
-        if all(value is not one for one in self.inputs):
-            self.inputs.append(value)
-        return digest_parts("node", node.name)  # what it is itself, its version says
-
     def digest_named(self, name: str, value: object, place: str) -> bytes:
         """Return the digest of a value that code reads by a name, and note its text."""
         is_code, node = isinstance(value, _CODE), self.find_node(value)
         if self.by_code and not (is_code or node is not None or is_constant(value)):
-            return digest_parts(name, *self._list_code(value, place))
-        found = self.digest(value, place)
+            # The functions in a short container count, and otherwise the class of an object.
+            items = list(value.values()) if isinstance(value, dict) else value
+            parts: list[object] = [type(value)]
+            if isinstance(items, (list, tuple)) and len(items) <= _SHOWN:
+                parts = [item for item in items if isinstance(item, _CODE)]
+            return digest_parts(name, *(self.digest(part, place) for part in parts))
+        digest = self.digest(value, place)
         if not is_code and node is None:
             self.values.setdefault(place, self.show(value, place))
-        return digest_parts(name, found)
-
-    def _list_code(self, value: object, place: str) -> list[bytes]:
-        """Return the digests of the class of an object, or of the functions in a short container."""
-        items = list(value.values()) if isinstance(value, dict) else value
-        if isinstance(items, (list, tuple)) and len(items) <= _SHOWN:
-            return [self.digest(one, place) for one in items if isinstance(one, _CODE)]
-        return [self.digest(type(value), place)]
+        return digest_parts(name, digest)
 
     def show(self, value: object, path: str = "") -> str:
         """Return a value as one short text, another one for another value."""
-        found = self.digest(value, path).hex()[:12]
+        digest = self.digest(value, path).hex()[:12]
         node = self.find_node(value)
         if node is not None:
             return f"node {node.name}"
         if isinstance(value, (File, PurePath)):
-            return f"{PurePath(value).name} ({found})"
+            return f"{PurePath(value).name} ({digest})"
         text = _spell(value)
         if text is not None:
-            return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({found})"
+            return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({digest})"
         if isinstance(value, FunctionType):
             return value.__name__  # what it does, its code says
         kind = value if isinstance(value, type) else type(value)
-        return f"{kind.__name__} ({found})"
+        return f"{kind.__name__} ({digest})"
 
     def note_code(self, name: str, text: str) -> None:
         """Note the text of a function or class; names of lambdas, for one, may come twice."""
@@ -191,11 +186,11 @@ def _spell(value: object) -> str | None:
     items = list(value.items()) if type(value) is dict else value
     if type(items) not in (list, set, frozenset) or len(items) > _SHOWN:  # type: ignore[arg-type]  # they have a length
         return None
-    texts = [_spell(one) for one in items]  # type: ignore[attr-defined]  # and items
+    texts = [_spell(item) for item in items]  # type: ignore[attr-defined]  # and items
     if None in texts:
         return None
     if type(value) is dict:
-        texts = [f"{_spell(key)}: {_spell(one)}" for key, one in value.items()]
+        texts = [f"{_spell(key)}: {_spell(item)}" for key, item in value.items()]
     left, right = "[]" if type(value) is list else "{}"
     return f"{left}{', '.join(texts if type(value) is list else sorted(map(str, texts)))}{right}"  # type: ignore[arg-type]  # no None
 

@@ -1,8 +1,8 @@
 """What a run records of its data in each commit: the entry ``data_record`` of its state.
 
 What a loader with a plan hands out, rank 0 knows for all ranks. Of everything else, each rank has its
-``own``, which is committed with what else belongs to it, so none has to ask the others: whoever reads the
-commit adds them up. All have the same ``base`` besides: what was seen before they were as many as now.
+``own``, which is committed with what else belongs to it, so none has to ask the others: readers of the
+commit add them up. All have the same ``base`` besides: what was seen before they were as many as now.
 They meet only to restore what other ranks made, and make a base of it.
 
 Ids are listed since the newest commit that is known to be durable.
@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, UsageError, sampling
-from mvc_data.drawn import Tally, kind_of, read_ids
-from mvc_data.planned import ROLLBACK, Planned, PlanTally
+from mvc_data.tallies import ROLLBACK, DrawnTally, Planned, PlanTally, kind_of, read_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mvc.sampling import DrawnEntry, PlanEntry
-    from mvc_data.drawn import Ids, Kind
-    from mvc_data.planned import Drawing
+    from mvc_data.tallies import Drawing, Ids, Kind
     from mvc_hooks.ranks.group import Ranks
 
     LedgerEntry = PlanEntry | DrawnEntry
@@ -42,10 +40,6 @@ _UNNAMED = (
 )
 
 
-def _have_nothing(_: int) -> object:
-    return {}
-
-
 class DataRecord:
     """What the state of a run says of its data.
 
@@ -59,7 +53,7 @@ class DataRecord:
         self.shards: dict[str, str] = {}
         self._ranks = ranks
         self._base: dict[str, DrawnEntry] = {}
-        self._own: dict[str, Tally] = {}
+        self._own: dict[str, DrawnTally] = {}
         self._drawn: set[str] = set()
         self._unnamed: set[str] = set()
         # Without their ids: what commits have by their step, and what the newest durable one has.
@@ -119,11 +113,11 @@ class DataRecord:
     def _note(self, source: str, kind: Kind, ids: Ids, reason: str | None) -> None:
         tally = self._own.get(source)
         if tally is None:
-            tally = self._own[source] = Tally(source, kind)
+            tally = self._own[source] = DrawnTally(source, kind)
         tally.add(ids, reason)
 
     def doubt(self) -> list[str]:
-        """Say of which loaders samples cannot be recorded."""
+        """Return a line for each loader whose samples cannot be recorded."""
         return [_UNNAMED.format(source) for source in sorted(self._unnamed)]
 
     def follow(self, name: str, path: str, loader: object, drawing: Drawing) -> None:
@@ -149,12 +143,12 @@ class DataRecord:
         own = _spell(self._settle())
         is_alone = self._ranks.size == 1
         ledger = (own if is_alone else _spell(self._base)) | _spell(self._plans)
-        found = {
+        facts = {
             _LEDGER: dict(sorted(ledger.items())),
             _PIPELINE: self.pipeline,
             _SHARDS: self.shards,
         }
-        entry = {name: value for name, value in found.items() if value}
+        entry = {name: value for name, value in facts.items() if value}
         return (entry if is_alone else {**entry, OWN: own}) or None
 
     def _settle(self) -> dict[str, DrawnEntry]:
@@ -169,7 +163,7 @@ class DataRecord:
         stored: object,
         *,
         ranks: int | None = None,
-        read_own: Callable[[int], object] = _have_nothing,
+        read_own: Callable[[int], object] = lambda _: {},
         is_durable: bool = True,
         passes_on: bool = False,
     ) -> None:
@@ -192,7 +186,7 @@ class DataRecord:
         now: Drawn = self._settle()
         size = self._ranks.size
         ranks = ranks or size
-        meets = size == 1 or ranks != size or (passes_on and not _is_same(base, self._base))
+        meets = size == 1 or ranks != size or (passes_on and _digests(base) != _digests(self._base))
         if meets:
             base, now = self._meet(base, entry, now, ranks, read_own)
         else:
@@ -201,13 +195,18 @@ class DataRecord:
         skipped = _skip_since(base if meets else mine, now) if says_skipped else {}
         if size == 1:
             base, mine = {}, base
-        self._base = {name: one.unlisted for name, one in base.items()}
+        self._base = {name: entries.unlisted for name, entries in base.items()}
         self._made, self._durable, self._own = {}, {}, {}
-        for source, found in (*mine.items(), *skipped.items()):
-            self._own.setdefault(source, Tally(source, found.kind)).take_up(found)
+        for source, entries in (*mine.items(), *skipped.items()):
+            self._own.setdefault(source, DrawnTally(source, entries.kind)).take_up(entries)
         if is_durable:
-            self._durable = {name: one.unlisted for name, one in mine.items()}
-        self._restore_plans(ledger, ROLLBACK if passes_on else _RESUME)
+            self._durable = {name: entries.unlisted for name, entries in mine.items()}
+        plans = {
+            name: part for name, part in ledger.items() if isinstance(part, sampling.PlanEntry)
+        }
+        self._gone = {name: plan for name, plan in plans.items() if name not in self._planned}
+        for name, planned in self._planned.items():
+            planned.restore(plans.get(name), ROLLBACK if passes_on else _RESUME)
 
     def _meet(
         self,
@@ -222,58 +221,49 @@ class DataRecord:
 
         def read() -> tuple[Drawn, Drawn]:
             mine = [_parse_own(entry)] if rank < ranks else []
-            rest = (_parse_own(read_own(one)) for one in range(rank + size, ranks, size))
+            rest = (_parse_own(read_own(other)) for other in range(rank + size, ranks, size))
             return sampling.join_ledgers({}, *mine, *rest), now
 
-        told = self._ranks.ask_all(read)
-        return (
-            sampling.join_ledgers(base, *(then for then, _ in told)),
-            sampling.join_ledgers(self._base, *(one for _, one in told)),
-        )
-
-    def _restore_plans(self, ledger: Mapping[str, LedgerEntry], reason: str) -> None:
-        plans = {name: one for name, one in ledger.items() if isinstance(one, sampling.PlanEntry)}
-        self._gone = {name: one for name, one in plans.items() if name not in self._planned}
-        for name, plan in self._planned.items():
-            plan.restore(plans.get(name), reason)
+        then, seen = zip(*self._ranks.ask_all(read), strict=True)
+        return sampling.join_ledgers(base, *then), sampling.join_ledgers(self._base, *seen)
 
     def compare(self, stored: object) -> list[str]:
         """Say what the samples of a stored entry are that these are not; every rank must call it.
 
         Each passes the entry with what is its own. Which ids are listed does not count: that depends on
-        when a commit became durable. Older versions have no entry: a run that went on from one of
-        their commits counts from there, and so does this record.
+        when a commit became durable. A commit of a run without data has no entry: a run that went on
+        from it counts from there, and so does this record.
         """
         if stored is None and not self._is_told:
             self.restore(None)
             return []
         entry = _check_entry(stored)
-        told = self._ranks.ask_all(lambda: (_parse_own(entry), self._settle()))
-        theirs = sampling.join_ledgers(
-            sampling.parse_ledger(entry.get(_LEDGER, {})), *(one for one, _ in told)
+        stored_own, own = zip(
+            *self._ranks.ask_all(lambda: (_parse_own(entry), self._settle())), strict=True
         )
-        mine = sampling.join_ledgers({**self._base, **self._plans}, *(one for _, one in told))
-        found: list[str] = []
+        theirs = sampling.join_ledgers(sampling.parse_ledger(entry.get(_LEDGER, {})), *stored_own)
+        mine = sampling.join_ledgers({**self._base, **self._plans}, *own)
+        lines: list[str] = []
         for name in sorted(theirs.keys() | mine.keys()) if self._ranks.is_first else ():
             ours, its = _spell_seen(mine.get(name)), _spell_seen(theirs.get(name))
             if ours != its:
-                found.append(f"{DATA}.{_LEDGER}.{name} (saw {ours}; the commit: {its})")
-        return self._ranks.share(found)
+                lines.append(f"{DATA}.{_LEDGER}.{name} (saw {ours}; the commit: {its})")
+        return self._ranks.share(lines)
 
     # Commits.
 
     def note_commit(self, step: int) -> tuple[dict[str, str], tuple[int, int]]:
-        """Note that the state as captured last is to be the commit of a step; return facts for it.
+        """Note that the state as captured last becomes the commit of a step; return facts for it.
 
-        Besides, the number of samples that this rank tells of, and the first lane of their digest: those
-        of all ranks are to be added.
+        Besides, the number of samples that this rank counts, and the first lane of their digest: whoever
+        reads them adds up those of all ranks.
         """
         own = self._settle()
-        self._made[step] = {name: one.unlisted for name, one in own.items()}
+        self._made[step] = {name: entries.unlisted for name, entries in own.items()}
         facts = {f"data.{name}": tree[:_SHORT] for name, tree in self.shards.items()}
         known = {**self._base, **self._plans} if self._ranks.is_first else {}
-        digests = [one.digest for one in (*known.values(), *own.values())]
-        if not digests:
+        digests = [entries.digest for entries in (*known.values(), *own.values())]
+        if not digests:  # and nothing of ``sampling`` is imported for it
             return facts, (0, 0)
         total = sum(digests[1:], digests[0])
         return facts, (total.count, total.lanes[0])
@@ -283,7 +273,7 @@ class DataRecord:
         made = self._made.pop(step, None)
         if made is not None:
             self._durable = made
-            self._made = {later: one for later, one in self._made.items() if later > step}
+            self._made = {later: kept for later, kept in self._made.items() if later > step}
 
 
 def _spell(entries: Mapping[str, LedgerEntry]) -> dict[str, Any]:
@@ -312,10 +302,8 @@ def _skip_since(then: Drawn, now: Drawn) -> dict[str, DrawnEntry]:
     }
 
 
-def _is_same(first: Drawn, second: Drawn) -> bool:
-    return [(name, one.digest) for name, one in sorted(first.items())] == [
-        (name, one.digest) for name, one in sorted(second.items())
-    ]
+def _digests(ledger: Drawn) -> dict[str, object]:
+    return {name: entries.digest for name, entries in ledger.items()}
 
 
 def _spell_seen(entry: LedgerEntry | None) -> str:

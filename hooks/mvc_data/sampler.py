@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.sampling import Batch, SamplePlan, Skips
+    from mvc.sampling import GlobalBatch, SamplePlan, Skips
 
 
 _NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class MicroBatch:
     """The samples of a micro-batch.
 
     Attributes:
-        positions: of the samples; a worker is not told.
+        positions: of the samples; workers do not get them.
         stop: the position after the global batch.
         is_last: whether the global batch ends with it on this rank.
     """
@@ -48,18 +48,18 @@ class Request:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As bytes: arrays take longer to travel than the samples of a cheap dataset.
-        one = self.located
-        packed = np.concatenate((one.source, one.epoch, one.index)).tobytes()
+        located = self.located
+        packed = np.concatenate((located.source, located.epoch, located.index)).tobytes()
         return _unpack, (packed, self.stop, self.is_last)
 
 
-def _unpack(packed: bytes, stop: int, is_last: bool) -> Request:  # noqa: FBT001  from __reduce__
+def _unpack(packed: bytes, stop: int, is_last: bool) -> MicroBatch:  # noqa: FBT001  from __reduce__
     source, epoch, index = np.frombuffer(packed, np.int64).reshape(3, -1)
-    return Request(_NONE, Located(source, epoch, index), stop, is_last)
+    return MicroBatch(_NONE, Located(source, epoch, index), stop, is_last)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankShare:
     """Which part of every global batch a rank takes.
 
     Attributes:
@@ -71,14 +71,14 @@ class Share:
     most: int | None = None
 
     def count(self, samples: int) -> int:
-        """Return how many micro-batches a global batch of so many samples has."""
+        """Return how many micro-batches a global batch of this many samples has."""
         if self.most is None:
             return 1
         # A slice that is one shorter than others may not have an empty micro-batch.
         longest, shortest = -(-samples // self.ranks), samples // self.ranks
         return max(1, min(-(-longest // self.most), shortest))
 
-    def cut(self, batch: Batch) -> Iterator[Request]:
+    def cut(self, batch: GlobalBatch) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of a global batch; UsageError if it has too few samples."""
         size = len(batch)
         if size < self.ranks:
@@ -87,7 +87,7 @@ class Share:
                 hint='pass drop_last=True, or drop_last="wrap" to fill it up from the next epoch',
             )
         if self.ranks == 1 and self.most is None:
-            yield Request(batch.positions, batch.located, batch.stop, is_last=True)
+            yield MicroBatch(batch.positions, batch.located, batch.stop, is_last=True)
             return
         start, stop = (size * at // self.ranks for at in (self.rank, self.rank + 1))
         count = self.count(size)
@@ -97,12 +97,12 @@ class Share:
                 start + (stop - start) * (number + 1) // count,
             )
             located = batch.located.take(part)
-            yield Request(batch.positions[part], located, batch.stop, number == count - 1)
+            yield MicroBatch(batch.positions[part], located, batch.stop, number == count - 1)
 
 
-def draw_requests(
-    plan: SamplePlan, skips: Skips, share: Share, cursor: int, micro: int = 0
-) -> Iterator[Request]:
+def draw_micro_batches(
+    plan: SamplePlan, skips: Skips, share: RankShare, cursor: int, micro: int = 0
+) -> Iterator[MicroBatch]:
     """Yield what is left of an epoch, without the first ``micro`` micro-batches."""
     end, ahead = find_end(plan, cursor), Ahead(plan)
     while cursor < end and (batch := draw_batch(plan, skips, cursor, ahead)) is not None:
@@ -112,32 +112,28 @@ def draw_requests(
         cursor, micro = batch.stop, 0
 
 
-def find_batch(plan: SamplePlan, skips: Skips, cursor: int) -> tuple[int, Batch] | None:
+def find_batch(plan: SamplePlan, skips: Skips, cursor: int) -> tuple[int, GlobalBatch] | None:
     """Return the next global batch and from where it is drawn, in whichever epoch; None: all is skipped.
 
     Beyond all windows and stages, two epochs without a batch say that there is none.
     """
-    start = cursor
+    windows = (window.stop for window in skips.windows)
+    stages = (stage.until or 0 for stage in plan.stages)
+    last = max(cursor, *windows, *stages, 0) + 2 * plan.epoch_length
     while (batch := draw_batch(plan, skips, cursor)) is None:
         cursor = skips.leave_window(find_end(plan, cursor))
-        if cursor >= _find_last(plan, skips, start):
+        if cursor >= last:
             return None
     return cursor, batch
 
 
-def _find_last(plan: SamplePlan, skips: Skips, start: int) -> int:
-    windows = (one.stop for one in skips.windows)
-    stages = (stage.until or 0 for stage in plan.stages)
-    return max(start, *windows, *stages, 0) + 2 * plan.epoch_length
-
-
 def pass_batches(plan: SamplePlan, skips: Skips, cursor: int, count: int) -> int:
-    """Return the position after so many global batches, across epochs; UsageError if there are none."""
+    """Return the position after ``count`` global batches, across epochs; UsageError if there are none."""
     for _ in range(count):
-        found = find_batch(plan, skips, cursor)
-        if found is None:
+        place = find_batch(plan, skips, cursor)
+        if place is None:
             raise UsageError("all samples are skipped")
-        cursor = found[1].stop
+        cursor = place[1].stop
     return cursor
 
 
@@ -164,7 +160,7 @@ def has_ranks() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def check_share(plan: SamplePlan, share: Share) -> None:
+def check_share(plan: SamplePlan, share: RankShare) -> None:
     """Check that every rank has a sample of every global batch; UsageError if not."""
     if share.most is not None and (type(share.most) is not int or share.most < 1):
         raise UsageError(f"micro_batch_size is {share.most!r}, not a whole number of 1 or more")

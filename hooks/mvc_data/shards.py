@@ -2,21 +2,28 @@
 
 Checkpointer("runs/gpt", ..., shards="data/train.shards")
 Checkpointer("runs/gpt", ..., shards={"train": ShardCheck("data/train.shards", lazy=True)})
+
+And what a check finds wrong, by rank: values, and the words for them.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import mvc.shards
-from mvc import UsageError
+from mvc import ConflictError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mvc.shards import ShardMap
+
 
 Verify = Literal["quick", "full"]
 ShardSource: TypeAlias = "str | os.PathLike[str] | ShardMap"
@@ -66,18 +73,19 @@ class ShardCheck:
         """
         if isinstance(self.source, mvc.shards.ShardMap):
             return self
-        found, root = mvc.shards.ShardMap.read(self.source), self.root
-        if root is None and "://" not in found.root:
-            root = Path(self.source).parent / found.root
-        return replace(self, source=found, root=root)
+        shard_map, root = mvc.shards.ShardMap.read(self.source), self.root
+        if root is None and "://" not in shard_map.root:
+            root = Path(self.source).parent / shard_map.root
+        return replace(self, source=shard_map, root=root)
 
     def open(self, name: str) -> OpenCheck:
         """Return it with its map read; errors as of ``load``."""
         loaded = self.load()
-        found: ShardMap = loaded.source  # type: ignore[assignment]  # it is loaded
-        url = found.root if "://" in found.root else None
-        root = loaded.root if url or loaded.root is not None else found.root
-        return OpenCheck(name, found, None if root is None else Path(root).absolute(), url, self)
+        shard_map: ShardMap = loaded.source  # type: ignore[assignment]  # it is loaded
+        url = shard_map.root if "://" in shard_map.root else None
+        root = loaded.root if url or loaded.root is not None else shard_map.root
+        folder = None if root is None else Path(root).absolute()
+        return OpenCheck(name, shard_map, folder, url, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +116,22 @@ def as_checks(value: object) -> dict[str, ShardCheck]:
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        named = [(_checked_name(name), _as_check(one)) for name, one in value.items()]
-    else:
-        is_many = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike))
-        checks = [_as_check(one) for one in value] if is_many else [_as_check(value)]  # type: ignore[attr-defined]  # just asked
-        named = [(_name(check), check) for check in checks]
-    found = dict(named)
-    if len(found) < len(named):
-        names = [name for name, _ in named]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(
-            f"two shard maps are called {twice!r}", hint='shards={"train": ..., "more": ...}'
-        )
-    return found
+        return {_checked_name(name): _as_check(source) for name, source in value.items()}
+    is_many = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike))
+    checks: dict[str, ShardCheck] = {}
+    for source in value if is_many else [value]:  # type: ignore[attr-defined]  # just asked
+        check = _as_check(source)
+        if isinstance(check.source, mvc.shards.ShardMap):
+            last = check.source.root.rstrip("/").rpartition("/")[2]
+            name = last if _is_name(last) else _UNNAMED
+        else:
+            name = _checked_name(Path(check.source).name.removesuffix(_SUFFIX))
+        if name in checks:
+            raise UsageError(
+                f"two shard maps are called {name!r}", hint='shards={"train": ..., "more": ...}'
+            )
+        checks[name] = check
+    return checks
 
 
 def find_checks(loaders: Iterable[Any]) -> dict[str, ShardCheck]:
@@ -128,12 +139,12 @@ def find_checks(loaders: Iterable[Any]) -> dict[str, ShardCheck]:
 
     Other libraries may mean something else by that name.
     """
-    found: dict[str, ShardCheck] = {}
+    checks: dict[str, ShardCheck] = {}
     for loader in loaders:
         value = getattr(loader, "shards", None)
         if _is_ours(value):
-            found |= as_checks(value)
-    return found
+            checks |= as_checks(value)
+    return checks
 
 
 def _is_ours(value: object) -> bool:
@@ -148,13 +159,6 @@ def _is_ours(value: object) -> bool:
 
 def _as_check(value: Any) -> ShardCheck:
     return value if isinstance(value, ShardCheck) else ShardCheck(value)
-
-
-def _name(check: ShardCheck) -> str:
-    if not isinstance(check.source, mvc.shards.ShardMap):
-        return _checked_name(Path(check.source).name.removesuffix(_SUFFIX))
-    last = check.source.root.rstrip("/").rpartition("/")[2]
-    return last if _is_name(last) else _UNNAMED
 
 
 def _is_name(name: object) -> bool:
@@ -172,3 +176,72 @@ def _checked_name(name: object) -> str:
             hint='shards={"train": "..."} gives it another name',
         )
     return name
+
+
+_MOST = 20
+_HINT = "restore these files, or run `mvc data add` again if they are meant to be as they are"
+
+
+class DataError(ConflictError):
+    """Data that a run reads is not what its shard map says; ``findings`` are all of them."""
+
+    kind = "data"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, findings: Sequence[Finding] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = tuple(findings)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One way in which data differs from its map.
+
+    Attributes:
+        map: name of the map.
+        path: of the shard, relative to the root of the map; "" for what is about the whole map.
+        kind: ``missing``, ``changed``, ``swapped``, ``stale``, ``extra``, or ``other`` of a map.
+        fact: what was found, in words.
+        ranks: which ranks found it, or share the folder in which it was found.
+    """
+
+    map: str
+    path: str
+    kind: str
+    fact: str
+    ranks: tuple[int, ...] = (0,)
+
+    def __str__(self) -> str:
+        # A name may hold line breaks, codes of terminals, and what no log file can be written with.
+        path = self.path if self.path.isprintable() else repr(self.path)
+        what = f"shard {path} of {self.map}" if path else f"map {self.map}"
+        return f"{spell_ranks(self.ranks)}: {self.kind} {what}: {self.fact}"
+
+
+def spell_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks in words, runs of them as ranges: ``ranks 0-3, 8``."""
+    ordered = sorted(set(ranks))
+    runs = []
+    for _, pairs in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in pairs]
+        runs.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(runs)}"
+
+
+def join_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in the order of their paths, with equal ones of several ranks as one."""
+    ranks = defaultdict[tuple[str, str, str, str], set[int]](set)
+    for finding in findings:
+        ranks[finding.map, finding.path, finding.kind, finding.fact].update(finding.ranks)
+    return sorted(Finding(*key, tuple(sorted(found))) for key, found in ranks.items())
+
+
+def refuse_findings(findings: Sequence[Finding]) -> DataError:
+    """Return the error that says what was found, the first lines of it."""
+    lines = list(map(str, findings[:_MOST]))
+    if len(findings) > _MOST:
+        lines.append(f"and {len(findings) - _MOST:,} more")
+    fact = "the data is not what its shard map says"
+    text = f"{fact}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{fact}:", *lines])
+    return DataError(text, hint=_HINT, findings=findings)

@@ -42,7 +42,7 @@ class OtherMap:
     def is_allowed(self, allow: Sequence[str]) -> bool:
         """Return whether a pattern allows it."""
         path = f"data.{SHARDS}.{self.name}"
-        return any(one == SHARDS or fnmatchcase(path, one) for one in allow)
+        return any(pattern == SHARDS or fnmatchcase(path, pattern) for pattern in allow)
 
     def as_change(self) -> tuple[str, object, object]:
         """Return it as a change of the environment."""
@@ -78,9 +78,9 @@ def refuse_maps(
     others: Sequence[OtherMap], allow: Sequence[str] = (), *, hint: str | None = None
 ) -> None:
     """Raise ConflictError if there are other maps than a commit's that no pattern allows."""
-    refused = [one for one in others if not one.is_allowed(allow)]
+    refused = [other for other in others if not other.is_allowed(allow)]
     if refused:
-        names = "; ".join(f"{one.name} ({one.changes})" for one in refused)
+        names = "; ".join(f"{change.name} ({change.changes})" for change in refused)
         raise ConflictError(
             f"the data is not that of the commit: {names}",
             hint=hint or f'nothing was changed; allow=["{SHARDS}"] goes on with the current shards',

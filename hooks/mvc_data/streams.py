@@ -1,8 +1,8 @@
 """Shards that are read in order, as a map-style dataset.
 
 A sample's number counts through all shards, so a loader's plan says which sample comes when, as for
-any dataset. That this is read in order all the same is up to the order: ``ShardedStream.order`` has the
-shards in a random order and shuffles within blocks of consecutive records (``mvc.sampling.BlockOrder``).
+any dataset. The plan keeps reads nearly in order: ``ShardedStream.order`` has the shards in a random
+order and shuffles within blocks of consecutive records (``mvc.sampling.BlockOrder``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,27 @@ import glob
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from mvc import FormatError, NotFoundError, UsageError
+from mvc import FormatError, MvcError, NotFoundError, UnsupportedError, UsageError
 from mvc.sampling import BlockOrder
-from mvc_data.readers.opening import FORMATS, Format
-from mvc_data.readers.reader import read_by_owner
+from mvc_data.readers.ahead import ReadAhead, gather
+from mvc_data.readers.columns import ArrowRows, ParquetRows
+from mvc_data.readers.files import (
+    TarSamples,
+    describe_fault,
+    iterate_compressed_lines,
+    open_bin,
+    open_lines,
+    open_mds,
+    open_npy,
+    parse_line,
+    read_by_owner,
+)
 from mvc_data.shards import ShardCheck
 
 if TYPE_CHECKING:
@@ -27,7 +39,95 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc_data.readers.reader import Reader
+    from mvc_data.readers.files import Reader
+
+
+_LINES = (".jsonl", ".ndjson")
+_COMPRESSED = tuple(f"{name}.{kind}" for name in _LINES for kind in ("zst", "zstd", "gz"))
+_ARROW = (".arrow", ".arrows", ".feather")
+FORMATS = (*_LINES, *_COMPRESSED, ".tar", ".parquet", *_ARROW, ".npy", ".bin", ".mds")
+"""How the names of shards end that can be read without the user's help."""
+_COUNTED_FAST = (".parquet", *_ARROW, ".npy", ".bin", ".mds")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How shards are read.
+
+    Attributes:
+        open_fn: the user's own way: the path of a shard to an iterator of its samples.
+        tokens: numbers in a record of a .bin file, or an .npy file of one dimension.
+        dtype: type of the numbers in a .bin file.
+        block: records that are shuffled together; twice as many are kept.
+    """
+
+    open_fn: Callable[[str], Iterator[Any]] | None
+    tokens: int | None
+    dtype: str | None
+    block: int
+
+    def open(self, path: str, expected: int | None) -> Reader:
+        """Open a shard; ``expected`` is how many records it has, if that is known.
+
+        Raises:
+            NotFoundError: there is no such file.
+            FormatError: the file is not what its name says.
+        """
+        keep = 2 * self.block
+        if (open_fn := self.open_fn) is not None:
+            return ReadAhead(path, lambda _: _gather(open_fn, path), expected, keep)
+        try:
+            if path.lower().endswith(_COMPRESSED):
+                os.stat(path)
+                lines = iterate_compressed_lines
+                return ReadAhead(path, lambda _: lines(path), expected, keep, decode=parse_line)
+            for suffixes, open_it in _OPENERS.items():
+                if path.lower().endswith(suffixes):
+                    return open_it(self, path)
+        except FileNotFoundError:
+            raise NotFoundError(f"shard {path} does not exist") from None
+        raise UnsupportedError(
+            f"shard {path} has a name that tells no known format",
+            hint=f"open_fn=f, where f(path) yields its samples; known are {', '.join(FORMATS)}",
+        )
+
+    def count(self, path: str) -> int:
+        """Return how many records a shard has, reading it all if its format does not tell."""
+        reader = self.open(path, None)
+        try:
+            return reader.count_all() if isinstance(reader, ReadAhead) else int(reader.count or 0)
+        finally:
+            reader.close()
+
+    def is_cut(self, path: str) -> bool:
+        """Return whether what is a record is up to ``tokens``, so that no map tells how many there are."""
+        return self.open_fn is None and path.lower().endswith((".npy", ".bin"))
+
+    def is_counted_fast(self, path: str) -> bool:
+        """Return whether ``count`` reads no more than the head or foot of the file."""
+        return self.open_fn is None and path.lower().endswith(_COUNTED_FAST)
+
+
+_OPENERS: dict[tuple[str, ...], Callable[[Format, str], Reader]] = {
+    _LINES: lambda _, path: open_lines(path),
+    (".tar",): lambda _, path: TarSamples(path),
+    (".parquet",): lambda how, path: ParquetRows(path, how.block),
+    _ARROW: lambda _, path: ArrowRows(path),
+    (".npy",): lambda how, path: open_npy(path, how.tokens),
+    (".bin",): lambda how, path: open_bin(path, how.tokens, how.dtype),
+    (".mds",): lambda _, path: open_mds(path),
+}
+
+
+def _gather(open_fn: Callable[[str], Iterator[Any]], path: str) -> Iterator[list[Any]]:
+    try:
+        samples = open_fn(path)
+    except (MvcError, OSError):
+        raise
+    except Exception as error:
+        raise describe_fault(path, 0, error) from error
+    return gather(samples, path)
+
 
 _MOST_OPEN = 256
 _MAP = ".shards"
@@ -78,21 +178,27 @@ class ShardedStream(Dataset[Any]):
             UsageError: the number of records is not known, or the shards are at a URL, which only
                 ``open_fn`` can read.
         """
-        self.check = _make_check(shards, root)
+        self.check: ShardCheck | None = None
+        if isinstance(shards, (str, os.PathLike)) and os.fspath(shards).endswith(_MAP):
+            self.check = ShardCheck(os.fspath(shards), root)
+        elif root is not None:
+            raise UsageError("root is for the shards of a map", hint="pass the file of the map")
+        if type(shuffle_block) is not int or shuffle_block < 1:
+            raise UsageError(f"shuffle_block is {shuffle_block!r}, not a whole number of 1 or more")
         self.paths, self.shards, known = _find_shards(shards, self.check)
         if open_fn is None and "://" in self.paths[0]:
             raise UsageError(
                 f"shard {self.paths[0]} is not a file here",
                 hint="copy the shards and pass root=FOLDER, or open_fn= that reads them there",
             )
-        self._format = Format(open_fn, tokens, dtype, _check_block(shuffle_block))
+        self._format = Format(open_fn, tokens, dtype, shuffle_block)
         counts = _find_counts(self._format, self.paths, known if records is None else records)
         self.order = BlockOrder(np.array(counts, np.int64), shuffle_block)
         self._starts = np.cumsum([0, *counts])
         self._transform, self._on_open = transform, on_open
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._process = os.getpid()
-        self._told: set[int] = set()
+        self._announced: set[int] = set()
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -124,11 +230,11 @@ class ShardedStream(Dataset[Any]):
             return self._find_reader(shard).read((wanted[places] - self._starts[shard]).tolist())
 
         # In the order of asking: by number, two shards of a block would push out each other.
-        found = read_by_owner(owners, read)
-        return found if self._transform is None else [self._transform(one) for one in found]
+        samples = read_by_owner(owners, read)
+        return samples if self._transform is None else list(map(self._transform, samples))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict(), "_told": set()}
+        return {**self.__dict__, "_open": OrderedDict(), "_announced": set()}
 
     def close(self) -> None:
         """Close all shards; the next sample opens its shard again."""
@@ -139,20 +245,24 @@ class ShardedStream(Dataset[Any]):
     def _find_reader(self, shard: int) -> Reader:
         if self._process != os.getpid():
             # A fork shares the place in a file with its parent, so it opens its own.
-            self._open, self._told, self._process = OrderedDict(), set(), os.getpid()
+            self._open, self._announced, self._process = OrderedDict(), set(), os.getpid()
         reader = self._open.get(shard)
         if reader is None:
-            reader = self._open_shard(shard)
-            self._open[shard] = reader
-            self._close_oldest()
+            reader = self._open[shard] = self._open_shard(shard)
+            # What two blocks may span stays open, and no more.
+            sizes, most = self.order.sizes, 2 * self.order.block
+            held = sum(int(sizes[other]) for other in list(self._open)[1:-1])
+            while len(self._open) > _MOST_OPEN or (len(self._open) > 2 and held > most):  # noqa: PLR2004
+                self._open.popitem(last=False)[1].close()
+                held -= int(sizes[next(iter(self._open))])
         self._open.move_to_end(shard)
         return reader
 
     def _open_shard(self, shard: int) -> Reader:
         path, expected = self.paths[shard], int(self.order.sizes[shard])
-        if self._on_open is not None and shard not in self._told:
+        if self._on_open is not None and shard not in self._announced:
             self._on_open(path)
-            self._told.add(shard)
+            self._announced.add(shard)
         reader = self._format.open(path, expected)
         if (count := reader.count) != expected:
             reader.close()
@@ -162,39 +272,20 @@ class ShardedStream(Dataset[Any]):
             )
         return reader
 
-    def _close_oldest(self) -> None:
-        """Keep what two blocks may span, and no more."""
-        sizes, most = self.order.sizes, 2 * self.order.block
-        held = sum(int(sizes[shard]) for shard in list(self._open)[1:-1])
-        while len(self._open) > _MOST_OPEN or (len(self._open) > 2 and held > most):  # noqa: PLR2004
-            _, reader = self._open.popitem(last=False)
-            reader.close()
-            held -= int(sizes[next(iter(self._open))])
-
-
-def _check_block(block: int) -> int:
-    if type(block) is not int or block < 1:
-        raise UsageError(f"shuffle_block is {block!r}, not a whole number of 1 or more")
-    return block
-
-
-def _make_check(shards: object, root: str | os.PathLike[str] | None) -> ShardCheck | None:
-    if isinstance(shards, (str, os.PathLike)) and os.fspath(shards).endswith(_MAP):
-        return ShardCheck(os.fspath(shards), root)
-    if root is not None:
-        raise UsageError("root is for the shards of a map", hint="pass the file of the map")
-    return None
-
 
 def _find_shards(
     shards: Any, check: ShardCheck | None
 ) -> tuple[list[str], str | None, Mapping[str, int] | None]:
     """Return the paths, the tree hash of the map, and the records by path that a map tells."""
     if not isinstance(shards, (str, os.PathLike)):
-        return _check_paths([os.fspath(one) for one in shards]), None, None
-    place = os.fspath(shards)
+        return _check_paths([os.fspath(path) for path in shards]), None, None
     if check is not None:
-        return _read_map(check)
+        opened = check.open("")
+        root = os.path.abspath(opened.folder) if opened.folder else str(opened.url).rstrip("/")
+        records = {f"{root}/{shard.path}": shard.records for shard in opened.map.shards}
+        counts = {path: count for path, count in records.items() if count is not None}
+        return _check_paths([*records]), opened.map.tree, counts
+    place = os.fspath(shards)
     if os.path.isdir(place):
         names = sorted(os.listdir(place))
         paths = [os.path.join(place, name) for name in names if name.lower().endswith(FORMATS)]
@@ -210,35 +301,23 @@ def _find_shards(
 def _check_paths(paths: list[str]) -> list[str]:
     if not paths:
         raise UsageError("a stream without shards")
-    twice = (
-        next((one for one in paths if paths.count(one) > 1), None)
-        if len(set(paths)) < len(paths)
-        else None
-    )
-    if twice is not None:
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
         raise UsageError(
             f"shard {twice} is given twice", hint="a mixture with weights repeats data"
         )
     return paths
 
 
-def _read_map(check: ShardCheck) -> tuple[list[str], str, Mapping[str, int] | None]:
-    opened = check.open("")
-    root = os.path.abspath(opened.folder) if opened.folder else str(opened.url).rstrip("/")
-    paths = [f"{root}/{one.path}" for one in opened.map.shards]
-    counts = {
-        place: one.records
-        for place, one in zip(paths, opened.map.shards, strict=True)
-        if one.records is not None
-    }
-    return _check_paths(paths), opened.map.tree, counts
-
-
 def _find_counts(format_: Format, paths: list[str], records: Any) -> list[int]:
     if isinstance(records, str) and records != "count":
         raise UsageError(f"records={records!r} is neither numbers nor 'count'")
     if records is not None and not isinstance(records, (str, Mapping)):
-        return _check_listed(paths, records)
+        if len(records) != len(paths):
+            raise UsageError(
+                f"records are given for {len(records)} shards, and there are {len(paths)}"
+            )
+        return [_check_count(path, count) for path, count in zip(paths, records, strict=True)]
     known: Mapping[str, int] = records if isinstance(records, Mapping) else {}
     counts = []
     for path in paths:
@@ -255,12 +334,6 @@ def _find_counts(format_: Format, paths: list[str], records: Any) -> list[int]:
             )
         counts.append(_check_count(path, count))
     return counts
-
-
-def _check_listed(paths: list[str], records: Any) -> list[int]:
-    if len(records) != len(paths):
-        raise UsageError(f"records are given for {len(records)} shards, and there are {len(paths)}")
-    return [_check_count(path, count) for path, count in zip(paths, records, strict=True)]
 
 
 def _check_count(path: str, count: Any) -> int:

@@ -33,7 +33,7 @@ _SMALL = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class WindowContent:
     """What a window holds, in order: tokens ``begins[i]`` to ``ends[i]`` of sequence ``samples[i]``."""
 
     samples: Integers
@@ -46,7 +46,7 @@ class Windows(Protocol):
 
     runs: Integers
 
-    def find_pieces(self, window: int) -> Pieces:
+    def find_content(self, window: int) -> WindowContent:
         """Return what a window holds."""
 
     def find_windows(self, sample: int) -> Integers:
@@ -69,7 +69,7 @@ class FirstFit:
         self._firsts = np.concatenate(([0], np.cumsum(windows)))
         self.runs = np.bincount(owners, windows, len(runs)).astype(np.int64)
 
-    def find_pieces(self, window: int) -> Pieces:
+    def find_content(self, window: int) -> WindowContent:
         """Return what a window holds."""
         block = int(np.searchsorted(self._firsts, window, "right")) - 1
         local = window - int(self._firsts[block])
@@ -80,11 +80,11 @@ class FirstFit:
         opened = int(self._opened[block])
         if local < opened:
             chosen = np.flatnonzero((self._bins[first:last] == local) & (lengths > rest))
-            return Pieces(first + chosen, rest[chosen], lengths[chosen])
+            return WindowContent(first + chosen, rest[chosen], lengths[chosen])
         ends = np.cumsum(whole)
         at = int(np.searchsorted(ends, local - opened, "right"))
         begin = (local - opened - int(ends[at] - whole[at])) * self._window
-        return Pieces(
+        return WindowContent(
             *(np.array([value], np.int64) for value in (first + at, begin, begin + self._window))
         )
 
@@ -130,7 +130,7 @@ class Cut:
         self.runs = -(-np.diff(totals[self._blocks]) // window)
         self._ends = np.cumsum(self.runs)
 
-    def find_pieces(self, window: int) -> Pieces:
+    def find_content(self, window: int) -> WindowContent:
         """Return what a window holds."""
         run = int(np.searchsorted(self._ends, window, "right"))
         low = (window - int(self._ends[run] - self.runs[run])) * self._window
@@ -142,7 +142,9 @@ class Cut:
         begins = int(self._before[block]) - low + np.cumsum(lengths) - lengths
         chosen = np.flatnonzero((begins < self._window) & (begins + lengths > 0) & (lengths > 0))
         at, length = begins[chosen], lengths[chosen]
-        return Pieces(start + chosen, np.maximum(-at, 0), np.minimum(length, self._window - at))
+        return WindowContent(
+            start + chosen, np.maximum(-at, 0), np.minimum(length, self._window - at)
+        )
 
     def find_windows(self, sample: int) -> Integers:
         """Return the windows that hold tokens of a sequence."""

@@ -17,10 +17,9 @@ from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
 from mvc.operations.data_targets import find_target
 from mvc.progress import announce
-from mvc.shards.changes import MapChanges, compare_maps
 from mvc.shards.hashing import hash_shards
-from mvc.shards.records.arrays import BIN_SUFFIX, count_numbers, get_item_bytes
-from mvc.shards.shard_map import Shard, ShardMap
+from mvc.shards.records.plain import BIN_SUFFIX, count_numbers, parse_number_dtype
+from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file
 from mvc.workspace.context import threads_of
 from mvc.workspace.recovery import recover
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from mvc.operations.data_targets import Target
     from mvc.progress import ByteProgress
     from mvc.shards.hashing import HashedShard
-    from mvc.shards.places import FoundShard, Place
+    from mvc.shards.places import FoundShard, ShardPlace
     from mvc.workspace.context import Context
 
 
@@ -73,7 +72,7 @@ def add_data(
 ) -> DataAddResult:
     """Make or renew the map of some shards and stage it; see ``Repo.add_data``."""
     recover(context)
-    item_bytes = None if dtype is None else get_item_bytes(dtype)
+    item_bytes = None if dtype is None else parse_number_dtype(dtype).itemsize
     target = find_target(context, source, cwd, name)
     if store and target.folder is None:
         raise UsageError(f"{source!r} is not in the worktree", hint="`store` takes what is there")
@@ -124,7 +123,7 @@ def _find_old(context: Context, target: Target) -> ShardMap | None:
     return old
 
 
-def _list(place: Place, target: Target, source: str) -> list[FoundShard]:
+def _list(place: ShardPlace, target: Target, source: str) -> list[FoundShard]:
     try:
         found = place.list(target.pattern)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -138,7 +137,7 @@ def _list(place: Place, target: Target, source: str) -> list[FoundShard]:
 
 def _hash(
     context: Context,
-    place: Place,
+    place: ShardPlace,
     found: Sequence[FoundShard],
     old: ShardMap | None,
     progress: ByteProgress,
@@ -194,7 +193,7 @@ def _write_map(context: Context, path: str, made: ShardMap) -> None:
             write_durable(target, [data])
 
 
-def _check_unchanged(place: Place, found: Sequence[FoundShard]) -> None:
+def _check_unchanged(place: ShardPlace, found: Sequence[FoundShard]) -> None:
     """Check that what was stored is what the map says."""
     for one in found:
         if place.find(one.path) != one:

@@ -12,9 +12,8 @@ from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
 from mvc.operations.remove import remove
 from mvc.progress import announce
-from mvc.shards.changes import compare_maps
 from mvc.shards.checking import MapReport, ShardFault, check_shards
-from mvc.shards.shard_map import ShardMap
+from mvc.shards.shard_map import ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
 from mvc.workspace.context import threads_of
 from mvc.workspace.recorded import head_tree
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     from mvc.errors import MvcError
     from mvc.history.values import TreeEntry
     from mvc.progress import ByteProgress
-    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level
-    from mvc.shards.shard_map import Shard
+    from mvc.shards.shard_map import MapChanges, Shard
     from mvc.workspace.context import Context
 
 

@@ -19,13 +19,13 @@ from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
     from mvc.shards.checking import Level, MapReport
-    from mvc.shards.places import Place
+    from mvc.shards.places import ShardPlace
     from mvc.shards.shard_map import ShardMap
     from mvc.storage.urls import StoreOptions
     from mvc.workspace.context import Context
 
 
-def open_root(context: Context, root: str, map_path: str) -> Place:
+def open_root(context: Context, root: str, map_path: str) -> ShardPlace:
     """Return the place of a map's root; a store is reached as the remote in the same bucket is."""
     folder = (context.worktree / map_path).parent
     return open_place(root, folder, _find_options(context, root))
@@ -44,7 +44,7 @@ def _find_options(context: Context, root: str) -> StoreOptions | None:
     return None
 
 
-def open_cache(context: Context, place: Place) -> StatCache | None:
+def open_cache(context: Context, place: ShardPlace) -> StatCache | None:
     """Return what is known of the files of a folder; None of a store, whose tags the map has."""
     if not isinstance(place, Folder):
         return None
@@ -56,7 +56,7 @@ def open_cache(context: Context, place: Place) -> StatCache | None:
 def check_known(
     context: Context,
     shard_map: ShardMap,
-    place: Place,
+    place: ShardPlace,
     *,
     level: Level,
     threads: int,

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.pipeline_diff import NodeDiff
     from mvc.operations.tensor_diff import TensorDiff
-    from mvc.shards.changes import MapChanges
-    from mvc.shards.shard_map import ShardMap
+    from mvc.shards.shard_map import MapChanges, ShardMap
     from mvc.workspace.context import Context
 
 _STATE = "state.json"  # of a training run
@@ -125,7 +124,7 @@ def _compare_maps(
     context: Context, old_path: str, path: str, old: Side | None, new: Side | None
 ) -> MapChanges | None:
     """Return what differs between two shard maps, or None if a side is none."""
-    from mvc.shards.changes import compare_maps  # noqa: PLC0415  names need none
+    from mvc.shards.shard_map import compare_maps  # noqa: PLC0415  names need none
 
     try:
         return compare_maps(_read_map(context, old_path, old), _read_map(context, path, new))

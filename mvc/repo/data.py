@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from mvc.operations.data_seen import DataSeen
     from mvc.operations.data_who import WhoSaw
     from mvc.repo.opening import Progress, StrPath
-    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import Level, MapReport
-    from mvc.shards.places import Place
-    from mvc.shards.shard_map import ShardMap
+    from mvc.shards.places import ShardPlace
+    from mvc.shards.shard_map import MapChanges, ShardMap
 
 
 class Data(OpenRepo):
@@ -114,7 +113,7 @@ class Data(OpenRepo):
     def check_shards(
         self,
         shard_map: ShardMap,
-        place: Place,
+        place: ShardPlace,
         *,
         level: Level = "normal",
         threads: int = 1,

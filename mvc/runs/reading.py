@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.fs import FileStat
-    from mvc.runs.records import Kind, RunAlarm, RunEvent, RunRollback
 
 _SPEED_STEPS = 64
 _SPEED_S = 60.0
@@ -143,7 +142,12 @@ class RunTotals:
         facts.update([(fact, find(record, fact)) for fact in kind.facts])
         facts["updated_s"] = max(facts.get("updated_s", 0.0), time_s)
         if kind.kept_in:
-            self._kept[kind.kept_in].append(_value_of(kind, record))
+            record["text"] = _text_of(record)
+            # Fields with a default are for the reader to judge.
+            stored = [field.name for field in fields(kind.value) if field.default is MISSING]
+            self._kept[kind.kept_in].append(
+                kind.value(**{key: find(record, key) for key in stored})
+            )
         if name == "step":
             facts["stopped"] = None
             self._add_step(record["step"], facts["loss"], time_s)
@@ -185,13 +189,6 @@ class RunTotals:
         )
         is_healthy = bool(commit.commit) and commit.commit in self._healthy
         return replace(commit, is_healthy=is_healthy, is_abandoned=was_left)
-
-
-def _value_of(kind: Kind, record: Record) -> RunAlarm | RunCommit | RunEvent | RunRollback:
-    """Return what happened; fields with a default are for the reader to judge."""
-    record["text"] = _text_of(record)
-    told = [field.name for field in fields(kind.value) if field.default is MISSING]
-    return kind.value(**{name: find(record, name) for name in told})
 
 
 def _text_of(record: Record) -> str:

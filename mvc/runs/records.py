@@ -90,10 +90,9 @@ def parse_record(line: bytes) -> Record | None:
 
 def find(record: Record, name: str) -> Any:
     """Return a field's value; if it is not what it has to be, None, or an empty text."""
-    return _READERS.get(name, _text)(record.get(name))
-
-
-def _text(value: object) -> str:
+    value = record.get(name)
+    if name in _READERS:
+        return _READERS[name](value)
     return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 

@@ -11,7 +11,7 @@ from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc.sampling.batches import Ahead as Ahead
-    from mvc.sampling.batches import Batch as Batch
+    from mvc.sampling.batches import GlobalBatch as GlobalBatch
     from mvc.sampling.batches import draw_batch as draw_batch
     from mvc.sampling.blocks import BlockOrder as BlockOrder
     from mvc.sampling.digest import SampleDigest as SampleDigest
@@ -30,7 +30,7 @@ else:  # imported on first use
     __getattr__, __all__ = lazy_names(
         __name__,
         {
-            "mvc.sampling.batches": "Ahead Batch draw_batch",
+            "mvc.sampling.batches": "Ahead GlobalBatch draw_batch",
             "mvc.sampling.blocks": "BlockOrder",
             "mvc.sampling.digest": "SampleDigest",
             "mvc.sampling.ids": "IdList",

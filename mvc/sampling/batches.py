@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class GlobalBatch:
     """A global batch: its samples' positions, what is there, and the position after it."""
 
     positions: Positions
@@ -39,20 +39,20 @@ class Ahead:
 
     def __init__(self, plan: SamplePlan) -> None:
         self._plan, self._start = plan, 0
-        self._found = plan.locate(np.zeros(0, np.int64))
+        self._located = plan.locate(np.zeros(0, np.int64))
 
     def locate(self, start: int, count: int) -> Located:
         """Return the samples at ``count`` positions."""
-        if not self._start <= start <= start + count <= self._start + len(self._found):
+        if not self._start <= start <= start + count <= self._start + len(self._located):
             most = max(count, min(_AHEAD, MAX_SIZE - start))
             self._start = start
-            self._found = self._plan.locate(np.arange(start, start + most, dtype=np.int64))
-        return self._found.take(slice(start - self._start, start - self._start + count))
+            self._located = self._plan.locate(np.arange(start, start + most, dtype=np.int64))
+        return self._located.take(slice(start - self._start, start - self._start + count))
 
 
 def draw_batch(
     plan: SamplePlan, skips: Skips, cursor: int, ahead: Ahead | None = None
-) -> Batch | None:
+) -> GlobalBatch | None:
     """Return the next global batch from a position on; None: the epoch of that position has no more.
 
     ``ahead`` is for those who draw one batch after another.
@@ -64,13 +64,15 @@ def draw_batch(
     if ahead is not None and not skips and cursor + plan.batch <= end:  # the usual case, quickly
         stop = cursor + plan.batch
         located = ahead.locate(cursor, plan.batch)
-        return Batch(np.arange(cursor, stop, dtype=np.int64), located, _round_up(plan, stop, end))
-    found: list[tuple[Positions, Located]] = []
+        return GlobalBatch(
+            np.arange(cursor, stop, dtype=np.int64), located, _round_up(plan, stop, end)
+        )
+    parts: list[tuple[Positions, Located]] = []
     missing, at, at_once, latest = plan.batch, cursor, plan.batch, cursor
     while missing:
         at = skips.leave_window(at)
         # A batch begins in its epoch. Where all is skipped, the search ends after one epoch.
-        limit = latest + length if found and plan.tail == "wrap" else end
+        limit = latest + length if parts and plan.tail == "wrap" else end
         if at >= limit:
             break
         positions, located = _look(plan, skips, at, min(at_once, limit - at), missing, ahead)
@@ -78,13 +80,22 @@ def draw_batch(
         if len(positions) == missing:
             at = int(positions[-1]) + 1
         if len(positions):
-            found.append((positions, located))
+            parts.append((positions, located))
             missing -= len(positions)
             latest = at
         at_once = min(2 * at_once, max(plan.batch, _MOST_AT_ONCE))
-    if not found or (missing and plan.tail != "short"):
+    if not parts or (missing and plan.tail != "short"):
         return None
-    return _join(found, _round_up(plan, at, end))
+    located = parts[0][1]
+    if len(parts) > 1:
+        located = type(located)(
+            *(
+                np.concatenate([getattr(part, name) for _, part in parts])
+                for name in ("source", "epoch", "index")
+            )
+        )
+    positions = np.concatenate([part for part, _ in parts])
+    return GlobalBatch(positions, located, _round_up(plan, at, end))
 
 
 def _look(
@@ -103,16 +114,3 @@ def _round_up(plan: SamplePlan, at: int, end: int) -> int:
     """Return where the next epoch begins, if what is left of this one is too little for a batch."""
     is_over = plan.tail == "drop" and end - at < plan.batch
     return end if is_over else at
-
-
-def _join(found: list[tuple[Positions, Located]], stop: int) -> Batch:
-    if len(found) == 1:
-        return Batch(*found[0], stop)
-    positions = np.concatenate([one for one, _ in found])
-    parts = [one for _, one in found]
-    located = type(parts[0])(
-        np.concatenate([one.source for one in parts]),
-        np.concatenate([one.epoch for one in parts]),
-        np.concatenate([one.index for one in parts]),
-    )
-    return Batch(positions, located, stop)

@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from mvc.errors import FormatError, UsageError
 from mvc.sampling.mixture import split
-from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
+from mvc.sampling.permutation import MAX_SIZE, is_whole, permute, spell_key, unpermute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class BlockOrder:
 
     def __post_init__(self) -> None:
         """Check the numbers; UsageError if they are wrong."""
-        if type(self.block) is not int or self.block < 1:
+        if not is_whole(self.block, 1, MAX_SIZE):
             raise UsageError(f"a shuffle block of {self.block!r} records; it takes at least 1")
         object.__setattr__(self, "sizes", np.array(self.sizes, np.int64).reshape(-1))
         if self.sizes.size and int(self.sizes.min()) < 0:
@@ -65,8 +65,8 @@ class BlockOrder:
         self.sizes.setflags(write=False)
         if not self.id:
             head = b"mvc blocks 1\0%d\0" % self.block
-            told = blake3(head + self.sizes.astype("<i8").tobytes()).hexdigest()
-            object.__setattr__(self, "id", told)
+            digest = blake3(head + self.sizes.astype("<i8").tobytes()).hexdigest()
+            object.__setattr__(self, "id", digest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BlockOrder) and self.id == other.id
@@ -101,7 +101,7 @@ class BlockOrder:
         if not isinstance(value, Mapping) or set(value) not in ({"block", "id"}, {"block", "runs"}):
             raise FormatError("an order by blocks must have the fields block and runs, or id")
         block = value["block"]
-        if type(block) is not int or not 0 < block <= MAX_SIZE:
+        if not is_whole(block, 1, MAX_SIZE):
             raise FormatError("an order by blocks has no whole number as block")
         if "id" in value:
             if not isinstance(value["id"], str) or not re.fullmatch("[0-9a-f]{64}", value["id"]):
@@ -112,10 +112,10 @@ class BlockOrder:
     def find_indices(self, places: Positions, key: bytes | int) -> Positions:
         """Return the numbers of the records at some places of the pass with this key."""
         self._check(np.asarray(places, np.int64))
-        found = self._shuffle(np.asarray(places, np.int64), key, permute)
+        unshuffled = self._shuffle(np.asarray(places, np.int64), key, permute)
         shards, begins, starts = _lay_out(self, key)
-        slot = np.searchsorted(begins, found, "right") - 1
-        return starts[shards[slot]] + found - begins[slot]
+        slot = np.searchsorted(begins, unshuffled, "right") - 1
+        return starts[shards[slot]] + unshuffled - begins[slot]
 
     def find_places(self, indices: Positions, key: bytes | int) -> Positions:
         """Return where a pass has some records: the inverse of ``find_indices``."""
@@ -145,13 +145,13 @@ class BlockOrder:
         if self.block == 1:
             return places
         blocks, within = np.divmod(places, self.block)
-        found, size = np.empty_like(places), self.size
+        shuffled, size = np.empty_like(places), self.size
         for number, chosen in split(blocks):
             first = number * self.block
             length = min(self.block, size - first)
             moved = move(within[chosen], length, _derive(key, b"block %d" % number))
-            found[chosen] = first + moved
-        return found
+            shuffled[chosen] = first + moved
+        return shuffled
 
 
 def _parse_runs(value: object) -> Positions:
@@ -159,7 +159,7 @@ def _parse_runs(value: object) -> Positions:
         raise FormatError("an order by blocks has no runs of shards")
     records = 0
     for run in value:
-        if not isinstance(run, list) or [type(one) for one in run] != [int, int]:
+        if not isinstance(run, list) or list(map(type, run)) != [int, int]:
             raise FormatError("a run of shards is not two whole numbers")
         count, size = run
         records += count * size
@@ -181,5 +181,4 @@ def _lay_out(order: BlockOrder, key: bytes | int) -> tuple[Positions, Positions,
 
 
 def _derive(key: bytes | int, use: bytes) -> bytes:
-    told = b"i%d" % key if isinstance(key, int) else b"b" + key
-    return blake3(b"mvc blocks 1\0" + use + b"\0" + told).digest()
+    return blake3(b"mvc blocks 1\0" + use + b"\0" + spell_key(key)).digest()

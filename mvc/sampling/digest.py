@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LANES = 4
 _LANE_BYTES = 8
-_BLOCK = 1 << 14  # lanes of so many samples stay in a core's cache
+_BLOCK = 1 << 14  # samples whose lanes stay in a core's cache
 _MOST = 1 << 63
 
 
@@ -44,18 +44,16 @@ class SampleDigest:
     @classmethod
     def of(cls, source: str, indices: NDArray[np.int64] | range | Iterable[int]) -> Self:
         """Return the digest of samples of a source, by index; one that comes twice counts twice."""
-        if isinstance(indices, range):
-            return cls._of_range(source, indices)
+        if isinstance(
+            indices, range
+        ):  # piece by piece: it may be longer than what fits into memory
+            total = cls()
+            for first in range(0, len(indices), _BLOCK):
+                part = indices[first : first + _BLOCK]
+                total += cls.of(source, np.arange(part.start, part.stop, part.step, dtype=np.int64))
+            return total
         values = np.asarray(indices, np.int64).ravel()
         return cls(values.size, _sum_lanes(_derive(source, "index"), values.view(np.uint64)))
-
-    @classmethod
-    def _of_range(cls, source: str, indices: range) -> Self:
-        total = cls()
-        for first in range(0, len(indices), _BLOCK):
-            part = indices[first : first + _BLOCK]
-            total += cls.of(source, np.arange(part.start, part.stop, part.step, dtype=np.int64))
-        return total
 
     @classmethod
     def of_keys(cls, source: str, keys: Iterable[str]) -> Self:
@@ -69,8 +67,8 @@ class SampleDigest:
         return type(self)(self.count + other.count, tuple((a + b) % 2**64 for a, b in lanes))
 
     def __sub__(self, other: SampleDigest) -> Self:
-        lanes = zip(self.lanes, other.lanes, strict=True)
-        return type(self)(self.count - other.count, tuple((a - b) % 2**64 for a, b in lanes))
+        negative = type(self)(-other.count, tuple(-lane for lane in other.lanes))
+        return self + negative
 
     @property
     def hex(self) -> str:

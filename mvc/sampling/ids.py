@@ -49,7 +49,12 @@ class IdList:
         digest = self.digest + later.digest
         if not len(self.ids) or later.is_cut:
             return IdList(digest, later.ids)
-        return IdList(digest, _join(self.ids, later.ids)[-MAX_LISTED:])
+        ids: Any = later.ids
+        if isinstance(self.ids, tuple) or isinstance(later.ids, tuple):
+            ids = (*self.ids, *later.ids) if len(later.ids) else self.ids
+        else:
+            ids = np.concatenate([self.ids, later.ids])
+        return IdList(digest, ids[-MAX_LISTED:])
 
     @property
     def is_cut(self) -> bool:
@@ -95,16 +100,16 @@ class IdList:
 def encode_ids(ids: Ids) -> bytes:
     """Return ids as bytes: the steps from each to the next in as few bytes as hold all, and zstd."""
     if isinstance(ids, tuple):
-        return bytes([_KEYS]) + _compress(json.dumps(ids).encode("ascii"))
+        return bytes([_KEYS]) + zstandard.compress(json.dumps(ids).encode("ascii"), 3)
     steps = np.diff(ids, prepend=np.int64(0))  # modulo 2^64
     folded = ((steps << 1) ^ (steps >> 63)).view(np.uint64)
     width = max(1, -(-int(folded.max()).bit_length() // 8))
     planes = folded.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T
-    return bytes([width]) + _compress(planes.tobytes())
+    return bytes([width]) + zstandard.compress(planes.tobytes(), 3)
 
 
 def decode_ids(data: object, most: int) -> Ids:
-    """Return encoded ids, at most so many.
+    """Return encoded ids, ``most`` of them or fewer.
 
     Raises:
         FormatError: they are not ids, or more.
@@ -113,7 +118,13 @@ def decode_ids(data: object, most: int) -> Ids:
         raise FormatError("a ledger has ids that are not encoded as such")
     most, width = min(most, MAX_LISTED), data[0]
     if width == _KEYS:
-        return _decode_keys(_expand(data[1:], _MAX_KEYS_BYTES), most)
+        try:
+            keys = json.loads(_expand(data[1:], _MAX_KEYS_BYTES))
+        except (ValueError, RecursionError):
+            raise FormatError("a ledger has keys that are not JSON") from None
+        if not isinstance(keys, list) or not 0 < len(keys) <= most:
+            raise FormatError("a ledger lists another number of keys than it counts")
+        return tuple(map(check_name, keys))
     plain = _expand(data[1:], most * width)
     if not plain or len(plain) % width:
         raise FormatError("a ledger has a truncated list of ids")
@@ -123,20 +134,6 @@ def decode_ids(data: object, most: int) -> Ids:
     folded = wide.view("<u8").ravel().astype(np.uint64)
     steps = (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(np.int64)
     return np.cumsum(steps, dtype=np.int64)
-
-
-def _decode_keys(plain: bytes, most: int) -> tuple[str, ...]:
-    try:
-        keys = json.loads(plain)
-    except (ValueError, RecursionError):
-        raise FormatError("a ledger has keys that are not JSON") from None
-    if not isinstance(keys, list) or not 0 < len(keys) <= most:
-        raise FormatError("a ledger lists another number of keys than it counts")
-    return tuple(map(check_name, keys))
-
-
-def _compress(plain: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=3).compress(plain)
 
 
 def _expand(data: bytes, most_bytes: int) -> bytes:
@@ -149,14 +146,8 @@ def _expand(data: bytes, most_bytes: int) -> bytes:
         raise FormatError(f"a ledger has ids that cannot be read: {error}") from None
 
 
-def _join(first: Ids, second: Ids) -> Ids:
-    if isinstance(first, tuple) or isinstance(second, tuple):
-        return (*first, *second) if len(second) else first
-    return np.concatenate([first, second])
-
-
-def check_name(name: object, *, is_empty: bool = False) -> str:
+def check_name(name: object) -> str:
     """Return a name or key that is a short text; FormatError if it is not."""
-    if not isinstance(name, str) or len(name) > MAX_TEXT or not (name or is_empty):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TEXT:
         raise FormatError("a ledger has a name that is not a short text")
     return name

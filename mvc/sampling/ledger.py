@@ -21,7 +21,7 @@ from mvc.errors import FormatError
 from mvc.sampling.digest import SampleDigest
 from mvc.sampling.ids import IdList, check_name
 from mvc.sampling.passed import MAX_REASONS, OTHER_REASONS, Passed
-from mvc.sampling.permutation import MAX_SIZE
+from mvc.sampling.permutation import MAX_SIZE, is_whole
 from mvc.sampling.plan import SamplePlan
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ class PlanEntry:
 
 def _parse_plan(value: Mapping[str, Any]) -> PlanEntry:
     plan = SamplePlan.parse(value.get("plan"))
-    start, cursor = value.get("start"), value.get("cursor")
-    if type(start) is not int or type(cursor) is not int or not 0 <= start <= cursor < MAX_SIZE:
+    start: Any = value.get("start")
+    cursor: Any = value.get("cursor")
+    if not is_whole(start, 0, MAX_SIZE - 1) or not is_whole(cursor, start, MAX_SIZE - 1):
         raise FormatError("a ledger entry does not say which positions it is of")
     digest = SampleDigest.parse(value.get("count"), value.get("digest"))
     if digest.count > cursor - start:
@@ -99,17 +100,17 @@ class DrawnEntry:
     def join(self, later: DrawnEntry) -> DrawnEntry:
         """Return the entry with what came later; more reasons than there may be become one."""
         skipped = dict(self.skipped)
-        for reason, one in later.skipped.items():
+        for reason, samples in later.skipped.items():
             is_one_more = reason not in skipped and len(skipped) >= MAX_REASONS - 1
             why = OTHER_REASONS if is_one_more else reason
-            skipped[why] = skipped.get(why, IdList()).join(one)
+            skipped[why] = skipped.get(why, IdList()).join(samples)
         return DrawnEntry(self.kind, self.seen.join(later.seen), skipped)
 
     def forget(self, before: DrawnEntry) -> DrawnEntry:
         """Return the entry without the ids that an earlier one counts."""
         skipped = {
-            reason: one.forget(before.skipped.get(reason, IdList()).digest.count)
-            for reason, one in self.skipped.items()
+            reason: samples.forget(before.skipped.get(reason, IdList()).digest.count)
+            for reason, samples in self.skipped.items()
         }
         return DrawnEntry(self.kind, self.seen.forget(before.digest.count), skipped)
 
@@ -120,20 +121,20 @@ class DrawnEntry:
 
     def skip_since(self, source: str, before: DrawnEntry, reason: str) -> DrawnEntry:
         """Return what was seen or skipped since an earlier entry as skipped, the former for a reason."""
-        found = DrawnEntry(self.kind)
-        lists = {reason: (self.seen, before.seen)}
-        parts = [*lists.items()] + [
-            (why, (one, before.skipped.get(why, IdList()))) for why, one in self.skipped.items()
+        skipped = DrawnEntry(self.kind)
+        lists = [(reason, self.seen, before.seen)] + [
+            (why, samples, before.skipped.get(why, IdList()))
+            for why, samples in self.skipped.items()
         ]
-        for why, (now, then) in parts:
+        for why, now, then in lists:
             more = now.since(source, then)
             if more.digest != SampleDigest():
-                found = found.join(DrawnEntry(self.kind, skipped={why: more}))
-        return found
+                skipped = skipped.join(DrawnEntry(self.kind, skipped={why: more}))
+        return skipped
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a state can hold it."""
-        skipped = {reason: one.to_json() for reason, one in sorted(self.skipped.items())}
+        skipped = {reason: samples.to_json() for reason, samples in sorted(self.skipped.items())}
         extra = {"skipped": skipped} if skipped else {}
         return {"kind": self.kind, **self.seen.to_json(), **extra}
 
@@ -145,15 +146,12 @@ def _parse_drawn(value: Mapping[str, Any]) -> DrawnEntry:
         raise FormatError("a ledger entry is of a kind that this mvc does not know")
     if not isinstance(skipped, Mapping) or len(skipped) > MAX_REASONS:
         raise FormatError("a ledger entry does not say why samples were skipped")
-    lists = {"": value, **skipped}
-    found = {
-        check_name(reason, is_empty=not reason): IdList.parse(one) for reason, one in lists.items()
-    }
-    seen = found.pop("")
-    for one in (seen, *found.values()):
-        if len(one.ids) and isinstance(one.ids, tuple) != (kind == "key"):
+    seen = IdList.parse(value)
+    lists = {check_name(reason): IdList.parse(samples) for reason, samples in skipped.items()}
+    for samples in (seen, *lists.values()):
+        if len(samples.ids) and isinstance(samples.ids, tuple) != (kind == "key"):
             raise FormatError("a ledger entry lists ids of another kind")
-    return DrawnEntry("key" if kind == "key" else "index", seen, found)
+    return DrawnEntry("key" if kind == "key" else "index", seen, lists)
 
 
 LedgerEntry: TypeAlias = PlanEntry | DrawnEntry
@@ -164,7 +162,7 @@ class RunLedger:
     """The ledger of a run: ``base`` is what its ranks know alike, ``own`` what each saw besides.
 
     A run of one rank has all in ``base``. Of several, each adds up what it draws without a plan since the
-    run began with so many ranks, so that none has to ask the others.
+    run began with this number of ranks, so that none has to ask the others.
     """
 
     base: Mapping[str, LedgerEntry] = field(default_factory=dict)
@@ -181,18 +179,18 @@ _Entry = TypeVar("_Entry", bound=LedgerEntry)
 
 def join_ledgers(first: Mapping[str, _Entry], *others: Mapping[str, _Entry]) -> dict[str, _Entry]:
     """Return the sum of what ranks saw; of a loader that changed its kind, what came last."""
-    found = dict(first)
-    for name, entry in (item for one in others for item in one.items()):
-        known = found.get(name)
+    joined = dict(first)
+    for name, entry in (item for other in others for item in other.items()):
+        known = joined.get(name)
         if (
             isinstance(known, DrawnEntry)
             and isinstance(entry, DrawnEntry)
             and known.kind == entry.kind
         ):
-            found[name] = cast("_Entry", known.join(entry))
+            joined[name] = cast("_Entry", known.join(entry))
         else:
-            found[name] = entry
-    return found
+            joined[name] = entry
+    return joined
 
 
 def pick_drawn(ledger: Mapping[str, LedgerEntry]) -> dict[str, DrawnEntry]:
@@ -204,13 +202,13 @@ def parse_ledger(value: object) -> dict[str, LedgerEntry]:
     """Return a stored ledger; FormatError if it is malformed."""
     if not isinstance(value, Mapping) or len(value) > _MAX_ENTRIES:
         raise FormatError("a ledger is not a set of entries by name")
-    found = dict[str, LedgerEntry]()
+    ledger = dict[str, LedgerEntry]()
     for name, entry in value.items():
         if not isinstance(entry, Mapping):
             raise FormatError("a ledger entry is not a mapping")
         try:
             parse = _parse_plan if entry.get("kind") == "plan" else _parse_drawn
-            found[check_name(name)] = parse(entry)
+            ledger[check_name(name)] = parse(entry)
         except ValueError:  # an array where a number or a text belongs
             raise FormatError("a ledger entry has an array where none belongs") from None
-    return found
+    return ledger

@@ -59,8 +59,8 @@ class Mix:
             _, _, by_slot = _arrange(self.slots, self._key(block))
             places[chosen] = by_slot[first + ranks[chosen]]
         is_far = blocks > (self.until - self.start) // length
-        found = np.where(is_far, self.until, blocks * length + places + self.start)
-        return np.where(found < self.until, found, -1)
+        positions = np.where(is_far, self.until, blocks * length + places + self.start)
+        return np.where(positions < self.until, positions, -1)
 
     def count_until(self, position: int) -> Positions:
         """Return how often each source came before a position."""
@@ -118,11 +118,12 @@ def choose_slots(weights: tuple[float, ...]) -> tuple[int, ...]:
     fewest = _FEWEST_SLOTS
     while fewest <= _MOST_SLOTS:
         lengths = range(fewest, 2 * fewest + 1, fewest // _FEWEST_SLOTS)
-        found = [slots for one in lengths if (slots := _round_shares(shares, one)) is not None]
-        if found:
-            # Rounded, so that lengths with equal errors are told apart nowhere.
-            errors = [round(_error(shares, slots), 12) for slots in found]
-            return found[errors.index(min(errors))]
+        choices = [slots for size in lengths if (slots := _round_shares(shares, size)) is not None]
+        if choices:
+            # Rounded, so that every machine sees lengths with equal errors as equal.
+            differences = (np.abs(np.array(slots) / sum(slots) - shares) for slots in choices)
+            errors = [round(float(difference.max()), 12) for difference in differences]
+            return choices[errors.index(min(errors))]
         fewest *= 2
     raise UsageError(f"a weight is less than 1 in {2 * _MOST_SLOTS} of their sum")
 
@@ -133,7 +134,3 @@ def _round_shares(shares: NDArray[np.float64], length: int) -> tuple[int, ...] |
     rest = np.round(shares * length - whole, 9)
     whole[np.argsort(-rest, kind="stable")[: length - int(whole.sum())]] += 1
     return None if np.any((whole == 0) & (shares > 0)) else tuple(whole.tolist())
-
-
-def _error(shares: NDArray[np.float64], slots: tuple[int, ...]) -> float:
-    return float(np.abs(np.array(slots) / sum(slots) - shares).max())

@@ -1,7 +1,7 @@
 """What a run with a plan passed over, as its ledger keeps it: windows of positions, ranges of samples.
 
-A range of samples is skipped in every epoch, from the position on at which the run was told to, and
-until the position at which it no longer was. A window is skipped once. As columns of numbers, a
+A range of samples is skipped in every epoch, from the position at which the skip was asked for until
+the one at which it no longer was. A window is skipped once. As columns of numbers, a
 thousand windows take about 3 KB, which a commit only stores if they are not those of the one before.
 """
 
@@ -61,16 +61,18 @@ class Passed:
             return self
         wanted = set(skips.ranges)
         kept = [
-            one if one.until != _OPEN or one.skipped in wanted else replace(one, until=cursor)
-            for one in self.ranges
+            passed
+            if passed.until != _OPEN or passed.skipped in wanted
+            else replace(passed, until=cursor)
+            for passed in self.ranges
         ]
-        known = {one.skipped for one in self.ranges if one.until == _OPEN}
-        ranges = [*kept, *(PassedRange(one, cursor) for one in wanted - known)]
-        past = [_cut(one, 0, cursor) for one in self.windows]
-        future = [_cut(one, cursor, MAX_SIZE) for one in skips.windows]
-        windows = [one for one in (*past, *future) if one.start < one.stop]
-        found = self._bound(windows, [one for one in ranges if one.since < one.until])
-        return replace(found, latest=skips)
+        known = {passed.skipped for passed in self.ranges if passed.until == _OPEN}
+        ranges = [*kept, *(PassedRange(skipped, cursor) for skipped in wanted - known)]
+        past = [replace(window, stop=min(window.stop, cursor)) for window in self.windows]
+        future = [replace(window, start=max(window.start, cursor)) for window in skips.windows]
+        windows = [window for window in (*past, *future) if window.start < window.stop]
+        bounded = self._bound(windows, [passed for passed in ranges if passed.since < passed.until])
+        return replace(bounded, latest=skips)
 
     def add_window(self, start: int, stop: int, reason: str) -> Passed:
         """Return it with a window more, if that is not empty."""
@@ -80,8 +82,14 @@ class Passed:
 
     def _bound(self, windows: Sequence[SkippedWindow], ranges: Sequence[PassedRange]) -> Passed:
         """Return these, or the latest of them if they are too many."""
-        joined = _join_windows(sorted(windows))
-        spared = sorted(ranges, key=lambda one: (one.until, one))
+        joined: list[SkippedWindow] = []
+        for window in sorted(windows):
+            last = joined[-1] if joined else None
+            if last is not None and last.reason == window.reason and window.start <= last.stop:
+                joined[-1] = replace(last, stop=max(last.stop, window.stop))
+            else:
+                joined.append(window)
+        spared = sorted(ranges, key=lambda passed: (passed.until, passed))
         complete_from = self.complete_from
         if len(joined) > MAX_WINDOWS:
             complete_from = max(complete_from, joined[-MAX_WINDOWS - 1].stop)
@@ -95,29 +103,28 @@ class Passed:
         self, plan: SamplePlan, positions: NDArray[np.int64], located: Located
     ) -> NDArray[np.bool_]:
         """Return which of some positions were passed over."""
-        found = self._as_skips[None].find(plan, positions, located)
+        is_passed = self._as_skips[None].find(plan, positions, located)
         for span, skips in self._as_skips.items():
             if span is not None:
                 is_in = (span[0] <= positions) & (positions < span[1])
-                found |= is_in & skips.find(plan, positions, located)
-        return found
+                is_passed |= is_in & skips.find(plan, positions, located)
+        return is_passed
 
     @cached_property
     def _as_skips(self) -> dict[tuple[int, int] | None, Skips]:
         """The windows, and by their span the ranges."""
         groups: dict[tuple[int, int], list[SkippedRange]] = {}
-        for one in self.ranges:
-            groups.setdefault((one.since, one.until), []).append(one.skipped)
-        found: dict[tuple[int, int] | None, Skips] = {None: Skips((), self.windows)}
-        found.update({span: Skips(tuple(its)) for span, its in groups.items()})
-        return found
+        for passed in self.ranges:
+            groups.setdefault((passed.since, passed.until), []).append(passed.skipped)
+        skips: dict[tuple[int, int] | None, Skips] = {None: Skips((), self.windows)}
+        return skips | {span: Skips(tuple(skipped)) for span, skipped in groups.items()}
 
     def find_reason(
         self, reason: str, plan: SamplePlan, positions: NDArray[np.int64], located: Located
     ) -> NDArray[np.bool_]:
         """Return which of some positions were passed over for a reason."""
-        windows = tuple(one for one in self.windows if one.reason == reason)
-        ranges = tuple(one for one in self.ranges if one.skipped.reason == reason)
+        windows = tuple(window for window in self.windows if window.reason == reason)
+        ranges = tuple(passed for passed in self.ranges if passed.skipped.reason == reason)
         return Passed(windows, ranges).find(plan, positions, located)
 
     def reason(self, plan: SamplePlan, position: int) -> str | None:
@@ -135,32 +142,35 @@ class Passed:
         """Return it as fields of an entry."""
         names: dict[str, int] = {}
 
-        def number(text: str, most: int) -> int:
-            if text not in names and len(names) >= most - 1:
-                text = OTHER_REASONS
-            return names.setdefault(text, len(names))
+        def number(reason: str) -> int:
+            if reason not in names and len(names) >= MAX_REASONS - 1:
+                reason = OTHER_REASONS
+            return names.setdefault(reason, len(names))
 
         windows = [
-            (one.start, one.stop - one.start, number(one.reason, MAX_REASONS))
-            for one in self.windows
+            (window.start, window.stop - window.start, number(window.reason))
+            for window in self.windows
         ]
         sources: dict[str, int] = {}
         ranges = [
             (
-                sources.setdefault(one.skipped.source, len(sources)), one.skipped.first,
-                one.skipped.last - one.skipped.first, number(one.skipped.reason, MAX_REASONS),
-                one.since, one.until,
+                sources.setdefault(passed.skipped.source, len(sources)),
+                passed.skipped.first,
+                passed.skipped.last - passed.skipped.first,
+                number(passed.skipped.reason),
+                passed.since,
+                passed.until,
             )
-            for one in self.ranges
-        ]  # fmt: skip
-        found = {
+            for passed in self.ranges
+        ]
+        fields = {
             "windows": _encode_rows(windows),
             "ranges": _encode_rows(ranges),
             "reasons": list(names),
             "sources": list(sources),
             "complete_from": self.complete_from,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
@@ -183,27 +193,12 @@ class Passed:
             )
             for source, first, more, why, since, until in _decode_rows(value.get("ranges"), _RANGE_COLUMNS, MAX_RANGES)
         ]  # fmt: skip
-        spans = [(one.start, one.stop) for one in windows]
-        spans += [(one.since, one.until) for one in ranges]
-        spans += [(one.skipped.first, one.skipped.last + 1) for one in ranges]
+        spans = [(window.start, window.stop) for window in windows]
+        spans += [(passed.since, passed.until) for passed in ranges]
+        spans += [(passed.skipped.first, passed.skipped.last + 1) for passed in ranges]
         if not all(0 <= first < stop <= MAX_SIZE for first, stop in spans):
             raise FormatError("a ledger entry has an invalid skip")
         return cls(tuple(sorted(windows)), tuple(sorted(ranges)), complete_from)
-
-
-def _cut(one: SkippedWindow, start: int, stop: int) -> SkippedWindow:
-    return SkippedWindow(max(one.start, start), min(one.stop, stop), one.reason)
-
-
-def _join_windows(windows: Sequence[SkippedWindow]) -> list[SkippedWindow]:
-    joined: list[SkippedWindow] = []
-    for one in windows:
-        if joined and joined[-1].reason == one.reason and one.start <= joined[-1].stop:
-            last = joined.pop()
-            joined.append(replace(last, stop=max(last.stop, one.stop)))
-        else:
-            joined.append(one)
-    return joined
 
 
 def _encode_rows(rows: Sequence[tuple[int, ...]]) -> bytes:
@@ -223,7 +218,7 @@ def _decode_rows(data: object, columns: int, most: int) -> list[list[int]]:
 def _parse_names(value: object, most: int) -> list[str]:
     if not isinstance(value, list) or len(value) > most:
         raise FormatError("a ledger entry has no list of names")
-    return [check_name(one) for one in value]
+    return list(map(check_name, value))
 
 
 def _look_up(names: list[str], number: int) -> str:

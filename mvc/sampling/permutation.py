@@ -50,6 +50,11 @@ _AT_ONCE = 1 << 14  # what a core has in its second cache
 _SHIFT = np.uint64(32)
 
 
+def is_whole(value: object, least: int, most: int) -> bool:
+    """Return whether a value is a whole number within bounds."""
+    return type(value) is int and least <= value <= most
+
+
 def permute(values: Positions, n: int, key: bytes | int) -> Positions:
     """Return where each of some values of range(n) goes; ``unpermute`` is the inverse.
 
@@ -69,30 +74,31 @@ def unpermute(values: Positions, n: int, key: bytes | int) -> Positions:
 
 
 def _map(values: Positions, n: int, key: bytes | int, *, is_inverse: bool) -> Positions:
-    if type(n) is not int or not 1 <= n <= MAX_SIZE:
+    if not is_whole(n, 1, MAX_SIZE):
         raise UsageError(f"an order of {n!r} elements; it takes 1 to 2^62")
     given = np.asarray(values, np.int64)
     flat = given.reshape(-1)
     if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < n:
-        raise UsageError(f"position {_find_stray(flat, n)} is outside an order of {n} elements")
+        stray = int(flat[(flat < 0) | (flat >= n)][0])
+        raise UsageError(f"position {stray} is outside an order of {n} elements")
     if n <= _TABLE_SIZE:
         return _make_tables(n, key)[is_inverse][given]
     network = _make_network(n, key)
-    found = np.empty_like(flat)
+    moved = np.empty_like(flat)
     for start in range(0, len(flat), _AT_ONCE):
         part = flat[start : start + _AT_ONCE].astype(np.uint64)
-        found[start : start + _AT_ONCE] = network.walk(part, is_inverse=is_inverse)
-    return found.reshape(given.shape)
+        moved[start : start + _AT_ONCE] = network.walk(part, is_inverse=is_inverse)
+    return moved.reshape(given.shape)
 
 
-def _find_stray(values: Positions, n: int) -> int:
-    return int(values[(values < 0) | (values >= n)][0])
+def spell_key(key: bytes | int) -> bytes:
+    """Return a key as bytes; a number never is what some bytes are."""
+    return b"i%d" % key if isinstance(key, int) else b"b" + key
 
 
 def _expand(n: int, key: bytes | int, words: int) -> Words:
     """Return pseudo-random words of a key; other n have others."""
-    told = b"i%d" % key if isinstance(key, int) else b"b" + key
-    stream = blake3(b"mvc order 1\0%d\0" % n + told).digest(length=8 * words)
+    stream = blake3(b"mvc order 1\0%d\0" % n + spell_key(key)).digest(length=8 * words)
     return np.frombuffer(stream, "<u8").astype(np.uint64)
 
 
@@ -108,7 +114,7 @@ def _make_tables(n: int, key: bytes | int) -> tuple[Positions, Positions]:
 def _make_network(n: int, key: bytes | int) -> _Network:
     left = math.isqrt(n - 1) + 1
     words = _expand(n, key, 3 * _ROUNDS).reshape(_ROUNDS, 3) | np.array([1, 0, 1], np.uint64)
-    rounds = tuple((one[0], one[1], one[2]) for one in words)
+    rounds = tuple((first, added, second) for first, added, second in words)
     return _Network(n, left, -(-n // left), rounds)
 
 
@@ -122,11 +128,11 @@ class _Network:
     rounds: tuple[tuple[np.uint64, np.uint64, np.uint64], ...]
 
     def walk(self, values: Words, *, is_inverse: bool) -> Words:
-        found = self._run(values, is_inverse=is_inverse)
+        moved = self._run(values, is_inverse=is_inverse)
         limit = np.uint64(self.n)
-        while (beyond := np.flatnonzero(found >= limit)).size:
-            found[beyond] = self._run(found[beyond], is_inverse=is_inverse)
-        return found
+        while (beyond := np.flatnonzero(moved >= limit)).size:
+            moved[beyond] = self._run(moved[beyond], is_inverse=is_inverse)
+        return moved
 
     def _run(self, values: Words, *, is_inverse: bool) -> Words:
         left, right = np.divmod(values, np.uint64(self.right))
@@ -163,6 +169,6 @@ def _hash(
     np.right_shift(out, _SHIFT, out=scratch)
     out ^= scratch
     out *= second
-    out >>= np.uint64(bits)  # so many fewer bits, and the product with size has 64 at most
+    out >>= np.uint64(bits)  # as many bits fewer, so the product with size has 64 at most
     out *= np.uint64(size)
     out >>= np.uint64(64 - bits)

@@ -20,6 +20,7 @@ Without shuffling, samples come in the order of the sources, and the slots of a 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -33,9 +34,8 @@ from blake3 import blake3
 from mvc.errors import FormatError, UsageError
 from mvc.mixing import STEP, mix_words
 from mvc.sampling.blocks import BlockOrder
-from mvc.sampling.checks import MAX_SOURCES, check_plan, check_weight, is_whole
 from mvc.sampling.mixture import Mix, choose_slots, split
-from mvc.sampling.permutation import MAX_SIZE, permute, unpermute
+from mvc.sampling.permutation import MAX_SIZE, is_whole, permute, unpermute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,10 +44,9 @@ if TYPE_CHECKING:
 
     Positions = NDArray[np.int64]
 
-Tail = Literal["short", "drop", "wrap"]
-_OPTIONAL = {"order", "content"}
-_VERSION = 1
-_MAX_NAME = 1024
+TAILS = ("short", "drop", "wrap")
+MAX_SOURCES = 4096
+_MAX_STAGES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Source:
             what = "is empty" if self.size == 0 else f"has {self.size!r} samples, not 1 to 2^62"
             raise UsageError(f"source {name!r} {what}")
         if self.weight is not None:
-            check_weight(name, self.weight)
+            _check_weight(name, self.weight)
         if self.shards is not None and not isinstance(self.shards, str):
             raise UsageError(f"shards of source {name!r} is {self.shards!r}, not a tree hash")
         if self.content is not None and not isinstance(self.content, str):
@@ -88,7 +87,7 @@ class Source:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; order and content only if there are any."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["order"] = None if self.order is None else self.order.to_json()
         for name in _OPTIONAL:
             if plain[name] is None:
@@ -149,7 +148,7 @@ class SamplePlan:
     epoch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_plan(self)
+        _check_plan(self)
 
     @cached_property
     def id(self) -> str:
@@ -160,7 +159,7 @@ class SamplePlan:
     @cached_property
     def samples(self) -> int:
         """Samples of all sources."""
-        return sum(one.size for one in self.sources)
+        return sum(source.size for source in self.sources)
 
     @property
     def epoch_length(self) -> int:
@@ -207,15 +206,15 @@ class SamplePlan:
         """Return the epochs of a source that the positions from ``start`` until before ``stop`` touch."""
         size, bounds = self.samples, (start, stop)
         if self.is_mixture:
-            ends = [one.until for one in self._mixes]
-            at = (self._mixes[bisect_right(ends, one)].count_until(one) for one in bounds)
+            ends = [mix.until for mix in self._mixes]
+            at = (self._mixes[bisect_right(ends, bound)].count_until(bound) for bound in bounds)
             size, bounds = self.sources[source].size, tuple(int(one[source]) for one in at)  # type: ignore[assignment]  # a pair
         return range(bounds[0] // size, -(-bounds[1] // size))
 
     @cached_property
     def _starts(self) -> Positions:
         """Where each source begins if they are one after another."""
-        return np.cumsum([0, *(one.size for one in self.sources[:-1])], dtype=np.int64)
+        return np.cumsum([0, *(source.size for source in self.sources[:-1])], dtype=np.int64)
 
     def _order(
         self,
@@ -242,19 +241,22 @@ class SamplePlan:
     @cached_property
     def _joint_order(self) -> BlockOrder | None:
         """The order of sources that are one after another, if one of them is read in order."""
-        orders = [one.order for one in self.sources]
+        orders = [source.order for source in self.sources]
         if len(orders) == 1 or not any(orders):
             return orders[0]
         sizes = [
-            np.array([one.size]) if one.order is None else one.order.sizes for one in self.sources
+            np.array([source.size]) if source.order is None else source.order.sizes
+            for source in self.sources
         ]
-        return BlockOrder(np.concatenate(sizes), max(one.block for one in orders if one))
+        return BlockOrder(np.concatenate(sizes), max(order.block for order in orders if order))
 
     # Mixtures.
 
     @cached_property
     def _mixes(self) -> tuple[Mix, ...]:
-        stages = self.stages or (Stage(None, tuple(one.weight or 0.0 for one in self.sources)),)
+        stages = self.stages or (
+            Stage(None, tuple(source.weight or 0.0 for source in self.sources)),
+        )
         mixes: list[Mix] = []
         start, counts = 0, np.zeros(len(self.sources), np.int64)
         for number, stage in enumerate(stages):
@@ -267,7 +269,7 @@ class SamplePlan:
 
     def _locate_mixed(self, positions: Positions) -> Located:
         sources, counts = np.empty_like(positions), np.empty_like(positions)
-        ends = np.array([one.until for one in self._mixes], np.int64)
+        ends = np.array([mix.until for mix in self._mixes], np.int64)
         stages = np.searchsorted(ends, positions, "right")
         for stage, chosen in split(stages):
             sources[chosen], counts[chosen] = self._mixes[stage].locate(positions[chosen])
@@ -280,7 +282,7 @@ class SamplePlan:
 
     def _find_mixed(self, source: int, counts: Positions) -> Positions:
         found = np.full(counts.shape, -1, np.int64)
-        starts = np.array([one.counts[source] for one in self._mixes], np.int64)
+        starts = np.array([mix.counts[source] for mix in self._mixes], np.int64)
         # Of stages in which the source has no slots, so that they begin alike, the last counts.
         stages = np.searchsorted(starts, counts, "right") - 1
         for stage, chosen in split(stages):
@@ -291,40 +293,120 @@ class SamplePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values, which ``parse`` takes."""
-        sources = [one.to_json() for one in self.sources]
-        stages = [{"until": one.until, "weights": list(one.weights)} for one in self.stages]
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        sources = [source.to_json() for source in self.sources]
+        stages = [{"until": stage.until, "weights": list(stage.weights)} for stage in self.stages]
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"version": _VERSION, **plain, "sources": sources, "stages": stages}
 
     @classmethod
     def parse(cls, value: object) -> SamplePlan:
         """Return a stored plan; FormatError if it is malformed."""
-        names = {one.name for one in fields(cls)}
+        names = {field.name for field in fields(cls)}
         given = _read_fields("a plan of samples", value, {"version"} | names)
         if given.pop("version") != _VERSION:
             raise FormatError("a plan of samples has a version that this mvc does not know")
         try:
-            sources = tuple(_parse_source(one) for one in _read_list(given.pop("sources")))
-            stages = tuple(_parse_stage(one) for one in _read_list(given.pop("stages")))
+            sources = tuple(_parse_source(part) for part in _read_list(given.pop("sources")))
+            stages = tuple(_parse_stage(part) for part in _read_list(given.pop("stages")))
             return cls(sources=sources, stages=stages, **given)
         except UsageError as error:
             raise FormatError(f"a stored plan of samples: {error}") from None
 
     def differences(self, other: SamplePlan) -> Iterator[str]:
         """Yield a line for everything in which another plan differs: here, there."""
-        for one in fields(self):
-            mine, its = getattr(self, one.name), getattr(other, one.name)
+        for field in fields(self):
+            mine, its = getattr(self, field.name), getattr(other, field.name)
             if mine == its:
                 continue
-            if one.name != "sources" or len(mine) != len(its):
-                told = (len(mine), len(its)) if one.name == "sources" else (mine, its)
-                yield f"{one.name}: {told[0]!r}, there {told[1]!r}"
+            if field.name != "sources" or len(mine) != len(its):
+                shown = (len(mine), len(its)) if field.name == "sources" else (mine, its)
+                yield f"{field.name}: {shown[0]!r}, there {shown[1]!r}"
                 continue
             for left, right in zip(mine, its, strict=True):
                 for part in fields(left):
                     ours, theirs = getattr(left, part.name), getattr(right, part.name)
                     if ours != theirs:
                         yield f"{part.name} of {left.name}: {ours!r}, there {theirs!r}"
+
+
+# What a plan must hold: checked when one is made, by a user or from a commit, so its fields may be anything.
+
+
+def _check_weight(name: str, weight: object, least: float = math.ulp(0.0)) -> None:
+    """Check the weight of a source; UsageError if it is not a number of at least ``least``."""
+    if type(weight) not in (int, float) or not least <= weight < math.inf:  # type: ignore[operator]
+        kind = "positive number" if least else "number of 0 or more"
+        raise UsageError(f"the weight of source {name!r} is {weight!r}, not a {kind}")
+
+
+def _check_plan(plan: Any) -> None:
+    """Check that the parts of a plan go together; UsageError if they do not."""
+    if not isinstance(plan.sources, tuple) or not 0 < len(plan.sources) <= MAX_SOURCES:
+        raise UsageError(f"a plan has 1 to {MAX_SOURCES} sources")
+    if len({source.name for source in plan.sources}) < len(plan.sources):
+        raise UsageError("two sources have one name")
+    if not is_whole(plan.seed, 0, (1 << 64) - 1):
+        raise UsageError(f"seed is {plan.seed!r}, not a whole number from 0 to 2^64 - 1")
+    if not is_whole(plan.batch, 1, 1 << 40):
+        raise UsageError(
+            f"the global batch size is {plan.batch!r}, not a whole number of 1 or more"
+        )
+    if type(plan.shuffle) is not bool:
+        raise UsageError(f"shuffle is {plan.shuffle!r}, neither True nor False")
+    if plan.tail not in TAILS:
+        raise UsageError(f"tail is {plan.tail!r}, not one of {', '.join(TAILS)}")
+    if plan.samples > MAX_SIZE:
+        raise UsageError("the sources have more than 2^62 samples")
+    _check_mixture(plan)
+
+
+def _check_mixture(plan: Any) -> None:
+    weighted = sum(source.weight is not None for source in plan.sources)
+    if weighted not in (0, len(plan.sources)):
+        name = next(source.name for source in plan.sources if source.weight is None)
+        raise UsageError(
+            f"source {name!r} has no weight, but others have", hint="give each a weight, or none"
+        )
+    if plan.stages and weighted:
+        raise UsageError("sources have weights, and so have stages", hint="leave out the sources'")
+    if plan.epoch_size is not None:
+        if not is_whole(plan.epoch_size, 1, MAX_SIZE):
+            raise UsageError(f"epoch_size is {plan.epoch_size!r}, not a number of samples")
+        if not plan.is_mixture:
+            raise UsageError("epoch_size is for sources with weights only")
+    _check_stages(plan)
+    if plan.is_mixture:
+        for stage in plan.stages:
+            choose_slots(stage.weights)
+        if weighted:
+            choose_slots(tuple(source.weight or 0.0 for source in plan.sources))
+
+
+def _check_stages(plan: Any) -> None:
+    if not isinstance(plan.stages, tuple) or len(plan.stages) > _MAX_STAGES:
+        raise UsageError(f"a plan has at most {_MAX_STAGES} stages")
+    start = 0
+    for number, stage in enumerate(plan.stages):
+        is_last = number == len(plan.stages) - 1
+        if is_last != (stage.until is None):
+            raise UsageError("each stage but the last, and only these, says until which position")
+        if not is_last and not is_whole(stage.until, start + 1, MAX_SIZE - 1):
+            raise UsageError(
+                f"stage {number + 1} ends at {stage.until!r}, where it begins or before"
+            )
+        start = stage.until or 0
+        if len(stage.weights) != len(plan.sources):
+            raise UsageError(f"stage {number + 1} does not have one weight per source")
+        for source, weight in zip(plan.sources, stage.weights, strict=True):
+            _check_weight(source.name, weight, 0.0)
+        if not any(stage.weights):
+            raise UsageError(f"in stage {number + 1} every weight is 0")
+
+
+Tail = Literal["short", "drop", "wrap"]
+_OPTIONAL = {"order", "content"}
+_VERSION = 1
+_MAX_NAME = 1024
 
 
 def _read_fields(what: str, value: object, names: set[str]) -> dict[str, Any]:
@@ -340,7 +422,7 @@ def _read_list(value: object) -> list[Any]:
 
 
 def _parse_source(value: object) -> Source:
-    names = {one.name for one in fields(Source)}
+    names = {field.name for field in fields(Source)}
     absent = _OPTIONAL - set(value) if isinstance(value, Mapping) else set()
     given = _read_fields("a source", value, names - absent)
     if "order" in given:
@@ -351,6 +433,6 @@ def _parse_source(value: object) -> Source:
 def _parse_stage(value: object) -> Stage:
     given = _read_fields("a stage", value, {"until", "weights"})
     weights = _read_list(given["weights"])
-    if not all(type(one) in (int, float) for one in weights):
+    if not all(type(weight) in (int, float) for weight in weights):
         raise FormatError("a weight of a stage is not a number")
     return Stage(given["until"], tuple(weights))

@@ -8,14 +8,14 @@ shard) are skipped in every epoch, windows of positions (global batches) once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mvc.errors import FormatError, UsageError
-from mvc.sampling.permutation import MAX_SIZE
+from mvc.sampling.permutation import MAX_SIZE, is_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,31 +64,31 @@ class Skips:
         Raises:
             UsageError: no whole numbers in order, or no reason.
         """
-        one = SkippedRange(source, first, first if last is None else last, reason)
-        _check_bounds("samples", one.first, one.last, reason)
-        ranges = tuple(sorted({*self.ranges, one}))
-        return Skips(_check_number(ranges), self.windows)
+        last = first if last is None else last
+        _check_bounds("samples", first, last, reason)
+        return self.join(Skips((SkippedRange(source, first, last, reason),)))
 
     def add_window(self, start: int, stop: int, *, reason: str) -> Skips:
         """Return it with a window of positions more; UsageError as for samples."""
         _check_bounds("positions", start, stop - 1, reason)
-        windows = tuple(sorted({*self.windows, SkippedWindow(start, stop, reason)}))
-        return Skips(self.ranges, _check_number(windows))
+        return self.join(Skips((), (SkippedWindow(start, stop, reason),)))
 
     def join(self, other: Skips) -> Skips:
         """Return what either skips."""
         ranges = tuple(sorted({*self.ranges, *other.ranges}))
         windows = tuple(sorted({*self.windows, *other.windows}))
-        return Skips(_check_number(ranges), _check_number(windows))
+        if max(len(ranges), len(windows)) > _MAX_ENTRIES:
+            raise UsageError(f"more than {_MAX_ENTRIES} entries of skips")
+        return Skips(ranges, windows)
 
     def find(self, plan: SamplePlan, positions: Positions, located: Located) -> NDArray[np.bool_]:
         """Return which of some positions are skipped; ``located`` is what the plan says is there."""
-        found = _is_within(self._windows, positions)
+        is_skipped = _is_within(self._windows, positions)
         for number, source in enumerate(plan.sources):
             spans = self._ranges.get(source.name)
             if spans is not None:
-                found |= (located.source == number) & _is_within(spans, located.index)
-        return found
+                is_skipped |= (located.source == number) & _is_within(spans, located.index)
+        return is_skipped
 
     def leave_window(self, position: int) -> int:
         """Return the first position from this one on that is in no window."""
@@ -97,13 +97,13 @@ class Skips:
 
     @cached_property
     def _windows(self) -> Positions:
-        return _join_spans([(one.start, one.stop - 1) for one in self.windows])
+        return _join_spans([(window.start, window.stop - 1) for window in self.windows])
 
     @cached_property
     def _ranges(self) -> dict[str, Positions]:
         spans: dict[str, list[tuple[int, int]]] = {}
-        for one in self.ranges:
-            spans.setdefault(one.source, []).append((one.first, one.last))
+        for skipped in self.ranges:
+            spans.setdefault(skipped.source, []).append((skipped.first, skipped.last))
         return {source: _join_spans(its) for source, its in spans.items()}
 
     def reason(self, plan: SamplePlan, position: int) -> str | None:
@@ -113,16 +113,16 @@ class Skips:
                 return window.reason
         located = plan.locate(np.array([position], np.int64))
         name, index = plan.sources[int(located.source[0])].name, int(located.index[0])
-        for one in self.ranges:
-            if one.source == name and one.first <= index <= one.last:
-                return one.reason
+        for skipped in self.ranges:
+            if skipped.source == name and skipped.first <= index <= skipped.last:
+                return skipped.reason
         return None
 
     def to_json(self) -> dict[str, Any]:
         """Return them as plain values, which ``parse`` takes."""
         return {
-            "ranges": [[one.source, one.first, one.last, one.reason] for one in self.ranges],
-            "windows": [[one.start, one.stop, one.reason] for one in self.windows],
+            "ranges": [list(astuple(skipped)) for skipped in self.ranges],
+            "windows": [list(astuple(window)) for window in self.windows],
         }
 
     @classmethod
@@ -130,11 +130,11 @@ class Skips:
         """Return stored skips; FormatError if they are malformed."""
         if not isinstance(value, Mapping) or set(value) != {"ranges", "windows"}:
             raise FormatError("stored skips need the fields ranges and windows")
-        ranges = [SkippedRange(*one) for one in _read_rows(value["ranges"], (str, int, int, str))]
-        windows = [SkippedWindow(*one) for one in _read_rows(value["windows"], (int, int, str))]
+        ranges = [SkippedRange(*row) for row in _read_rows(value["ranges"], (str, int, int, str))]
+        windows = [SkippedWindow(*row) for row in _read_rows(value["windows"], (int, int, str))]
         try:
-            for one in ranges:
-                _check_bounds("samples", one.first, one.last, one.reason)
+            for skipped in ranges:
+                _check_bounds("samples", skipped.first, skipped.last, skipped.reason)
             for window in windows:
                 _check_bounds("positions", window.start, window.stop - 1, window.reason)
         except UsageError as error:
@@ -157,13 +157,12 @@ def _is_within(spans: Positions, values: Positions) -> NDArray[np.bool_]:
     if not len(spans):
         return np.zeros(len(values), np.bool_)
     at = np.searchsorted(spans[:, 0], values, "right") - 1
-    found: NDArray[np.bool_] = (at >= 0) & (values <= spans[at, 1])
-    return found
+    is_within: NDArray[np.bool_] = (at >= 0) & (values <= spans[at, 1])
+    return is_within
 
 
-def _check_bounds(what: str, first: object, last: object, reason: object) -> None:
-    whole = type(first) is int and type(last) is int
-    if not whole or not 0 <= first <= last < MAX_SIZE:  # type: ignore[operator]
+def _check_bounds(what: str, first: Any, last: object, reason: object) -> None:
+    if not is_whole(first, 0, MAX_SIZE - 1) or not is_whole(last, first, MAX_SIZE - 1):
         raise UsageError(
             f"{what} {first!r} to {last!r} cannot be skipped: no whole numbers in order"
         )
@@ -173,16 +172,10 @@ def _check_bounds(what: str, first: object, last: object, reason: object) -> Non
         )
 
 
-def _check_number(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(entries) > _MAX_ENTRIES:
-        raise UsageError(f"more than {_MAX_ENTRIES} entries of skips")
-    return entries
-
-
 def _read_rows(value: object, kinds: tuple[type, ...]) -> list[list[Any]]:
     if not isinstance(value, list) or len(value) > _MAX_ENTRIES:
         raise FormatError("stored skips have no list where one belongs")
     for row in value:
-        if not isinstance(row, list) or [type(one) for one in row] != list(kinds):
+        if not isinstance(row, list) or tuple(map(type, row)) != kinds:
             raise FormatError("an entry of stored skips is malformed")
     return value

@@ -6,6 +6,7 @@ that the two agree. Of a plan, positions are looked at in blocks, so memory does
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from mvc.sampling.ids import IdList
 from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mvc.sampling.ids import Ids
     from mvc.sampling.plan import Located
@@ -65,8 +66,8 @@ class Stretch:
         """Whether it can be said which samples these are."""
         if isinstance(self.after, PlanEntry):
             assert self.positions is not None
-            orders = [one.order for one in self.after.plan.sources]
-            if any(one is not None and not one.is_known for one in orders):
+            orders = [source.order for source in self.after.plan.sources]
+            if any(order is not None and not order.is_known for order in orders):
                 return False
             return self.after.passed.complete_from <= self.positions[0] or not self.positions[0]
         before = self.before.seen if isinstance(self.before, DrawnEntry) else IdList()
@@ -88,25 +89,33 @@ class Stretch:
         """
         if not self.is_listed:
             return None
-        found = dict[str | None, int]()
-        for one in self._find(source, wanted):
-            found[one.reason] = found.get(one.reason, 0) + len(one.ids)
-        seen = found.pop(None, 0)
-        return seen, {str(reason): number for reason, number in found.items()}
+        counts = Counter[str | None]()
+        for samples in self._find(source, wanted):
+            counts[samples.reason] += len(samples.ids)
+        seen = counts.pop(None, 0)
+        return seen, {str(reason): number for reason, number in counts.items()}
 
     def _find(self, source: str, wanted: range | str) -> Iterator[Samples]:
         entry = self.after
         if isinstance(entry, PlanEntry) and not isinstance(wanted, str):
-            names = [one.name for one in entry.plan.sources]
+            names = [part.name for part in entry.plan.sources]
             if source not in names:
                 return
             if self._is_few(entry, names.index(source), wanted):
                 assert self.positions is not None
                 yield from _find_planned(entry, names.index(source), wanted, *self.positions)
                 return
-        for one in self.samples():
-            if one.source == source:
-                yield Samples(source, one.epoch, _pick(one.ids, wanted), one.reason)
+        for samples in self.samples():
+            if samples.source != source:
+                continue
+            ids = samples.ids
+            if isinstance(ids, tuple):
+                ids = tuple(key for key in ids if key == wanted)
+            elif isinstance(wanted, str):
+                ids = ids[:0]
+            else:
+                ids = ids[(ids >= wanted.start) & (ids < wanted.stop)]
+            yield Samples(source, samples.epoch, ids, samples.reason)
 
     def _is_few(self, entry: PlanEntry, source: int, wanted: range) -> bool:
         """Return whether finding samples takes less than looking at all positions."""
@@ -114,20 +123,20 @@ class Stretch:
         start, stop = self.positions
         plan = entry.plan
         has_tail = plan.tail == "drop" and stop // plan.epoch_length > start // plan.epoch_length
-        found = len(wanted) * len(plan.epochs(source, start, stop))
-        return not has_tail and found * _INVERSE_COST + _FEW < stop - start
+        most = len(wanted) * len(plan.epochs(source, start, stop))
+        return not has_tail and most * _INVERSE_COST + _FEW < stop - start
 
     def prove(self) -> bool:
         """Return whether the samples that it lists have the digest of those that were fetched."""
         if not self.is_listed:
             return False
-        found = SampleDigest()
-        for one in self.samples():
-            if one.reason is None:
-                found += IdList.of(one.source, one.ids).digest
-            if found.count > self.digest.count:
+        digest = SampleDigest()
+        for samples in self.samples():
+            if samples.reason is None:
+                digest += IdList.of(samples.source, samples.ids).digest
+            if digest.count > self.digest.count:
                 return False  # a damaged entry may claim more positions than can be gone through
-        return found == self.digest
+        return digest == self.digest
 
 
 def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> Stretch:
@@ -143,41 +152,27 @@ def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> S
 def find_stretches(name: str, before: RunLedger, after: RunLedger) -> list[Stretch]:
     """Return what came of a loader between two ledgers of a run, rank by rank where each has its own."""
     base = after.base.get(name)
-    then: LedgerEntry | None
-    if _is_alike(before.base.get(name), base) and len(before.own) == len(after.own):
-        then, earlier = before.base.get(name), before.own
-    else:  # the ranks have met since
+    then = before.base.get(name)
+    earlier: tuple[Mapping[str, DrawnEntry], ...] = before.own
+    is_planned = isinstance(then, PlanEntry) or isinstance(base, PlanEntry)
+    is_alike = is_planned or (then and then.digest) == (base and base.digest)
+    if not is_alike or len(before.own) != len(after.own):  # the ranks have met since
         then, earlier = before.total.get(name), ({},) * len(after.own)
-    found = [] if base is None else [find_stretch(name, then, base)]
+    stretches = [] if base is None else [find_stretch(name, then, base)]
     for theirs, its in zip(earlier, after.own, strict=True):
         if name in its:
-            found.append(find_stretch(name, theirs.get(name), its[name]))
-    return found
-
-
-def _is_alike(first: LedgerEntry | None, second: LedgerEntry | None) -> bool:
-    """Return whether the ranks have not met between two entries of what they know alike."""
-    if isinstance(first, PlanEntry) or isinstance(second, PlanEntry):
-        return True
-    return (first and first.digest) == (second and second.digest)
+            stretches.append(find_stretch(name, theirs.get(name), its[name]))
+    return stretches
 
 
 def _list_drawn(name: str, before: LedgerEntry | None, after: DrawnEntry) -> Iterator[Samples]:
     earlier = before if isinstance(before, DrawnEntry) else DrawnEntry(after.kind)
     lists: list[tuple[str | None, IdList]] = [(None, after.seen), *after.skipped.items()]
-    for reason, one in lists:
+    for reason, samples in lists:
         then = earlier.seen if reason is None else earlier.skipped.get(reason, IdList())
-        ids = one.after(then.digest.count)
+        ids = samples.after(then.digest.count)
         if ids is not None and len(ids):
             yield Samples(name, None, ids, reason)
-
-
-def _pick(ids: Ids, wanted: range | str) -> Ids:
-    if isinstance(ids, tuple):
-        return tuple(key for key in ids if key == wanted)
-    if isinstance(wanted, str):
-        return ids[:0]
-    return ids[(ids >= wanted.start) & (ids < wanted.stop)]
 
 
 def _find_planned(

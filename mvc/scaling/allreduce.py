@@ -95,21 +95,18 @@ def predict_all(
         UsageError: the fabric makes no sense, or does not allow what is named.
     """
     check_fabric(fabric, size_bytes)
-    unknown = [one for one in algorithms if one not in ALGORITHMS]
+    unknown = [name for name in algorithms if name not in ALGORITHMS]
     if unknown:
         raise UsageError(
             f"{unknown[0]!r} is not an algorithm", hint=f"there are {', '.join(ALGORITHMS)}"
         )
-    found = {name: predict(fabric, size_bytes) for name, predict in ALGORITHMS.items()}
-    lacking = [name for name in algorithms if found[name] is None]
+    predictions = {name: predict(fabric, size_bytes) for name, predict in ALGORITHMS.items()}
+    lacking = [name for name in algorithms if predictions[name] is None]
     if lacking:
-        raise UsageError(f"{lacking[0]} needs links that are not stated", hint=_LACKING)
-    return tuple(
-        one for name, one in found.items() if one is not None and name in (algorithms or found)
-    )
-
-
-_LACKING = "`per_node` makes levels, `dims` a torus"
+        hint = "`per_node` makes levels, `dims` a torus"
+        raise UsageError(f"{lacking[0]} needs links that are not stated", hint=hint)
+    wanted = algorithms or predictions
+    return tuple(one for name, one in predictions.items() if one is not None and name in wanted)
 
 
 def _scatter_gather(ranks: int, size_bytes: float, link: Link, reduce_bytes_s: float) -> _Cost:
@@ -173,7 +170,7 @@ def _halving_doubling(fabric: Fabric, size_bytes: float) -> Prediction:
 
 
 def _torus(fabric: Fabric, size_bytes: float, dimensions: int) -> Prediction | None:
-    shape = next((one for one in fabric.tori if len(one) == dimensions), None)
+    shape = next((shape for shape in fabric.tori if len(shape) == dimensions), None)
     if shape is None:
         return None
     sent = size_bytes / dimensions * sum(_slowest_parts(shape))

@@ -7,7 +7,7 @@ before the next size is tried: a fault that a small run shows costs a thousandth
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import UsageError
@@ -97,7 +97,7 @@ def parse_measured(values: object, ranks: int | None = None) -> Measured:
     """
     if not isinstance(values, dict):
         raise UsageError("what was measured must be an object of names and numbers")
-    known = [one.name for one in fields(Measured)]
+    known = [field.name for field in fields(Measured)]
     for name, value in values.items():
         if name not in (*known, *_UNJUDGED):
             raise UsageError(
@@ -106,15 +106,16 @@ def parse_measured(values: object, ranks: int | None = None) -> Measured:
             )
         if value is not None:
             _check_measured(name, value)
-    found: dict[str, Any] = {name: values.get(name) for name in known}
-    if ranks is not None and found["ranks"] not in (None, ranks):
-        raise UsageError(f"this was measured on {found['ranks']} ranks, not on {ranks}")
-    found["ranks"] = found["ranks"] if ranks is None else ranks
-    if found["ranks"] is None:
+    said = values.get("ranks")
+    if ranks is not None and said not in (None, ranks):
+        raise UsageError(f"this was measured on {said} ranks, not on {ranks}")
+    ranks = said if ranks is None else ranks
+    if ranks is None:
         raise UsageError("how many ranks was this measured on?", hint="`ranks` says so")
-    if found["ranks"] < 1:
-        raise UsageError(f"a run has at least 1 rank, not {found['ranks']}")
-    return Measured(**found)
+    if ranks < 1:
+        raise UsageError(f"a run has at least 1 rank, not {ranks}")
+    numbers: dict[str, Any] = {name: values.get(name) for name in known}
+    return Measured(**{**numbers, "ranks": ranks})
 
 
 def _check_measured(name: str, value: object) -> None:
@@ -170,27 +171,26 @@ def judge_scale(
     Raises:
         UsageError: ``waived`` has the name of no gate.
     """
-    unknown = [one for one in waived if one not in GATES]
+    unknown = [gate for gate in waived if gate not in GATES]
     if unknown:
         raise UsageError(f"{unknown[0][:80]!r} is not a gate", hint=f"there are {', '.join(GATES)}")
-    found = [
+    verdicts = []
+    for verdict in (
         _judge_bits(measured),
         _judge_most("deviation", "deviation", measured.deviation_max, limits.deviation_max),
         _judge_most("sync", "P99 of a gradient sync", measured.sync_p99_s, limits.sync_p99_s, "s"),
         _judge_bandwidth(measured.bandwidth_used, limits.bandwidth_used),
         _judge_most("recovery", "recovery", measured.recovery_s, limits.recovery_s, "s"),
         _judge_loss(measured.loss, loss_before, limits.loss_rise),
-    ]
-    return tuple(_excuse(one, measured.ranks, waived) for one in found)
-
-
-def _excuse(verdict: GateVerdict, ranks: int, waived: Collection[str]) -> GateVerdict:
-    status, text = verdict.status, verdict.text
-    if ranks == 1 and verdict.gate in _BETWEEN_RANKS:
-        status, text = "none", "one rank has no other to compare with"
-    elif status == "failed" and verdict.gate in waived:
-        status = "waived"
-    return GateVerdict(verdict.gate, status, verdict.value, verdict.limit, text)
+    ):
+        if measured.ranks == 1 and verdict.gate in _BETWEEN_RANKS:
+            text = "one rank has no other to compare with"
+            verdicts.append(replace(verdict, status="none", text=text))
+        elif verdict.status == "failed" and verdict.gate in waived:
+            verdicts.append(replace(verdict, status="waived"))
+        else:
+            verdicts.append(verdict)
+    return tuple(verdicts)
 
 
 def _answer(gate: str, value: float | None, limit: float, text: str, *, ok: bool) -> GateVerdict:

@@ -57,17 +57,17 @@ class ScaleResult:
     @property
     def failed(self) -> tuple[GateVerdict, ...]:
         """The gates that failed."""
-        return tuple(one for one in self.verdicts if one.status == "failed")
+        return tuple(verdict for verdict in self.verdicts if verdict.status == "failed")
 
     @property
     def ok(self) -> bool:
         """Whether every gate was asked and none failed."""
-        return not self.failed and {one.gate for one in self.verdicts} >= set(GATES)
+        return not self.failed and {verdict.gate for verdict in self.verdicts} >= set(GATES)
 
     @property
     def loss(self) -> float | None:
         """The loss at this size."""
-        return next((one.value for one in self.verdicts if one.gate == "loss"), None)
+        return next((verdict.value for verdict in self.verdicts if verdict.gate == "loss"), None)
 
 
 def encode_result(result: ScaleResult) -> str:
@@ -78,18 +78,17 @@ def encode_result(result: ScaleResult) -> str:
         f"Number: {result.number}",
         f"Time: {time_text(result.time_s)}",
     ]
-    for one in result.verdicts:
-        value = "-" if one.value is None else repr(float(one.value))
-        limit = repr(float(one.limit))
-        lines.append(f"Gate: {one.gate} {one.status} {value} {limit} ({one_line(one.text)})")
+    for verdict in result.verdicts:
+        value = "-" if verdict.value is None else repr(float(verdict.value))
+        facts = f"{verdict.gate} {verdict.status} {value} {float(verdict.limit)!r}"
+        lines.append(f"Gate: {facts} ({one_line(verdict.text)})")
     return "\n".join(lines)
 
 
 def parse_results(commit: GitId, text: str) -> tuple[ScaleResult, ...]:
     """Return the results in a note, oldest first; paragraphs that make no sense are left out."""
     parts = (part for part in split_paragraphs(text) if part.startswith(_SCALE))
-    found = (_parse_result(commit, part) for part in parts)
-    return tuple(one for one in found if one is not None)
+    return tuple(filter(None, (_parse_result(commit, part) for part in parts)))
 
 
 RESULTS = NoteKind(SCALE_REF, "result of gates", parse_results)

@@ -16,11 +16,11 @@ from mvc.shards.hashing import HashedShard, hash_shard, read_shards
 from mvc.shards.places import GONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from mvc.progress import ByteProgress
     from mvc.shards.hashing import StatCache
-    from mvc.shards.places import FoundShard, Place
+    from mvc.shards.places import FoundShard, ShardPlace
     from mvc.shards.shard_map import Shard, ShardMap
 
 Level = Literal["quick", "normal", "full"]
@@ -87,7 +87,7 @@ class MapReport:
 
 def check_shards(
     shard_map: ShardMap,
-    place: Place,
+    place: ShardPlace,
     *,
     level: Level = "normal",
     cache: StatCache | None = None,
@@ -110,48 +110,45 @@ def check_shards(
         StorageError: the place cannot be listed.
     """
     try:
-        listed = {one.path: one for one in place.list(shard_map.pattern)}
+        listed = {file.path: file for file in place.list(shard_map.pattern)}
     except (FileNotFoundError, NotADirectoryError):
         fault = ShardFault("missing", "", "the folder does not exist")
         return MapReport(shard_map.root, (fault,))
     check = _Check(shard_map, place, level)
     known = cache.find(list(listed.values())) if cache is not None and level != "full" else {}
     index, count = share
-    for shard in _divide(shard_map, index, count):
+    # Each of several processes takes nearly as many bytes as the others.
+    ordered = sorted(shard_map.shards, key=lambda shard: shard.size_bytes, reverse=True)
+    for shard in ordered[index::count]:
         check.look(shard, listed.get(shard.path), known.get(shard.path))
     hashed = check.read(threads, progress)
-    extra = [
-        ShardFault("extra", path, "is not in the map")
-        for path in (listed if index == 0 else ())
-        if not shard_map.find(path)
-    ]
+    check.find_swapped()
+    if index == 0:
+        extra = (path for path in listed if not shard_map.find(path))
+        check.faults += [ShardFault("extra", path, "is not in the map") for path in extra]
     if cache is not None:
-        cache.keep([listed[one.shard.path] for one in hashed], hashed)
-    faults = sorted([*check.faults(), *extra], key=lambda fault: fault.path)
-    read_bytes = sum(one.shard.size_bytes for one in hashed)
+        cache.keep([listed[answer.shard.path] for answer in hashed], hashed)
     return MapReport(
-        shard_map.root, tuple(faults), len(hashed), read_bytes,
-        tuple(check.proven), tuple(check.left),
-    )  # fmt: skip
-
-
-def _divide(shard_map: ShardMap, index: int, count: int) -> Iterable[Shard]:
-    """Return the shards of one of several processes, each with as many bytes as nearly every other."""
-    ordered = sorted(shard_map.shards, key=lambda one: one.size_bytes, reverse=True)
-    return ordered[index::count]
+        shard_map.root,
+        tuple(sorted(check.faults, key=lambda fault: fault.path)),
+        len(hashed),
+        sum(answer.shard.size_bytes for answer in hashed),
+        tuple(check.proven),
+        tuple(check.left),
+    )
 
 
 class _Check:
     """A check under way: what is right, what is wrong, what has to be read."""
 
-    def __init__(self, shard_map: ShardMap, place: Place, level: Level) -> None:
+    def __init__(self, shard_map: ShardMap, place: ShardPlace, level: Level) -> None:
         self._place = place
         self._level = level
         self._sizes = {shard.size_bytes for shard in shard_map.shards}
         self._owners: dict[bytes, list[str]] = {}  # hash → the shards that should have it
         for shard in shard_map.shards:
             self._owners.setdefault(shard.sha256, []).append(shard.path)
-        self._faults: list[ShardFault] = []
+        self.faults: list[ShardFault] = []
         self._unread: list[tuple[Shard, FoundShard]] = []
         self._wrong: dict[str, bytes] = {}  # path → hash of what is there instead
         self.proven: list[str] = []
@@ -189,7 +186,7 @@ class _Check:
         unread = (found for _, found in self._unread)
         for answer in read_shards(self._read_one, unread, threads, progress):
             if isinstance(answer, ShardFault):
-                self._faults.append(answer)
+                self.faults.append(answer)
             elif self._compare(shards[answer.shard.path], answer.shard):
                 right.append(HashedShard(shards[answer.shard.path], was_read=True))
         return right
@@ -215,23 +212,17 @@ class _Check:
         return False
 
     def _fail(self, kind: FaultKind, shard: Shard, detail: str) -> None:
-        self._faults.append(ShardFault(kind, shard.path, detail))
+        self.faults.append(ShardFault(kind, shard.path, detail))
 
-    def faults(self) -> list[ShardFault]:
-        """Return all faults of shards of the map."""
-        return [*self._faults, *self._find_swapped()]
-
-    def _find_swapped(self) -> list[ShardFault]:
-        """Return those that hold what others should; swapped if these are wrong, too."""
-        found = []
+    def find_swapped(self) -> None:
+        """Name the shards that hold what others should; swapped if these are wrong, too."""
         for path, sha256 in self._wrong.items():
             others = self._owners.get(sha256, [])
             wrong = [other for other in others if other in self._wrong]
             if others:
                 kind: FaultKind = "swapped" if wrong else "changed"
                 detail = f"holds what {[*wrong, *others][0]!r} should hold"
-                found.append(ShardFault(kind, path, detail))
-        return found
+                self.faults.append(ShardFault(kind, path, detail))
 
 
 def _other_size(shard: Shard, size_bytes: int) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mvc.progress import ByteProgress
-    from mvc.shards.places import Folder, FoundShard, Place
+    from mvc.shards.places import Folder, FoundShard, ShardPlace
     from mvc.shards.records.stream import Piece
     from mvc.workspace.kept import Kept
 
@@ -44,7 +44,7 @@ class HashedShard:
 
     Attributes:
         shard: what a map says of it.
-        was_read: whether its bytes were, or stat data or tag told.
+        was_read: whether its bytes were read; otherwise its stat data or tag spoke for them.
         warning: why the number of records is not known though its format should tell, or None.
     """
 
@@ -54,7 +54,7 @@ class HashedShard:
 
 
 def hash_shard(
-    place: Place, found: FoundShard, progress: ByteProgress = None, *, counted: bool = True
+    place: ShardPlace, found: FoundShard, progress: ByteProgress = None, *, counted: bool = True
 ) -> HashedShard:
     """Read all of a shard, once; its records are counted on the way, unless that is not wanted.
 
@@ -64,10 +64,19 @@ def hash_shard(
     """
     digest = hashlib.sha256()
     warning, records = None, None
-    with place.open(found) as one:
-        size_bytes = one.source.size_bytes
-        passing = _hashed(one.pieces(), digest.update, progress)
-        stream = Stream(passing, size_bytes, lambda at, size: read_bytes(one.source, at, size))
+    with place.open(found) as opened:
+        size_bytes = opened.source.size_bytes
+
+        def hash_pieces() -> Iterator[Piece]:
+            for piece in opened.pieces():
+                digest.update(piece)
+                if progress is not None:
+                    progress(len(piece))
+                yield piece
+
+        stream = Stream(
+            hash_pieces(), size_bytes, lambda at, size: read_bytes(opened.source, at, size)
+        )
         try:
             records = count_records(stream, found.path) if counted else None
         except FormatError as error:
@@ -79,22 +88,12 @@ def hash_shard(
     return HashedShard(shard, was_read=True, warning=warning)
 
 
-def _hashed(
-    pieces: Iterator[Piece], update: Callable[[Piece], None], progress: ByteProgress
-) -> Iterator[Piece]:
-    for piece in pieces:
-        update(piece)
-        if progress is not None:
-            progress(len(piece))
-        yield piece
-
-
 def hash_shards(
-    place: Place, found: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
+    place: ShardPlace, found: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
 ) -> list[HashedShard]:
     """Read many shards; return them by path. The first error ends all."""
     done = read_shards(partial(hash_shard, place), found, threads, progress)
-    return sorted(done, key=lambda one: one.shard.path)
+    return sorted(done, key=lambda hashed: hashed.shard.path)
 
 
 def read_shards(
@@ -104,7 +103,7 @@ def read_shards(
     progress: ByteProgress,
 ) -> list[_Answer]:
     """Have threads read many shards, the largest first; an error or Ctrl-C ends all at once."""
-    ordered = sorted(found, key=lambda one: one.size_bytes, reverse=True)
+    ordered = sorted(found, key=lambda shard: shard.size_bytes, reverse=True)
     stopped = threading.Event()
 
     def count(size_bytes: int) -> None:
@@ -115,7 +114,7 @@ def read_shards(
 
     pool = ThreadPoolExecutor(max(threads, 1))
     try:
-        tasks = [pool.submit(read, one, count) for one in ordered]
+        tasks = [pool.submit(read, shard, count) for shard in ordered]
         return [task.result() for task in tasks]
     finally:
         stopped.set()
@@ -133,35 +132,34 @@ class StatCache:
         """Return path → shard of the files that surely did not change since they were hashed."""
         if self._kept is None:
             return {}
-        keys = {self._key(one): one for one in found}
+        keys = {self._key(file): file for file in found}
         shards: dict[str, Shard] = {}
         for key, value in self._kept.get_many(_KIND, keys).items():
-            one = keys[key]
-            if len(value) != _STAT.size + _REST.size or value[: _STAT.size] != _pack_stat(one):
+            file = keys[key]
+            if len(value) != _STAT.size + _REST.size or value[: _STAT.size] != _pack_stat(file):
                 continue
             sha256, records = _REST.unpack_from(value, _STAT.size)
             count = None if records < 0 else records
-            shards[one.path] = Shard(one.path, one.size_bytes, sha256, count)
+            shards[file.path] = Shard(file.path, file.size_bytes, sha256, count)
         return shards
 
     def keep(self, found: Iterable[FoundShard], hashed: Iterable[HashedShard]) -> None:
         """Keep what was hashed for the next time."""
-        stats = {one.path: one for one in found}
+        files = {file.path: file for file in found}
         entries = {}
-        for one in hashed:
-            shard = one.shard
-            seen = stats[shard.path]
+        for shard in (answer.shard for answer in hashed):
+            file = files[shard.path]
             records = -1 if shard.records is None else shard.records
-            entries[self._key(seen)] = _pack_stat(seen) + _REST.pack(shard.sha256, records)
+            entries[self._key(file)] = _pack_stat(file) + _REST.pack(shard.sha256, records)
         if self._kept is not None:
             self._kept.put_many(_KIND, entries)
 
-    def _key(self, one: FoundShard) -> bytes:
-        return hashlib.sha256(self._folder + b"/" + os.fsencode(one.path)).digest()
+    def _key(self, file: FoundShard) -> bytes:
+        return hashlib.sha256(self._folder + b"/" + os.fsencode(file.path)).digest()
 
 
-def _pack_stat(one: FoundShard) -> bytes:
-    stat = one.stat
+def _pack_stat(file: FoundShard) -> bytes:
+    stat = file.stat
     if stat is None:
         return b""
     numbers = (stat.size_bytes, stat.mtime_ns, stat.ctime_ns, stat.inode, stat.device)

@@ -68,7 +68,7 @@ class OpenShard(Protocol):
         ...
 
 
-class Place(Protocol):
+class ShardPlace(Protocol):
     """A folder or store that holds shards; safe for many threads."""
 
     name: str
@@ -94,7 +94,7 @@ class Place(Protocol):
 
 def open_place(
     root: str, base: str | os.PathLike[str], options: StoreOptions | None = None
-) -> Place:
+) -> ShardPlace:
     """Return the place that the root of a map names.
 
     Args:
@@ -123,7 +123,13 @@ def choose(paths: list[str], pattern: str | None) -> list[str]:
     Raises:
         UsageError: the pattern makes no sense.
     """
-    kept = sorted(path for path in paths if _is_data(path))
+    kept = sorted(
+        path
+        for path in paths
+        if not path.startswith(".")
+        and "/." not in path
+        and not path.endswith((MAP_SUFFIX, fs.TEMP_SUFFIX))
+    )
     if pattern is None:
         return kept
     # A pattern is a rule of .mvcignore, so what the map has and what is no longer untracked is the same.
@@ -136,14 +142,6 @@ def choose(paths: list[str], pattern: str | None) -> list[str]:
 def escape(name: str) -> str:
     """Return the pattern that only a path itself fits."""
     return re.sub(r"([\\*?\[\]]| +\Z)", r"\\\1", name)
-
-
-def _is_data(path: str) -> bool:
-    return (
-        not path.startswith(".")
-        and "/." not in path
-        and not path.endswith((MAP_SUFFIX, fs.TEMP_SUFFIX))
-    )
 
 
 class Folder:
@@ -237,7 +235,7 @@ class Bucket:
 
     def list(self, pattern: str | None) -> list[FoundShard]:
         """Return the objects that belong to a map."""
-        listed = {one.key: one for one in self._objects.list() if not one.key.endswith("/")}
+        listed = {found.key: found for found in self._objects.list() if not found.key.endswith("/")}
         for key in listed:
             fault = find_path_fault(key)
             if fault is not None:
@@ -254,12 +252,12 @@ class Bucket:
         """Open the version of an object that was listed."""
         from mvc.storage.foreign import ForeignObject  # noqa: PLC0415  brings obstore
 
-        one = ForeignObject(found.path, found.size_bytes, found.tag)
-        yield OpenObject(self._objects.open(one))
+        version = ForeignObject(found.path, found.size_bytes, found.tag)
+        yield OpenObject(self._objects.open(version))
 
 
-def _as_found(one: ForeignObject) -> FoundShard:
-    return FoundShard(one.key, one.size_bytes, one.tag or None)
+def _as_found(listed: ForeignObject) -> FoundShard:
+    return FoundShard(listed.key, listed.size_bytes, listed.tag or None)
 
 
 class OpenObject:
@@ -269,9 +267,9 @@ class OpenObject:
         self.source: ByteSource = source
         self._object = source
 
-    def pieces(self) -> Iterator[bytes | bytearray]:
+    def pieces(self) -> Iterator[bytes]:
         """Yield all bytes in order."""
-        yield from self._object.read_ahead()
+        return self._object.read_ahead()
 
 
 def _changed(path: str) -> ConflictError:

@@ -1,4 +1,4 @@
-"""Shard maps as values and as bytes (docs/format.md, section 11): pure but for ``ShardMap.read``.
+"""Shard maps as values and as bytes (docs/format.md, section 11), and what differs between two: pure but for ``ShardMap.read``.
 
 A map is text: a header in JSON, then a line per shard, sorted by path. Its tree hash is the SHA-256
 of these lines without the store's tags, so two maps with equal trees hold the same shards, wherever
@@ -51,7 +51,7 @@ class Shard:
         path: relative to the root of its map, ``/``-separated.
         size_bytes: length of the file.
         sha256: hash of its bytes.
-        records: how many samples are in it, or None where its format does not tell.
+        records: how many samples are in it, or None if its format does not say.
         tag: ETag or version that the store gives the object, or None.
     """
 
@@ -119,12 +119,12 @@ class ShardMap:
             shards = [_parse_line(line.removesuffix("\n")) for line in lines]
         except UnicodeDecodeError as error:
             raise FormatError("shard map is not UTF-8") from error
-        found = cls.build(header["root"], shards, header.get("pattern"))
-        if found.tree != header["tree"]:
+        parsed = cls.build(header["root"], shards, header.get("pattern"))
+        if parsed.tree != header["tree"]:
             raise FormatError("shard map does not match its tree hash: a line was changed")
-        if found.encode() != data:
+        if parsed.encode() != data:
             raise FormatError("shard map is not written as mvc writes it, or a total is wrong")
-        return found
+        return parsed
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ShardMap:
@@ -154,12 +154,7 @@ class ShardMap:
             header["pattern"] = self.pattern
         header |= {"tree": self.tree, "shards": len(self.shards), "bytes": self.size_bytes}
         header["records"] = self.records
-        lines = [json.dumps(header)]
-        for shard in self.shards:
-            records = "-" if shard.records is None else shard.records
-            tag = _encode_tag(shard.tag)
-            path = _encode_path(shard.path)
-            lines.append(f"{shard.sha256.hex()} {shard.size_bytes} {records} {tag} {path}")
+        lines = [json.dumps(header), *(_encode_line(shard, has_tag=True) for shard in self.shards)]
         return ("\n".join(lines) + "\n").encode("utf-8")
 
     @property
@@ -174,9 +169,63 @@ class ShardMap:
 
     def find(self, path: str) -> Shard | None:
         """Return the shard of a path, or None."""
-        place = bisect_left(self.shards, path, key=lambda shard: shard.path)
-        found = self.shards[place] if place < len(self.shards) else None
-        return found if found is not None and found.path == path else None
+        at = bisect_left(self.shards, path, key=lambda shard: shard.path)
+        is_there = at < len(self.shards) and self.shards[at].path == path
+        return self.shards[at] if is_there else None
+
+
+@dataclass(frozen=True, slots=True)
+class MapChanges:
+    """What differs between two maps; pairs are (before, after).
+
+    Attributes:
+        added: shards that are new.
+        removed: shards that are gone.
+        changed: shards with another content under the same path.
+        moved: shards with the same content under another path.
+    """
+
+    added: tuple[Shard, ...] = ()
+    removed: tuple[Shard, ...] = ()
+    changed: tuple[tuple[Shard, Shard], ...] = ()
+    moved: tuple[tuple[Shard, Shard], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.added or self.removed or self.changed or self.moved)
+
+    @property
+    def more_bytes(self) -> int:
+        """By how many bytes the data grew."""
+        more = sum(shard.size_bytes for shard in self.added)
+        more -= sum(shard.size_bytes for shard in self.removed)
+        return more + sum(new.size_bytes - old.size_bytes for old, new in self.changed)
+
+    @property
+    def more_records(self) -> int | None:
+        """By how many samples the data grew, or None if that is not known."""
+        came = sum_records((*self.added, *(new for _, new in self.changed)))
+        went = sum_records((*self.removed, *(old for old, _ in self.changed)))
+        return None if came is None or went is None else came - went
+
+
+def compare_maps(old: ShardMap | None, new: ShardMap | None) -> MapChanges:
+    """Return what differs; None is a map that does not exist, all of whose shards come or go."""
+    before = {shard.path: shard for shard in old.shards} if old is not None else {}
+    after = {shard.path: shard for shard in new.shards} if new is not None else {}
+    added = {path: shard for path, shard in after.items() if path not in before}
+    removed = {path: shard for path, shard in before.items() if path not in after}
+    both = ((shard, after[path]) for path, shard in before.items() if path in after)
+    changed = tuple((shard, new) for shard, new in both if shard.content != new.content)
+    added_by_content: dict[object, list[Shard]] = {}
+    for shard in reversed(added.values()):
+        added_by_content.setdefault(shard.content, []).append(shard)
+    moved = tuple(
+        (removed.pop(shard.path), added.pop(same.pop().path))
+        for shard in tuple(removed.values())
+        if (same := added_by_content.get(shard.content))
+    )
+    return MapChanges(tuple(added.values()), tuple(removed.values()), changed, moved)
 
 
 def sum_records(shards: Iterable[Shard]) -> int | None:
@@ -230,16 +279,16 @@ def _check_shard(shard: Shard) -> None:
 
 
 def _hash_tree(shards: Iterable[Shard]) -> str:
-    lines = [
-        f"{shard.sha256.hex()} {shard.size_bytes} "
-        f"{'-' if shard.records is None else shard.records} {_encode_path(shard.path)}\n"
-        for shard in shards
-    ]
+    lines = [_encode_line(shard, has_tag=False) + "\n" for shard in shards]
     return hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
 
-def _encode_path(path: str) -> str:
-    return json.dumps(path) if path[:1] == '"' or _ESCAPED.search(path) else path
+def _encode_line(shard: Shard, *, has_tag: bool) -> str:
+    records = "-" if shard.records is None else shard.records
+    tag = f"{_encode_tag(shard.tag)} " if has_tag else ""
+    is_odd = shard.path[:1] == '"' or _ESCAPED.search(shard.path)
+    path = json.dumps(shard.path) if is_odd else shard.path
+    return f"{shard.sha256.hex()} {shard.size_bytes} {records} {tag}{path}"
 
 
 def _encode_tag(tag: str | None) -> str:

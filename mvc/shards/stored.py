@@ -30,12 +30,12 @@ def select_maps(paths: Iterable[str], name: str | None = None) -> list[str]:
     for path in (name, name + MAP_SUFFIX):
         if path in known:
             return [path]
-    found = [path for path in known if name_of_map(path) == name]
-    if len(found) > 1:
-        raise UsageError(f"{name!r} names several maps", hint=f"write one of {', '.join(found)}")
-    if not found:
+    matches = [path for path in known if name_of_map(path) == name]
+    if len(matches) > 1:
+        raise UsageError(f"{name!r} names several maps", hint=f"write one of {', '.join(matches)}")
+    if not matches:
         raise NotFoundError(f"there is no map {name!r}", hint='"mvc data ls" lists the maps')
-    return found
+    return matches
 
 
 def read_stored_map(context: Context, blob: GitId, path: str) -> ShardMap:

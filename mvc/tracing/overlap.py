@@ -10,7 +10,7 @@ from mvc.tracing.spans import Cover
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.tracing.trace import Collective, Trace, Window
+    from mvc.tracing.spans import Collective, StepWindow, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Overlap:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._communication = Cover([(one.start_s, one.end_s) for one in trace.collectives])
+        self._communication = Cover([(each.start_s, each.end_s) for each in trace.collectives])
         self._busy = Cover(trace.compute.spans, self._communication.spans)
         self._own = Cover(*trace.own.values())
         self.steps = [self._measure(window) for window in trace.steps]
 
-    def _measure(self, window: Window) -> Step:
+    def _measure(self, window: StepWindow) -> Step:
         start_s, end_s = window.start_s, window.end_s
         seconds = max(end_s - start_s, 0.0)
         compute_s = self._trace.compute.within(start_s, end_s)
@@ -95,39 +95,43 @@ class Overlap:
             max(seconds - busy_s, 0.0),
             self._own.within(start_s, end_s),
             tuple(
-                self._expose(one, start_s, compute_s)
-                for one in self._trace.collectives
-                if start_s <= one.start_s < end_s
+                self._expose(collective, start_s, compute_s)
+                for collective in self._trace.collectives
+                if start_s <= collective.start_s < end_s
             ),
         )
 
-    def _expose(self, one: Collective, step_start_s: float, compute_s: float) -> Exposed:
-        compute, seconds = self._trace.compute, one.end_s - one.start_s
-        done_s = compute.within(step_start_s, one.start_s)
-        exposed_s = max(seconds - compute.within(one.start_s, one.end_s), 0.0)
-        computed = done_s / compute_s if compute_s else 1.0
+    def _expose(self, collective: Collective, step_start_s: float, compute_s: float) -> Exposed:
+        compute, start_s, end_s = self._trace.compute, collective.start_s, collective.end_s
+        seconds, done_s = end_s - start_s, compute.within(step_start_s, start_s)
         return Exposed(
-            one.name, one.size_bytes, one.start_s - step_start_s, seconds, exposed_s, computed
+            collective.name,
+            collective.size_bytes,
+            start_s - step_start_s,
+            seconds,
+            exposed_s=max(seconds - compute.within(start_s, end_s), 0.0),
+            computed=done_s / compute_s if compute_s else 1.0,
         )
 
     @property
     def typical(self) -> Step:
         """The step of median length."""
-        return sorted(self.steps, key=lambda one: one.seconds)[len(self.steps) // 2]
+        return sorted(self.steps, key=lambda step: step.seconds)[len(self.steps) // 2]
 
     def sum_own(self) -> Mapping[str, tuple[float, int]]:
         """Return seconds and number of the ranges of mvc in all steps, by name."""
-        return {
-            name: (sum(cover.within(one.start_s, one.start_s + one.seconds) for one in self.steps),
-                   len(cover.spans))
-            for name, cover in ((name, Cover(spans)) for name, spans in self._trace.own.items())
-        }  # fmt: skip
+        sums = {}
+        for name, spans in self._trace.own.items():
+            cover = Cover(spans)
+            parts = (cover.within(step.start_s, step.start_s + step.seconds) for step in self.steps)
+            sums[name] = sum(parts), len(cover.spans)
+        return sums
 
     def draw(self, step: Step, count: int) -> Timeline:
         """Return a step as ``count`` equal parts."""
         window = (step.start_s, step.start_s + step.seconds)
         compute = self._trace.compute.shares(*window, count)
         busy = self._busy.shares(*window, count)
-        exposed = [max(both - one, 0.0) for both, one in zip(busy, compute, strict=True)]
+        exposed = [max(both - computed, 0.0) for both, computed in zip(busy, compute, strict=True)]
         communication = self._communication.shares(*window, count)
         return Timeline(step.name, step.seconds, compute, communication, exposed)

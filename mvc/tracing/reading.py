@@ -11,12 +11,11 @@ from array import array
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mvc.errors import FormatError, UnsupportedError
-from mvc.tracing.spans import Cover, merge, subtract
+from mvc.tracing.spans import Collective, Cover, StepWindow, Trace, merge, subtract
 from mvc.tracing.stream import read_events
-from mvc.tracing.trace import Collective, Trace, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from mvc.tracing.spans import Spans
 
@@ -53,23 +52,23 @@ def read_trace(path: str) -> Trace:
         MvcError: see ``read_events``.
     """
     facts: dict[str, Any] = {}
-    found = _Recording(path)
+    recording = _Recording(path)
     for event in read_events(path, facts):
-        found.add(event)
-    found.check(facts)
+        recording.add(event)
+    recording.check(facts)
     info = facts.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     return Trace(
         path,
         _whole(info.get("rank")),
         _whole(info.get("world_size")),
-        "gpu" if found.has_device else "cpu",
-        tuple(found.list_steps()),
-        found.cover_compute(),
-        tuple(found.list_collectives()),
-        found.list_own(),
-        Cover(_pairs(found.copies)),
-        Cover(_pairs(found.searches)),
+        "gpu" if recording.has_device else "cpu",
+        tuple(recording.list_steps()),
+        recording.cover_compute(),
+        tuple(recording.list_collectives()),
+        recording.list_own(),
+        Cover(_pairs(recording.copies)),
+        Cover(_pairs(recording.searches)),
     )
 
 
@@ -92,7 +91,7 @@ class _Recording:
         self._handed: dict[object, array[float]] = {}
         self._carried: list[Collective] = []
         self._on_device: list[Collective] = []
-        self._steps: dict[tuple[str, bool], dict[str, Window]] = {}
+        self._steps: dict[tuple[str, bool], dict[str, StepWindow]] = {}
         self._own: dict[tuple[str, str], array[float]] = {}
         self._trainers = set[str]()
         self.copies, self.searches = array("d"), array("d")
@@ -126,8 +125,12 @@ class _Recording:
         elif kind in _RANGES:
             self._add_range(event, (kind, name), start_s, end_s)
 
-    def _read_time(self, event: Mapping[str, Any]) -> tuple[float, float]:
-        start, length = (self._read_number(event.get(name)) for name in ("ts", "dur"))
+    def _read_time(self, event: Any) -> tuple[float, float]:
+        start, length = event.get("ts"), event.get("dur")
+        for value in (start, length):
+            if not isinstance(value, int | float) or not abs(value) <= _MOST_US:  # not so NaN
+                self._fail("has no time or length in microseconds")
+        start, length = float(start), float(length)
         if length < 0:
             self._fail("ends before it starts")
         if math.isnan(self._origin_us):
@@ -137,10 +140,6 @@ class _Recording:
                 f"{self._path!r} has more than {_MOST_EVENTS:,} events", hint="record fewer steps"
             )
         return (start - self._origin_us) / 1e6, (start - self._origin_us + length) / 1e6
-
-    def _read_number(self, value: object) -> float:
-        is_time = isinstance(value, int | float) and abs(value) <= _MOST_US  # not so NaN
-        return float(value) if is_time else self._fail("has no time or length in microseconds")  # type: ignore[arg-type]
 
     def _fail(self, why: str) -> NoReturn:
         raise FormatError(f"{self._path!r} is damaged: event {self._count:,} {why}")
@@ -172,8 +171,8 @@ class _Recording:
             family = (_STEP if is_numbered else _OWN_STEP, kind == _ON_DEVICE)
             steps = self._steps.setdefault(family, {})
             key = name if is_numbered else f"{name} {len(steps) + 1}"
-            known = steps.get(key, Window(key, start_s, end_s))
-            steps[key] = Window(key, min(known.start_s, start_s), max(known.end_s, end_s))
+            known = steps.get(key, StepWindow(key, start_s, end_s))
+            steps[key] = StepWindow(key, min(known.start_s, start_s), max(known.end_s, end_s))
             self._trainers.add(_thread_of(event))
         elif name.startswith(_OWN) and kind == "user_annotation":
             place = (name, _thread_of(event))
@@ -213,8 +212,8 @@ class _Recording:
 
     def list_collectives(self) -> Iterable[Collective]:
         """Return the collectives as they began."""
-        found = self._on_device if self.has_device else self._carried
-        return sorted(found, key=lambda one: one.start_s)
+        collectives = self._on_device if self.has_device else self._carried
+        return sorted(collectives, key=lambda collective: collective.start_s)
 
     def list_own(self) -> dict[str, Spans]:
         """Return the ranges of mvc in threads that have steps, or in all if there are none."""
@@ -224,33 +223,34 @@ class _Recording:
             if not self._trainers or thread in self._trainers
         ]
         return {
-            name: merge(*(_pairs(spans) for one, spans in kept if one == name)) for name, _ in kept
+            name: merge(*(_pairs(spans) for other, spans in kept if other == name))
+            for name, _ in kept
         }
 
-    def list_steps(self) -> Iterator[Window]:
-        """Yield the steps; on a GPU, which lags behind, each lasts until the next one begins."""
+    def list_steps(self) -> list[StepWindow]:
+        """Return the steps; on a GPU, which lags behind, each lasts until the next one begins."""
         families = (
             (name, place) for name in (_STEP, _OWN_STEP) for place in (self.has_device, False)
         )
-        known = next((self._steps[one] for one in families if one in self._steps), {})
-        steps = sorted(known.values(), key=lambda one: one.start_s)
+        known = next((self._steps[family] for family in families if family in self._steps), {})
+        steps = sorted(known.values(), key=lambda step: step.start_s)
         if not steps:
-            yield Window("the whole trace", *self._extent())
-            return
+            return [StepWindow("the whole trace", *self._extent())]
         if not self.has_device:
-            yield from steps
-            return
-        ends = [one.start_s for one in steps[1:]]
+            return steps
+        ends = [step.start_s for step in steps[1:]]
         ends.append(max(steps[-1].end_s, self._extent()[1]))
-        for one, end_s in zip(steps, ends, strict=True):
-            yield Window(one.name, one.start_s, end_s)
+        return [
+            StepWindow(step.name, step.start_s, end_s)
+            for step, end_s in zip(steps, ends, strict=True)
+        ]
 
     def _extent(self) -> tuple[float, float]:
         spans = [self._kernels] if self.has_device else self._operators.values()
-        low = min((min(one) for one in spans if one), default=math.inf)
-        high = max((max(one) for one in spans if one), default=-math.inf)
-        for one in (*self._on_device, *self._carried):
-            low, high = min(low, one.start_s), max(high, one.end_s)
+        low = min((min(times) for times in spans if times), default=math.inf)
+        high = max((max(times) for times in spans if times), default=-math.inf)
+        for collective in (*self._on_device, *self._carried):
+            low, high = min(low, collective.start_s), max(high, collective.end_s)
         return low, high
 
 
@@ -270,5 +270,5 @@ def _find_size(args: Any) -> int | None:
 
 
 def _count(shape: object) -> int:
-    is_shape = isinstance(shape, list) and shape and all(_whole(one) is not None for one in shape)
+    is_shape = isinstance(shape, list) and shape and all(_whole(size) is not None for size in shape)
     return math.prod(shape) if is_shape and isinstance(shape, list) else 0

@@ -1,4 +1,4 @@
-"""Sets of spans of time: sorted, disjoint, as an array of (start, end) in seconds.
+"""A trace of one rank as far as it counts, and sets of spans of time: sorted, disjoint (start, end) in seconds.
 
 All questions come down to one: how much of a set lies before a moment? Between its starts and ends that is
 piecewise linear, so the answer for many moments at once is one interpolation. With F of a set, the part of it
@@ -7,12 +7,13 @@ in a window is F(end) - F(start), and of two sets A and B, what A covers and B d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def merge(*sets: Pairs) -> Spans:
     """Return the union of any spans, which may overlap and have any order; empty ones are dropped."""
     pairs = np.concatenate(
-        [np.empty((0, 2)), *(np.asarray(one, np.float64).reshape(-1, 2) for one in sets)]
+        [np.empty((0, 2)), *(np.asarray(spans, np.float64).reshape(-1, 2) for spans in sets)]
     )
     pairs = pairs[pairs[:, 1] > pairs[:, 0]]
     if not len(pairs):
@@ -79,4 +80,47 @@ class Cover:
         """Return which share of each of ``count`` equal parts of a window is covered."""
         edges = np.linspace(start_s, end_s, count + 1)
         parts = np.diff(self.before(edges)) / max((end_s - start_s) / count, 1e-12)
-        return [float(one) for one in np.clip(parts, 0.0, 1.0)]
+        return [float(share) for share in np.clip(parts, 0.0, 1.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Something that all ranks did together; ``size_bytes`` is None if the trace does not say it."""
+
+    name: str
+    start_s: float
+    end_s: float
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """A step: a name and a part of the time."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one rank did; times are in seconds from the first event.
+
+    Attributes:
+        rank: None if the trace does not say it, as ``ranks``, how many there were.
+        device: ``gpu`` or ``cpu``.
+        own: the ranges of mvc by name, in the thread that trains.
+        copies: DistributedDataParallel copying sums back into gradients.
+        searches: DistributedDataParallel looking for parameters that got no gradient.
+    """
+
+    path: str
+    rank: int | None
+    ranks: int | None
+    device: str
+    steps: tuple[StepWindow, ...]
+    compute: Cover
+    collectives: tuple[Collective, ...]
+    own: Mapping[str, Spans]
+    copies: Cover
+    searches: Cover

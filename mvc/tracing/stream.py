@@ -138,7 +138,7 @@ class _Text:
             )  # twice as much, so all in all it is linear
 
     def names(self) -> Iterator[str]:
-        """Yield the keys of an object that has been entered; its values are to be read in between."""
+        """Yield the keys of an object that has been entered; read its value after each."""
         if self.peek() != "}":
             while True:
                 key = self.value()

@@ -81,14 +81,14 @@ def test_steps_wait_for_each_other_and_events_do_not(feed, path, clock):
     feed.append("step", step=2, loss=1.0)
     assert len(records(path)) == 1
     feed.append("alarm", step=2, cause="spike", reason="")
-    assert [one["kind"] for one in records(path)] == ["step", "step", "alarm"]
+    assert [record["kind"] for record in records(path)] == ["step", "step", "alarm"]
     feed.append("step", step=3, loss=1.0)
     clock.now_s = 0.49
     feed.append("step", step=4, loss=1.0)
     assert len(records(path)) == 3
     clock.now_s = 0.51
     feed.append("step", step=5, loss=1.0)
-    assert [one["step"] for one in records(path)[3:]] == [3, 4, 5]
+    assert [record["step"] for record in records(path)[3:]] == [3, 4, 5]
     feed.append("step", step=6, loss=1.0)
     feed.flush()
     assert records(path)[-1]["step"] == 6
@@ -100,14 +100,14 @@ def test_thinned_steps_are_few_and_end_with_the_newest(feed, path, clock, count)
     for step in range(1, count + 1):
         feed.append("step", step=step, loss=math.inf if step == count // 2 else 1.0)
     feed.flush()
-    written = [one for one in records(path) if one["kind"] == "step"]
-    steps = [one["step"] for one in written]
+    written = [record for record in records(path) if record["kind"] == "step"]
+    steps = [entry["step"] for entry in written]
     assert steps == sorted(set(steps))
     assert steps[-1] == count
     assert len(steps) <= 6
     if count >= 8:
         assert len(steps) >= 3
-        assert "inf" in [one["loss"] for one in written]
+        assert "inf" in [entry["loss"] for entry in written]
     assert feed.dropped == 0
 
 
@@ -176,12 +176,12 @@ def test_a_feed_begins_anew_and_keeps_what_matters(repo, path, clock):
     older = path.with_name("main.jsonl.old")
     for each in (path, older):
         assert each.stat().st_size <= 8192
-        assert [one["kind"] for one in records(each)[:2]] == ["start", "commit"]
+        assert [record["kind"] for record in records(each)[:2]] == ["start", "commit"]
     last, first = records(older)[-1]["step"], records(path)[2]["step"]
     assert first == last + 1
     view = repo.read_run()
     assert (view.every, view.pid, view.step) == (7, os.getpid(), 999)
-    assert [one.step for one in view.commits] == [1]  # said three times, counted once
+    assert [commit.step for commit in view.commits] == [1]  # said three times, counted once
     assert [step for step, _ in view.losses] == list(range(records(older)[2]["step"], 1000))
 
 
@@ -192,7 +192,9 @@ def test_two_writers_begin_anew_once(path):
         clock.now_s += 1
         feeds[step % 2].append("step", step=step, loss=1.0)
     kept = [
-        one["step"] for each in (path.with_name("main.jsonl.old"), path) for one in records(each)
+        record["step"]
+        for each in (path.with_name("main.jsonl.old"), path)
+        for record in records(each)
     ]
     assert kept == list(range(kept[0], 400))
     assert [feed.dropped for feed in feeds] == [0, 0]
@@ -212,7 +214,7 @@ def test_a_full_disk_disturbs_nobody(repo, path, root, clock):
         feed.append("commit", step=50)
         feed.close()
     view = repo.read_run()
-    assert [one.step for one in view.commits] == [50]
+    assert [commit.step for commit in view.commits] == [50]
     assert view.losses[0] == (1, 1.0)
     assert view.damaged_lines <= 1
 
@@ -243,7 +245,7 @@ def test_a_removed_feed_is_made_again(feed, path):
     feed.append("commit", step=1)
     path.unlink()
     feed.append("commit", step=2)
-    assert [one["step"] for one in records(path)] == [2]
+    assert [record["step"] for record in records(path)] == [2]
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/null", path)])

@@ -22,7 +22,7 @@ def test_a_torn_line_costs_that_line_only(repo, path):
     with repo.open_feed("main") as feed:
         feed.append("commit", step=2)
     view = repo.read_run()
-    assert [one.step for one in view.commits] == [2, 1]
+    assert [commit.step for commit in view.commits] == [2, 1]
     assert view.damaged_lines == 1
 
 

@@ -99,7 +99,10 @@ def test_the_samples_of_a_plan_are_those_that_were_fetched(seed):
     for then, now, samples in zip(entries, entries[1:], between, strict=False):
         stretch = find_stretch("x", then, now)
         found = [
-            (one.source, int(i)) for one in stretch.samples() if one.reason is None for i in one.ids
+            (samples.source, int(i))
+            for samples in stretch.samples()
+            if samples.reason is None
+            for i in samples.ids
         ]
         assert sorted(found) == sorted(samples)
         assert stretch.prove()
@@ -124,7 +127,7 @@ def test_a_sample_among_a_billion_is_found_by_the_inverse():
 def test_the_rest_of_an_epoch_is_not_seen():
     plan = SamplePlan((Source("a", 10),), seed=1, batch=4, tail="drop")
     stretch = find_stretch("x", None, PlanEntry(plan).move(10, SampleDigest(8), Skips()))
-    reasons = [one.reason for one in stretch.samples()]
+    reasons = [samples.reason for samples in stretch.samples()]
     assert reasons == [None, TAIL]
 
 

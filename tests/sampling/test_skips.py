@@ -29,7 +29,7 @@ def walk(plan, skips, epochs=1, cursor=0):
 
 
 def test_an_epoch_ends_with_a_short_batch():
-    assert [len(one) for one in walk(plan_of(10, 4), Skips(), 2)] == [4, 4, 2, 4, 4, 2]
+    assert [len(node) for node in walk(plan_of(10, 4), Skips(), 2)] == [4, 4, 2, 4, 4, 2]
 
 
 def test_the_rest_of_an_epoch_is_dropped():
@@ -40,7 +40,7 @@ def test_the_rest_of_an_epoch_is_dropped():
 def test_a_batch_is_filled_up_from_the_next_epoch():
     batches = walk(plan_of(10, 4, "wrap"), Skips(), 2)
     assert list(chain(*batches)) == list(range(20))
-    assert {len(one) for one in batches} == {4}
+    assert {len(batch) for batch in batches} == {4}
 
 
 @settings(max_examples=12)
@@ -64,7 +64,7 @@ def test_what_is_not_skipped_comes_once_and_in_order(size, batch, tail, windows,
     assert drawn == sorted(set(drawn))
     assert set(drawn) <= set(kept) | set(range(5 * size, 5 * size + 10**6))
     if tail == "short":
-        assert drawn == [one for one in kept if one < 3 * size]
+        assert drawn == [entry for entry in kept if entry < 3 * size]
     else:
         assert all(len(one) == batch for one in batches)
 

@@ -8,8 +8,7 @@ import pytest
 
 from mvc import UsageError
 from mvc.scaling.allreduce import ALGORITHMS, predict_all
-from mvc.scaling.fabric import Fabric, Link, find_torus
-from mvc.scaling.presets import PRESETS
+from mvc.scaling.fabric import PRESETS, Fabric, Link, find_torus
 from support.cases import for_each
 
 ALPHA, BETA, GAMMA = 4e-6, 1 / 20e9, 1 / 100e9
@@ -117,7 +116,10 @@ def test_levels_are_two_rings():
 
 def test_the_founding_example():
     preset = PRESETS["founding"]
-    found = {one.algorithm: one for one in predict_all(preset.fabric, preset.size_bytes)}
+    found = {
+        prediction.algorithm: prediction
+        for prediction in predict_all(preset.fabric, preset.size_bytes)
+    }
     assert round(found["ring"].time_s * 1e3) == 12
     assert round(found["torus-3d"].time_s * 1e3, 1) == 3.2
     one_at_a_time = found["torus-3d"].latency_s + 3 * found["torus-3d"].transfer_s
@@ -133,7 +135,9 @@ def test_no_algorithm_beats_its_links():
 
 
 def test_links_without_latency():
-    found = {one.algorithm: one for one in predict_all(Fabric(8, Link(0, 1e9)), 1e6)}
+    found = {
+        prediction.algorithm: prediction for prediction in predict_all(Fabric(8, Link(0, 1e9)), 1e6)
+    }
     assert found["ring"].bandwidth_used == pytest.approx(1)
     assert found["double-tree"].time_s == pytest.approx(2e-3, rel=1e-4)
 

@@ -27,7 +27,7 @@ def judge(before=2.0, waived=(), **changes):
 
 
 def test_what_is_at_its_limit_passes():
-    assert {one.status for one in judge().values()} == {"passed"}
+    assert {verdict.status for verdict in judge().values()} == {"passed"}
 
 
 @for_each(

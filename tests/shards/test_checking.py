@@ -24,7 +24,7 @@ def place(tmp_path):
 @pytest.fixture
 def made(place):
     return ShardMap.build(
-        "data", [one.shard for one in hash_shards(place, place.list(None), threads=1)]
+        "data", [hashed.shard for hashed in hash_shards(place, place.list(None), threads=1)]
     )
 
 

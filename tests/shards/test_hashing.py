@@ -49,28 +49,30 @@ def test_each_byte_is_read_once(data, read):
     place = open_place("data", data.parent)
     done = hash_shards(place, place.list(None), threads=2)
     assert read[0] == size_of(data)
-    assert [one.shard.path for one in done] == [
+    assert [hashed.shard.path for hashed in done] == [
         "a.jsonl",
         "c.bin",
         "d.tar",
         "empty",
         "sub/b.jsonl.gz",
     ]
-    assert [one.shard.records for one in done] == [1000, None, 2, 0, 500]
-    for one in done:
-        content = (data / one.shard.path).read_bytes()
-        assert one.shard.sha256 == hashlib.sha256(content).digest()
-        assert one.shard.size_bytes == len(content)
+    assert [hashed.shard.records for hashed in done] == [1000, None, 2, 0, 500]
+    for hashed in done:
+        content = (data / hashed.shard.path).read_bytes()
+        assert hashed.shard.sha256 == hashlib.sha256(content).digest()
+        assert hashed.shard.size_bytes == len(content)
 
 
 def test_a_counter_that_fails_leaves_the_hash_right(data):
     for name in ("x.tar", "x.parquet", "x.jsonl.zst", "x.npy", "x.arrow"):
         (data / name).write_bytes(b"\x93 no such format" * 100_000)
     place = Folder(data, "data")
-    for one in hash_shards(place, place.list("x.*"), threads=2):
-        assert one.shard.sha256 == hashlib.sha256((data / one.shard.path).read_bytes()).digest()
-        assert one.shard.records is None
-        assert one.warning
+    for hashed in hash_shards(place, place.list("x.*"), threads=2):
+        assert (
+            hashed.shard.sha256 == hashlib.sha256((data / hashed.shard.path).read_bytes()).digest()
+        )
+        assert hashed.shard.records is None
+        assert hashed.warning
 
 
 def test_only_what_changed_is_not_known(data, tmp_path):

@@ -24,7 +24,7 @@ from mvc.shards.records import count_records, find_counter
 from mvc.shards.records.stream import FileStream, Stream
 from support.shard_files import make_mds, make_tar
 
-TABLE = pa.table({"id": list(range(1000)), "text": ["x" * (one % 50) for one in range(1000)],
+TABLE = pa.table({"id": list(range(1000)), "text": ["x" * (number % 50) for number in range(1000)],
                   "tags": [{"a": [1, 2], "b": None}] * 1000})  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_lines_that_are_not_empty_are_records(lines, piece_bytes, is_ended):
 
 
 def test_compressed_lines_are_counted():
-    data = b"".join(b'{"n": %d}\n' % one for one in range(5000))
+    data = b"".join(b'{"n": %d}\n' % number for number in range(5000))
     half = len(data) // 2
     members = [data[:half], data[half:]]
     assert count(gzip.compress(data), "x.jsonl.gz") == 5000
@@ -113,7 +113,7 @@ def test_compressed_lines_are_counted():
 
 @pytest.mark.parametrize("name", ["x.jsonl.zst", "x.jsonl.gz", "x.tar.zst"])
 def test_what_is_cut_off_within_its_packing_has_no_number(name):
-    data = b"".join(b'{"n": %d}\n' % one for one in range(5000))
+    data = b"".join(b'{"n": %d}\n' % number for number in range(5000))
     packed = gzip.compress(data) if name.endswith("gz") else zstandard.compress(data)
     for end in range(64, len(packed), 64):
         with pytest.raises(FormatError):
@@ -142,7 +142,7 @@ def test_many_tiny_members_are_each_copied_a_few_times(monkeypatch):
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch):
-    monkeypatch.setattr("mvc.shards.records.compressed._SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr("mvc.shards.records.stream._SMALL_BYTES", 1 << 20)
     bomb = b"\n" * (64 << 20)
     for packed, name in (
         (zlib.compress(bomb, wbits=31), "x.jsonl.gz"),
@@ -158,14 +158,16 @@ def test_samples_of_webdataset_are_counted_as_it_does(layout):
 
     long = "" if layout == 0 else "é" * 90
     names = [
-        f"{'x/' * (one % 3)}{long}{one:04d}.{kind}"
-        for one in range(40)
+        f"{'x/' * (number % 3)}{long}{number:04d}.{kind}"
+        for number in range(40)
         for kind in ("jpg", "cls.txt")
     ]
     names += ["__meta__", "__m__/a.b", "none", "again.a", "0000.a", "again.b"]
-    data = make_tar([(name, b"q" * (one % 700)) for one, name in enumerate(names)], format=layout)
+    data = make_tar(
+        [(name, b"q" * (number % 700)) for number, name in enumerate(names)], format=layout
+    )
     samples = list(
-        group_by_keys({**one, "__url__": ""} for one in tar_file_iterator(io.BytesIO(data)))
+        group_by_keys({**file, "__url__": ""} for file in tar_file_iterator(io.BytesIO(data)))
     )
     assert count(data, "x.tar") == len(samples) == 43
     assert count(gzip.compress(data), "x.tar.gz") == count(gzip.compress(data), "x.tgz") == 43
@@ -224,7 +226,7 @@ def test_names_and_samples_of_any_length_are_read_in_one_pass():
     name = b"a/" * (1 << 19)
     data = tar_header(kind=b"L", size=b"00004000000\0") + name + tar_header()
     assert count(data + b"\0" * 1024, "x.tar", 1 << 20) == 0
-    files = b"".join(tar_header(b"a.%d" % one) for one in range(40_000))
+    files = b"".join(tar_header(b"a.%d" % number) for number in range(40_000))
     assert count(files, "x.tar", 1 << 20) == 1
 
 
@@ -249,7 +251,7 @@ def test_arrays_tell_their_rows(tmp_path):
 
 
 def test_mds_shards_tell_their_samples():
-    data = make_mds([b"x" * one for one in range(300)])
+    data = make_mds([b"x" * number for number in range(300)])
     assert count(data, "shard.00000.mds") == 300
     assert count(zstandard.compress(data), "shard.00000.mds.zstd") == 300
     assert count(make_mds([]), "x.mds") == 0

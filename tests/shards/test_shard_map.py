@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.shards.changes import compare_maps
-from mvc.shards.shard_map import Shard, ShardMap, find_path_fault, name_of_map
+from mvc.shards.shard_map import Shard, ShardMap, compare_maps, find_path_fault, name_of_map
 from support.cases import for_each
 
 
@@ -227,7 +226,10 @@ def test_golden_maps_stay_readable_and_canonical(name):
 
 
 def test_a_hundred_thousand_shards_are_written_and_read():
-    many = [Shard(f"part-{one:06d}.tar", one, bytes(32), one, f'"{one}"') for one in range(100_000)]
+    many = [
+        Shard(f"part-{number:06d}.tar", number, bytes(32), number, f'"{number}"')
+        for number in range(100_000)
+    ]
     made = ShardMap.build("train", many)
     assert ShardMap.parse(made.encode()) == made
     assert not compare_maps(made, made)

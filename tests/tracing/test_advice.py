@@ -36,7 +36,7 @@ def test_a_healthy_run_hears_only_that(findings):
         ([step(1, 0, 100), op(0, 20), gloo(10, 99, 5), gloo(20, 99, 5)],
          "communicates for 89 ms and computes for 20 ms", "compress gradients"),
         ([step(1, 0, 100), op(0, 80), gloo(30, 50, 25), gloo(78, 95, 90)],
-         "the last bucket of 90 MiB is most of what is not hidden", "registered later"),
+         "most of what is not hidden is the last bucket of 90 MiB", "registered later"),
         ([step(1, 0, 100), op(0, 70), gloo(65, 80, 25), gloo(70, 85, 5)],
          "the first bucket is not summed before 93 %", "register layers in the order"),
         ([step(1, 0, 100), op(0, 70), *(gloo(70 + at, 70.5 + at, 0.1) for at in range(20))],
@@ -51,12 +51,14 @@ def test_a_healthy_run_hears_only_that(findings):
     ],
 )  # fmt: skip
 def test_each_finding(findings, events, text, hint):
-    (found,) = [one for one in findings(events) if text in one.text]
+    (found,) = [finding for finding in findings(events) if text in finding.text]
     assert hint in found.hint
 
 
 def test_what_no_order_can_hide_gets_no_advice_on_order(findings):
-    texts = [one.text for one in findings([step(1, 0, 100), op(0, 9), gloo(8, 60), gloo(9, 99)])]
+    texts = [
+        finding.text for finding in findings([step(1, 0, 100), op(0, 9), gloo(8, 60), gloo(9, 99)])
+    ]
     assert len(texts) == 2
 
 

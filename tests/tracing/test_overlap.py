@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.tracing.overlap import Overlap
-from mvc.tracing.spans import Cover, merge
-from mvc.tracing.trace import Collective, Trace, Window
+from mvc.tracing.spans import Collective, Cover, StepWindow, Trace, merge
 
 END = 30
 spans = st.lists(
@@ -23,8 +22,8 @@ def ticks(pairs):
 def make(compute, collectives, own, steps):
     return Trace(
         "t", 0, 2, "cpu",
-        tuple(Window(f"step {start}", start, end) for start, end in steps),
-        Cover(compute), tuple(Collective("sum", *one, None) for one in sorted(collectives)),
+        tuple(StepWindow(f"step {start}", start, end) for start, end in steps),
+        Cover(compute), tuple(Collective("sum", *collective, None) for collective in sorted(collectives)),
         {"mvc.capture": merge(own)}, Cover(), Cover(),
     )  # fmt: skip
 
@@ -48,8 +47,8 @@ def test_steps_are_as_counted(compute, collectives, own, cut):
         }
         found = {name: round(getattr(step, name), 6) for name in counted}
         assert found == {name: len(at) for name, at in counted.items()}
-        mine = [one for one in sorted(collectives) if start <= one[0] < end]
-        assert [round(one.exposed_s, 6) for one in step.collectives] == [
+        mine = [collective for collective in sorted(collectives) if start <= collective[0] < end]
+        assert [round(collective.exposed_s, 6) for collective in step.collectives] == [
             len(ticks([one]) - computed) for one in mine
         ]
 

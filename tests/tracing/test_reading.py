@@ -25,31 +25,31 @@ GOLDEN = Path(__file__).parents[1] / "golden/traces"
 
 
 def ms(steps, name):
-    return [round(getattr(one, name) * 1e3, 6) for one in steps]
+    return [round(getattr(step, name) * 1e3, 6) for step in steps]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_real_trace(rank):
     trace = read_trace(str(GOLDEN / f"rank{rank}.json.gz"))
     assert (trace.rank, trace.ranks, trace.device) == (rank, 2, "cpu")
-    assert [one.name for one in trace.steps] == ["ProfilerStep#3", "ProfilerStep#4"]
+    assert [step.name for step in trace.steps] == ["ProfilerStep#3", "ProfilerStep#4"]
     layer = 4 * (96 * 96 + 96)
-    assert sorted(one.size_bytes for one in trace.collectives) == [
+    assert sorted(collective.size_bytes for collective in trace.collectives) == [
         layer,
         layer,
         2 * layer,
         2 * layer,
     ]
-    assert {one.name for one in trace.collectives} == {"gloo:all_reduce"}
+    assert {collective.name for collective in trace.collectives} == {"gloo:all_reduce"}
     assert list(trace.own) == ["mvc.capture"]
     assert trace.copies.within(0, 10) > 0
-    for one in Overlap(trace).steps:
-        assert one.compute_s + one.exposed_s + one.idle_s == pytest.approx(one.seconds)
-        assert one.hidden_s + one.exposed_s == pytest.approx(one.communication_s)
-        assert 0 < one.compute_s < one.seconds
-        assert 0 < one.exposed_s <= one.communication_s
-        assert 0 < one.own_s < one.compute_s
-        assert len(one.collectives) == 2
+    for whole in Overlap(trace).steps:
+        assert whole.compute_s + whole.exposed_s + whole.idle_s == pytest.approx(whole.seconds)
+        assert whole.hidden_s + whole.exposed_s == pytest.approx(whole.communication_s)
+        assert 0 < whole.compute_s < whole.seconds
+        assert 0 < whole.exposed_s <= whole.communication_s
+        assert 0 < whole.own_s < whole.compute_s
+        assert len(whole.collectives) == 2
 
 
 def test_communication_of_the_cpu_hides_behind_operators_of_any_thread(tmp_path):
@@ -97,14 +97,22 @@ def test_kernels_count_on_a_gpu_and_a_step_lasts_until_the_next(tmp_path):
     assert trace.device == "gpu"
     steps = Overlap(trace).steps
     assert ms(steps, "start_s") == [1, 11]  # where the GPU began them
-    assert [one.name for one in trace.collectives] == ["allreduce", "allgather", "allreduce"]
-    assert [one.size_bytes for one in trace.collectives] == [8 * MIB, 2 * MIB, 8 * MIB]
+    assert [collective.name for collective in trace.collectives] == [
+        "allreduce",
+        "allgather",
+        "allreduce",
+    ]
+    assert [collective.size_bytes for collective in trace.collectives] == [
+        8 * MIB,
+        2 * MIB,
+        8 * MIB,
+    ]
     assert sum(ms(steps, "communication_s")) == 12.5
     assert sum(ms(steps, "exposed_s")) == 5.5
     assert ms(steps, "seconds") == [10, 9]
-    without = [one for one in events if one["cat"] != "gpu_user_annotation"]
+    without = [event for event in events if event["cat"] != "gpu_user_annotation"]
     steps = read_trace(write(tmp_path / "t.json", without)).steps
-    assert [(round(one.start_s, 6), round(one.end_s, 6)) for one in steps] == [
+    assert [(round(step.start_s, 6), round(step.end_s, 6)) for step in steps] == [
         (0, 0.003), (0.003, 0.020),
     ]  # fmt: skip
 
@@ -112,7 +120,7 @@ def test_kernels_count_on_a_gpu_and_a_step_lasts_until_the_next(tmp_path):
 def test_without_steps_ranges_of_mvc_are_steps_and_else_the_whole(tmp_path):
     events = [op(0, 1), gloo(1, 2), own("mvc.step", 0, 2), own("mvc.step", 2, 4), op(2, 3)]
     trace = read_trace(write(tmp_path / "t.json", events))
-    assert [one.name for one in trace.steps] == ["mvc.step 1", "mvc.step 2"]
+    assert [step.name for step in trace.steps] == ["mvc.step 1", "mvc.step 2"]
     assert trace.own == {}
     (one,) = read_trace(write(tmp_path / "t.json", events[:2])).steps
     assert one.name == "the whole trace"
@@ -166,7 +174,7 @@ def test_events_of_any_shape_are_no_trouble(tmp_path):
         {"ph": "X", "cat": 5, "name": None}, {"ph": "i"}, {},
     ]  # fmt: skip
     trace = read_trace(write(tmp_path / "t.json", odd))
-    assert [one.size_bytes for one in trace.collectives] == [None]
+    assert [collective.size_bytes for collective in trace.collectives] == [None]
     with pytest.raises(FormatError, match="event 2 is not an object"):
         read_trace(write(tmp_path / "t.json", [5]))
 

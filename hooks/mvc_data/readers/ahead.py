@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, MvcError, NotFoundError
-from mvc_data.readers.reader import describe_fault
+from mvc_data.readers.files import describe_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,7 +66,10 @@ class ReadAhead:
                 self.reach(number)
             run = bisect_right(self._begins, number) - 1
             record = self._runs[run][number - self._begins[run]]
-            found[place] = record if self._decode is None else self._decode_one(number, record)
+            try:
+                found[place] = record if self._decode is None else self._decode(record)
+            except ValueError as error:
+                raise describe_fault(self.path, number, error) from None
         return found
 
     def close(self) -> None:
@@ -86,12 +89,6 @@ class ReadAhead:
             count += len(run)
         self.close()
         return count
-
-    def _decode_one(self, number: int, data: Any) -> Any:
-        try:
-            return self._decode(data)  # type: ignore[misc]
-        except ValueError as error:
-            raise describe_fault(self.path, number, error) from None
 
     def _start(self, begin: int) -> None:
         self.close()
@@ -117,31 +114,23 @@ class ReadAhead:
             self._start(begin)
         while self._at <= number:
             run = next(self._source, None)
+            if run is None and self.count is None:
+                raise StreamEndedError(f"{self.path} ends after {self._at} samples")
             if run is None:
-                raise self._describe_end()
-            if run:
-                self._append(run)
-        if self._is_exact and self.count is not None and self._at >= self.count:
-            self._check_end(self.count)
-
-    def _describe_end(self) -> Exception:
-        if self.count is None:
-            return StreamEndedError(f"{self.path} ends after {self._at} samples")
-        return FormatError(
-            f"shard {self.path} ends after {self._at} records, and {self.count} are expected"
-        )
-
-    def _check_end(self, count: int) -> None:
-        if self._at > count or next(self._source, None):
-            raise FormatError(f"shard {self.path} has more than the {count} records expected")
-
-    def _append(self, run: list[Any]) -> None:
-        self._runs.append(run)
-        self._begins.append(self._at)
-        self._at += len(run)
-        while len(self._begins) > 1 and self._at - self._begins[1] >= self._keep:
-            self._begins.popleft()
-            self._runs.popleft()
+                raise FormatError(
+                    f"shard {self.path} ends after {self._at} records, and {self.count} are expected"
+                )
+            if not run:
+                continue
+            self._runs.append(run)
+            self._begins.append(self._at)
+            self._at += len(run)
+            while len(self._begins) > 1 and self._at - self._begins[1] >= self._keep:
+                self._begins.popleft()
+                self._runs.popleft()
+        is_all = self._is_exact and self.count is not None and self._at >= self.count
+        if is_all and (self._at != self.count or next(self._source, None)):
+            raise FormatError(f"shard {self.path} has more than the {self.count} records expected")
 
 
 def gather(samples: Iterable[Any], path: str, begin: int = 0) -> Iterator[list[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from mvc import FormatError, UnsupportedError
-from mvc_data.readers.reader import read_by_owner
+from mvc_data.readers.files import read_by_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,30 +61,25 @@ class ParquetRows:
         groups = np.searchsorted(self._ends, wanted, "right")
         missing = groups[self._table_of[groups] < self._dropped]
         if len(missing):
-            self._decode(np.unique(missing))
+            groups_to_read = np.unique(missing)
+            # Threads of a worker would fight with those of the others for the same cores.
+            table = self._file.read_row_groups(groups_to_read.tolist(), use_threads=False)
+            sizes = np.diff(self._ends, prepend=0)[groups_to_read]
+            self._table_of[groups_to_read] = self._dropped + len(self._tables)
+            self._begin_of[groups_to_read] = self._ends[groups_to_read] - np.cumsum(sizes)
+            self._tables.append((table.num_rows, _make_taker(table.combine_chunks())))
 
         def take(owner: int, places: NDArray[np.int64]) -> list[Any]:
-            rows = wanted[places] - self._begin_of[groups[places]]
-            return self._tables[owner - self._dropped][1](rows)
+            within = wanted[places] - self._begin_of[groups[places]]
+            return self._tables[owner - self._dropped][1](within)
 
-        found = read_by_owner(self._table_of[groups], take)
-        self._drop_oldest()
-        return found
-
-    def _decode(self, groups: NDArray[np.int64]) -> None:
-        # Threads of a worker would fight with those of the others for the same cores.
-        table = self._file.read_row_groups(groups.tolist(), use_threads=False).combine_chunks()
-        sizes = np.diff(self._ends, prepend=0)[groups]
-        self._table_of[groups] = self._dropped + len(self._tables)
-        self._begin_of[groups] = self._ends[groups] - np.cumsum(sizes)
-        self._tables.append((table.num_rows, _make_taker(table)))
-
-    def _drop_oldest(self) -> None:
-        held = sum(rows for rows, _ in self._tables[1:])
+        rows = read_by_owner(self._table_of[groups], take)
+        held = sum(size for size, _ in self._tables[1:])
         while len(self._tables) > 1 and held >= self._keep:
             self._tables.pop(0)
             self._dropped += 1
             held -= self._tables[0][0]
+        return rows
 
 
 class ArrowRows:
@@ -95,8 +90,16 @@ class ArrowRows:
         self._faults = (pa.ArrowException, OSError, ValueError)
         self.path, self._make_array = path, pa.array
         self._map = _try(path, self._faults, lambda: pa.memory_map(path))
-        self._batches = _try(path, self._faults, lambda: _list_batches(pa, self._map))
-        self._ends = np.cumsum([one.num_rows for one in self._batches], dtype=np.int64)
+
+        def list_batches() -> list[Any]:
+            if self._map.read(6) == b"ARROW1":
+                file = pa.ipc.open_file(self._map)
+                return [file.get_batch(number) for number in range(file.num_record_batches)]
+            self._map.seek(0)
+            return list(pa.ipc.open_stream(self._map))
+
+        self._batches = _try(path, self._faults, list_batches)
+        self._ends = np.cumsum([batch.num_rows for batch in self._batches], dtype=np.int64)
         self._valid: set[int] = set()
 
     @property
@@ -134,7 +137,7 @@ def _make_taker(table: Any) -> _Taker:
     is_small = 0 < table.num_rows * len(names) <= _MOST_CELLS
     if not (is_mostly_asked_for and is_small and all(map(_is_plain, table.schema.types))):
         return lambda rows: table.take(rows).to_pylist()
-    columns = [one.to_pylist() for one in table.columns]
+    columns = [column.to_pylist() for column in table.columns]
 
     def take(rows: NDArray[np.int64]) -> list[Any]:
         chosen = rows.tolist()
@@ -149,14 +152,6 @@ def _is_plain(kind: Any) -> bool:
     types = import_module("pyarrow").types
     texts = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
     return any(is_one(kind) for is_one in (types.is_primitive, *texts))
-
-
-def _list_batches(pa: Any, source: Any) -> list[Any]:
-    if source.read(6) == b"ARROW1":
-        file = pa.ipc.open_file(source)
-        return [file.get_batch(number) for number in range(file.num_record_batches)]
-    source.seek(0)
-    return list(pa.ipc.open_stream(source))
 
 
 def _import(name: str) -> Any:

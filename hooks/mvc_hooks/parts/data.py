@@ -63,7 +63,7 @@ from mvc_hooks.parts.rng import (
 )
 from mvc_hooks.parts.tree import Difference, hash_values
 from mvc_hooks.parts.value import Stateful
-from mvc_hooks.parts.watch import UNKNOWN, LoaderWatch
+from mvc_hooks.parts.watch import LoaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +115,6 @@ class DataPart(Part):
         self._start: dict[str, Any] | None = None
         self._watches: dict[str, LoaderWatch] = {}
         self._is_drawing, self._thread = False, 0
-        self._lacks_workers = False
         self._arrived: deque[tuple[str, Any]] = deque()
         self._draws_ahead = False
         self._first, self._begun = "", 0
@@ -141,7 +140,7 @@ class DataPart(Part):
         # Their own position goes on from pass to pass, so a pass begins where they are.
         self._ordered = {} if self._is_stateful else find_ordered(loader)
         self._is_ordered = hasattr(type(loader), "make_part")
-        # Older commits, and those before a library handed the loader over, have no position.
+        # A commit made before a library handed the loader over has no position.
         self._untouched = {
             "loader": loader.state_dict() if self._is_ordered else {},
             "ordered": self._capture_ordered(),
@@ -172,7 +171,7 @@ class DataPart(Part):
                 self._tell_drawn(arrived if self._drawn else None)
             elif not self._draws_ahead:
                 self._tell_keys(batch)
-            self._pending, self._lacks_workers = None, False
+            self._pending = None
             if not self._drawn and not self._is_stateful:
                 self._first = _mark(batch)
             self._drawn += 1
@@ -200,7 +199,8 @@ class DataPart(Part):
         """Return, by name, what of each torch DataLoader its batches depend on."""
         loaders = self._loaders.items()
         return {
-            f"{self.name}.{_strip(path)}".rstrip("."): describe_loader(one) for path, one in loaders
+            f"{self.name}.{_strip(path)}".rstrip("."): describe_loader(loader)
+            for path, loader in loaders
         }
 
     def drop(self, count: int) -> None:
@@ -218,9 +218,9 @@ class DataPart(Part):
 
     def tell_taken(self) -> None:
         """Tell of the loader, and of those in it whose order is computed."""
-        for path, one in {"": self.loader, **self._ordered}.items():
+        for path, loader in {"": self.loader, **self._ordered}.items():
             if self.on_taken is not None:
-                self.on_taken(path, one, self)
+                self.on_taken(path, loader, self)
 
     def note_drawn(self, path: str, indices: Any) -> None:
         """Take the indices of a batch that a loader handed out; those drawn elsewhere count at once."""
@@ -236,25 +236,24 @@ class DataPart(Part):
         """
         if not self._draws_ahead:
             arrived = len(self._arrived)
-        for _ in range(self._count_first() if arrived is None else arrived):
+        if arrived is None:
+            # What comes before some loader has sent more than its part of a batch.
+            counts, arrived = Counter[str](), 0
+            for path, _ in self._arrived:
+                counts[path] += 1
+                if counts[path] > self._at_once:
+                    break
+                arrived += 1
+        for _ in range(arrived):
             path, indices = self._arrived.popleft()
             if self.on_drawn is not None and not self.is_redrawing:
                 self.on_drawn(_strip(path), indices, self.is_dropping)
-
-    def _count_first(self) -> int:
-        """Return how many of what has arrived came for the first batch of a pass."""
-        counts = Counter[str]()
-        for number, (path, _) in enumerate(self._arrived):
-            counts[path] += 1
-            if counts[path] > self._at_once:
-                return number
-        return len(self._arrived)
 
     def _tell_keys(self, batch: Any) -> None:
         """Pass on the keys that the samples of a webdataset have, if no sampler has named them."""
         keys = batch.get("__key__") if isinstance(batch, Mapping) else None
         keys = [keys] if isinstance(keys, str) else keys
-        is_named = isinstance(keys, (list, tuple)) and all(isinstance(one, str) for one in keys)
+        is_named = isinstance(keys, (list, tuple)) and all(isinstance(key, str) for key in keys)
         if keys and is_named and self.on_drawn is not None:
             self.on_drawn("", keys, self.is_dropping)
 
@@ -284,9 +283,8 @@ class DataPart(Part):
         if not self._is_drawing and is_seen:
             self.is_iterated_elsewhere = True
         is_other = self._is_drawing and threading.get_ident() != self._thread
-        loaders = self._loaders.values()
         self.draws_in_thread |= is_other and any(
-            isinstance(one.sampler, RANDOM_SAMPLERS) for one in loaders
+            isinstance(loader.sampler, RANDOM_SAMPLERS) for loader in self._loaders.values()
         )
         return self._is_drawing
 
@@ -356,7 +354,7 @@ class DataPart(Part):
         workers = {path: entry for path, entry in entries.items() if entry}
         has_workers = workers or (self._watches and not self._is_stateful)
         return {
-            **({"workers": workers} if has_workers and not self._lacks_workers else {}),
+            **({"workers": workers} if has_workers else {}),
             "epoch": self.epoch,
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
@@ -395,7 +393,8 @@ class DataPart(Part):
         self._first = stored.get("first", "")
         self._set_passes((self._start or stored).get("passes", self._passes))
         self._set_ordered(self._start or stored)
-        self._restore_workers(stored)
+        for path, watch in self._watches.items():
+            watch.restore(stored.get("workers", {}).get(path, {}))
         owners = find_epoch_owners(self.loader, self._loaders.values())
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
             # Accelerate's loader counts epochs itself, as its "iteration"; others keep it to themselves.
@@ -410,7 +409,7 @@ class DataPart(Part):
         set_generators(self.name, self.loader, stored["generators"], self._given, is_final=True)
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare who knows the position, and which generators there are; an older commit has fewer."""
+        """Compare who knows the position, and which generators there are; a commit may have fewer."""
         had_state, has_state = stored["loader"] is not None, self._is_stateful
         if has_stateful_iterators(self.loader):
             has_state = had_state
@@ -419,34 +418,21 @@ class DataPart(Part):
         if is_bound and had_state != has_state and (had_state or stored["start"] is not None):
             kinds = "a loader without state_dict", "a loader with state_dict"
             yield Difference(path, kinds[has_state], kinds[had_state])
-        known = stored.get("generators", {}) if isinstance(stored, dict) else {}
-        before = stored.get("order", self._order) if isinstance(stored, dict) else self._order
+        known, before = stored["generators"], stored.get("order", self._order)
         if before != self._order and is_bound:
             yield Difference((*path, "order"), f"seeds {self._order}", f"seeds {before}")
         for name in self._given & (live["generators"].keys() - known.keys()):
             yield Difference((*path, "generators", name), "a generator", None)
 
-    def _restore_workers(self, stored: dict[str, Any]) -> None:
-        self._lacks_workers = "workers" not in stored
-        for path, watch in self._watches.items():
-            entry = stored.get("workers", {}).get(path, {})
-            if self._lacks_workers and watch.is_persistent and self.epoch:
-                entry = UNKNOWN
-                warnings.warn(
-                    f"an older version made the commit, and did not store what the workers of "
-                    f"{self.name} draw: the order is as it was, random numbers in workers are not",
-                    stacklevel=2,
-                )
-            watch.restore(entry)
-
     def _reopen(self, state: Any) -> None:
         if not self._is_stateful:
             if self._start is not None:
                 self._iterator = self._open()
-                if state is not None:
-                    self._set_iterator(state)
-                else:
+                if state is None:
                     self._draw_again()
+                else:
+                    with self._accepting():
+                        self._iterator.set_state(state)
             return
         self._pending = state
         if state is None:
@@ -479,10 +465,6 @@ class DataPart(Part):
                     "order or its content depends on something that is not in the commit",
                     stacklevel=2,
                 )
-
-    def _set_iterator(self, state: Any) -> None:
-        with self._accepting():
-            self._iterator.set_state(state)
 
     @contextmanager
     def _accepting(self) -> Iterator[None]:

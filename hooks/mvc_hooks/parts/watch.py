@@ -34,8 +34,6 @@ WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
 """The iterators of all loaders that are part of a run."""
 PASSES: list[type] = [_BaseDataLoaderIter]
 """Classes of iterators that feed a training, and count what they gave in ``_num_yielded``."""
-UNKNOWN = {"base_seed": 0, "epoch": 0, "generators": {}}
-"""In place of the state of persistent workers that a commit of an older version does not have."""
 
 
 class LoaderWatch:

@@ -209,8 +209,7 @@ def make_fabric(
     dims: Sequence[str],
 ) -> tuple[Fabric, float]:
     """Return the fabric and the bytes that are stated; those of a preset where nothing is."""
-    from mvc.scaling.fabric import Fabric, Link
-    from mvc.scaling.presets import PRESETS
+    from mvc.scaling.fabric import PRESETS, Fabric, Link
 
     if preset is not None and preset not in PRESETS:
         raise CommandUsageError(f"{preset!r} is not a preset; there is {', '.join(PRESETS)}")

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from mvc.cli.output import Output
     from mvc.operations.data_add import DataAddResult
     from mvc.operations.data_maps import MapDiff, MapInfo
-    from mvc.shards.changes import MapChanges
     from mvc.shards.checking import MapReport
-    from mvc.shards.shard_map import Shard, ShardMap
+    from mvc.shards.shard_map import MapChanges, Shard, ShardMap
 
 _SHORT_TREE = 12
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
-from mvc.shards.records import arrays, arrow, compressed, lines, mds, parquet, tar
+from mvc.shards.records import columns, plain, tar
+from mvc.shards.records.stream import PACKINGS, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,32 +22,27 @@ if TYPE_CHECKING:
     Counter = Callable[[Stream], int]
 
 _COUNTERS: dict[str, Counter] = {
-    "parquet": parquet.count_rows,
-    "arrow": arrow.count_rows,
-    "arrows": arrow.count_rows,
-    "feather": arrow.count_rows,
-    "jsonl": lines.count_lines,
-    "ndjson": lines.count_lines,
+    "parquet": columns.count_parquet_rows,
+    **dict.fromkeys(("arrow", "arrows", "feather"), columns.count_arrow_rows),
+    **dict.fromkeys(("jsonl", "ndjson"), plain.count_lines),
     "tar": tar.count_samples,
-    "mds": mds.count_samples,
-    "npy": arrays.count_rows,
+    "mds": plain.count_mds_samples,
+    "npy": plain.count_npy_rows,
 }
-_SHORT = {"tgz": "tar.gz"}
 
 
 def find_counter(path: str) -> Counter | None:
     """Return what counts the records of a file of that name, or None if its format does not tell."""
     name = path.rpartition("/")[2].lower()
     if name == "index.json":
-        return mds.count_in_index
+        return plain.count_in_mds_index
+    if name.endswith(".tgz"):
+        name = name.removesuffix("tgz") + "tar.gz"
     stem, _, last = name.rpartition(".")
-    if last in _SHORT:
-        stem, _, last = f"{stem}.{_SHORT[last]}".rpartition(".")
-    is_packed = last in compressed.PACKINGS
-    inner = _COUNTERS.get(stem.rpartition(".")[2] if is_packed else last)
-    if inner is None or not is_packed:
-        return inner
-    return lambda stream: inner(compressed.unpack(stream, last))
+    if last not in PACKINGS:
+        return _COUNTERS.get(last)
+    inner = _COUNTERS.get(stem.rpartition(".")[2])
+    return inner and (lambda stream: inner(unpack(stream, last)))
 
 
 def count_records(stream: Stream, path: str) -> int | None:

@@ -1,9 +1,17 @@
-"""A shard's bytes as what understands its format reads them: in order, once."""
+"""A shard's bytes as what understands its format reads them: in order, once, unpacked where they are compressed.
+
+A small file can unpack to almost any length, so there is a limit: no data set that is worth training
+on shrinks to a two-hundredth.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import zstandard
 
 from mvc.errors import FormatError
 
@@ -14,6 +22,13 @@ if TYPE_CHECKING:
 
 MAX_READ_BYTES = 64 << 20
 """No header that is looked at is longer."""
+MAX_RATIO = 200
+_SMALL_BYTES = 64 << 20  # may always be unpacked
+_PIECE_BYTES = 1 << 20
+_STEP_BYTES = 1 << 12
+"""What is unpacked at once: of zstd it holds 128 MiB at most, and what is left of it is soon copied."""
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+_MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 
 
 class Stream:
@@ -54,7 +69,7 @@ class Stream:
             yield self._piece
 
     def read(self, size_bytes: int) -> bytes:
-        """Return so many bytes.
+        """Return the next bytes.
 
         Raises:
             FormatError: there are fewer, or it is more than any header has.
@@ -72,7 +87,7 @@ class Stream:
         return b"".join(parts)
 
     def skip(self, size_bytes: int) -> None:
-        """Pass over so many bytes.
+        """Pass over the next bytes.
 
         Raises:
             FormatError: there are fewer.
@@ -126,7 +141,7 @@ class FileStream(Stream):
         self._file = descriptor
 
     def read(self, size_bytes: int) -> bytes:
-        """Return so many bytes; FormatError as for any stream."""
+        """Return the next bytes; FormatError as for any stream."""
         start = self._at
         if size_bytes > MAX_READ_BYTES:
             raise FormatError(f"it has a header of {size_bytes:,} bytes")
@@ -137,7 +152,7 @@ class FileStream(Stream):
         return data
 
     def skip(self, size_bytes: int) -> None:
-        """Pass over so many bytes; FormatError if there are fewer."""
+        """Pass over the next bytes; FormatError if there are fewer."""
         if size_bytes < 0:
             raise FormatError("it has a part of negative length")
         if self._at + size_bytes > (self.size_bytes or 0):
@@ -147,3 +162,73 @@ class FileStream(Stream):
     def at_end(self) -> bool:
         """Return whether nothing is left."""
         return self._at == self.size_bytes
+
+
+def unpack(stream: Stream, packing: str) -> Stream:
+    """Return what a compressed stream holds; ``packing`` is one of ``PACKINGS``."""
+    return Stream(_limited(_unpack(stream, *PACKINGS[packing]), stream), None)
+
+
+def unpack_file(path: str) -> Iterator[bytes]:
+    """Yield the content of a compressed file, piece by piece; its name says how it is compressed.
+
+    Raises:
+        FormatError: it is not compressed that way, is cut off, or unpacks to too much.
+    """
+    with open(path, "rb", buffering=0) as file:
+        pieces = iter(functools.partial(file.read, _PIECE_BYTES), b"")
+        packing = path.rpartition(".")[2].lower()
+        yield from map(bytes, unpack(Stream(pieces, None), packing).pieces())
+
+
+def _limited(pieces: Iterator[Piece], stream: Stream) -> Iterator[Piece]:
+    done_bytes = 0
+    for piece in pieces:
+        done_bytes += len(piece)
+        if done_bytes > max(_SMALL_BYTES, MAX_RATIO * stream.position):
+            raise FormatError(f"it unpacks to more than {MAX_RATIO} times its length")
+        yield piece
+
+
+_ZSTD = (
+    "zstd",
+    lambda: zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj(),
+    zstandard.ZstdError,
+)
+PACKINGS: dict[str, tuple[str, Callable[[], Any], type[Exception]]] = {
+    "gz": ("gzip", lambda: zlib.decompressobj(_GZIP_BITS), zlib.error),
+    "zst": _ZSTD,
+    "zstd": _ZSTD,
+}
+"""How names end → what unpacks such files."""
+
+
+def _unpack(
+    stream: Stream, name: str, new: Callable[[], Any], failure: type[Exception]
+) -> Iterator[Piece]:
+    """Yield the content of all members of a gzip file, or frames of a zstd file."""
+    if stream.at_end():
+        return
+    unpacker = new()
+    try:
+        for step in _steps(stream):
+            rest = step
+            while rest:
+                if unpacker.eof:
+                    if name == "gzip" and not rest.strip(b"\0"):
+                        break  # padding
+                    unpacker = new()
+                made = unpacker.decompress(rest)
+                for at in range(0, len(made), _PIECE_BYTES):
+                    yield made[at : at + _PIECE_BYTES]
+                rest = unpacker.unused_data
+    except failure as error:
+        raise FormatError(f"it is not {name}: {error}") from error
+    if not unpacker.eof:
+        raise FormatError("it ends too early")
+
+
+def _steps(stream: Stream) -> Iterator[bytes]:
+    for piece in stream.pieces():
+        for at in range(0, len(piece), _STEP_BYTES):
+            yield bytes(piece[at : at + _STEP_BYTES])

@@ -16,19 +16,19 @@ pytestmark = pytest.mark.torch
 
 
 def join(batch, size):
-    return torch.tensor([[float(one)] * size for one in batch])
+    return torch.tensor([[float(sample)] * size for sample in batch])
 
 
 def join_twice(batch, size):
-    return torch.tensor([[2.0 * one] * size for one in batch])
+    return torch.tensor([[2.0 * sample] * size for sample in batch])
 
 
 def gather(batch):
-    return torch.tensor([[float(one)] * 2 for one in batch])
+    return torch.tensor([[float(sample)] * 2 for sample in batch])
 
 
 def gather_more(batch):
-    return torch.tensor([[float(one)] * 2 for one in batch]) + 1
+    return torch.tensor([[float(sample)] * 2 for sample in batch]) + 1
 
 
 def train(root, steps, collate, **options):
@@ -74,14 +74,14 @@ def test_what_is_allowed_is_said_and_recorded(tmp_path, caplog, allow):
     train(tmp_path, 2, node(join, name="join", size=2))
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         train(tmp_path, 4, node(join_twice, name="join", size=2), allow=[allow])
-    [said] = [one for one in caplog.messages if one.startswith("pipeline: ")]
+    [said] = [message for message in caplog.messages if message.startswith("pipeline: ")]
     assert said.startswith("pipeline: node 'join' changed (code of ")
     repo = Repo.open(tmp_path)
     assert repo.show("main").annotations.meta["new_nodes"] == "join"
-    [state] = [one for one in repo.changes("main") if one.path == "state.json"]
+    [state] = [change for change in repo.changes("main") if change.path == "state.json"]
     [change] = state.nodes
     assert (change.name, change.status) == ("join", "modified")
-    assert any("2.0 * one" in line for _, lines in change.code for line in lines)
+    assert any("2.0 * sample" in line for _, lines in change.code for line in lines)
     assert not any("join_twice" in line for line in state.lines)
     train(tmp_path, 6, node(join_twice, name="join", size=2))
 
@@ -91,9 +91,9 @@ def test_what_is_no_node_is_told_and_not_refused(tmp_path, caplog):
     train(tmp_path, 2, gather)
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         train(tmp_path, 4, gather)
-        assert not [one for one in caplog.messages if "pipeline" in one]
+        assert not [message for message in caplog.messages if "pipeline" in message]
         train(tmp_path, 6, gather_more)
-    [said] = [one for one in caplog.messages if "pipeline" in one]
+    [said] = [message for message in caplog.messages if "pipeline" in message]
     assert said.startswith("pipeline: the code of dataloader.collate_fn changed")
 
 
@@ -112,7 +112,11 @@ def test_a_library_of_another_version_is_told(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("mvc_data.reading._find_distribution", lambda top: (top, "99"))
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         train(tmp_path, 4, node(count))
-    said = [one for one in caplog.messages if one.startswith("pipeline: library pytest was ")]
+    said = [
+        message
+        for message in caplog.messages
+        if message.startswith("pipeline: library pytest was ")
+    ]
     assert len(said) == 1
     assert said[0].endswith("is 99 (used by count)")
 

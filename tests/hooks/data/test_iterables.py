@@ -22,7 +22,9 @@ def test_samples_come_by_their_place_and_the_stream_is_read_once():
     source = IterableSource(lambda: made.append(1) or iter(range(500)), 500, shuffle_block=32)
     places = source.order.find_indices(np.arange(500), 3)
     found = [
-        one for at in range(0, 500, 7) for one in source.__getitems__(places[at : at + 7].tolist())
+        sample
+        for at in range(0, 500, 7)
+        for sample in source.__getitems__(places[at : at + 7].tolist())
     ]
     assert found == places.tolist()
     assert len(made) == 1

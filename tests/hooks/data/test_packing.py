@@ -35,7 +35,7 @@ class Sequences:
 
 def read_tokens(packed):
     windows = [packed[number] for number in range(len(packed))]
-    return [one["input_ids"][one["document_ids"] >= 0].tolist() for one in windows]
+    return [window["input_ids"][window["document_ids"] >= 0].tolist() for window in windows]
 
 
 def join(lists):

@@ -85,8 +85,8 @@ def test_a_rollback_leaves_out_batches_and_says_why(tmp_path, step, skipped):
     for _ in range(last - before + 2):
         step(run)
     run.ckpt.close()
-    numbers = [one for one in range(before, last + last) if not first - 1 <= one < last]
-    expected = [list(range(4 * one, 4 * one + 4)) for one in numbers]
+    numbers = [number for number in range(before, last + last) if not first - 1 <= number < last]
+    expected = [list(range(4 * number, 4 * number + 4)) for number in numbers]
     assert run.seen == expected[: len(run.seen)]
     (window,) = run.loader.skips.windows
     assert (window.start, window.stop) == (4 * (first - 1), 4 * last)

@@ -14,7 +14,7 @@ from mvc import ConflictError, Repo, UsageError
 from mvc.sampling import SampleDigest, SamplePlan, Skips, Source, parse_ledger
 from mvc.sampling.stretch import find_stretch
 from mvc_data import ConsistentDataLoader
-from mvc_data.planned import PlanTally
+from mvc_data.tallies import PlanTally
 from mvc_hooks import Checkpointer, Ring
 from support.bounds import rest_nightly
 from support.seeing_runs import SeeingRuns
@@ -101,11 +101,11 @@ def test_computed_orders_in_a_loader_of_the_users_own(stops, tmp_path):
     through = Repo.open(tmp_path / "through").load_state()
     assert torch.equal(state["model"]["seen"], through["model"]["seen"])
     seen = Repo.open(tmp_path / "kept").seen_data("HEAD", "main@0", prove=True)
-    assert [one.name for one in seen.loaders] == [
+    assert [loader.name for loader in seen.loaders] == [
         f"dataloader.parts.{name}" for name in ("drawn", "long", "short")
     ]
-    assert all(one.is_proven for one in seen.loaders)
-    assert sum(one.total.count for one in seen.loaders) == sum(map(len, expected.values()))
+    assert all(loader.is_proven for loader in seen.loaders)
+    assert sum(loader.total.count for loader in seen.loaders) == sum(map(len, expected.values()))
 
 
 def test_the_record_draws_nothing(tmp_path):
@@ -132,7 +132,7 @@ def run_program(folder, seed, make):
             for _ in range(draw.randint(7, 14)):
                 action = draw.random()
                 if action < 0.15 and ckpt.step_count > 4:
-                    has_two = sum(one.error is None for one in ckpt.commits) > 1
+                    has_two = sum(commit.error is None for commit in ckpt.commits) > 1
                     ckpt.roll_back("main~1" if has_two and draw.random() < 0.4 else "last")
                 ckpt.wait()
                 if action > 0.8:
@@ -210,7 +210,10 @@ def test_what_set_epoch_leaves_out_was_not_seen(ranks):
             next(batches)
     assert tally.entry.digest.count == 60
     assert find_stretch("dataloader", None, tally.entry).prove()
-    assert [(one.start, one.stop) for one in tally.entry.passed.windows] == [(20, 90), (110, 120)]
+    assert [(window.start, window.stop) for window in tally.entry.passed.windows] == [
+        (20, 90),
+        (110, 120),
+    ]
 
 
 class Part(Dataset):
@@ -410,7 +413,7 @@ def test_ranks_are_killed_between_rollbacks_and_others_go_on(tmp_path):
     for back in range(3):  # to the commit in front of the last rollback
         ends = [repo.seen_data(f"HEAD~{back}", prove=True).loaders[0] for repo in repos]
         assert ends[0].total == ends[1].total
-        assert all(one.is_proven for one in ends)
+        assert all(end.is_proven for end in ends)
 
 
 @pytest.mark.slow

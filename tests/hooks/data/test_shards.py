@@ -17,10 +17,16 @@ import mvc.shards
 from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, UsageError
 from mvc.shards import ShardMap
 from mvc_data import ConsistentDataLoader, DataError, ShardCheck, lazy_worker
-from mvc_data.findings import Finding, join_findings, refuse_findings, spell_ranks
 from mvc_data.guard import DataGuard
 from mvc_data.lazy_worker import Worker
-from mvc_data.shards import as_checks, find_checks
+from mvc_data.shards import (
+    Finding,
+    as_checks,
+    find_checks,
+    join_findings,
+    refuse_findings,
+    spell_ranks,
+)
 from mvc_data.streams import ShardedStream
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.group import Ranks
@@ -124,7 +130,9 @@ def test_a_finding_is_one_line_whatever_its_shard_is_called():
 
 def test_ranks_are_joined_in_one_line():
     twice = [Finding("a", "b", "stale", "c", (rank,)) for rank in (8, 0, 1, 2)]
-    assert [str(one) for one in join_findings(twice)] == ["ranks 0-2, 8: stale shard b of a: c"]
+    assert [str(finding) for finding in join_findings(twice)] == [
+        "ranks 0-2, 8: stale shard b of a: c"
+    ]
     assert spell_ranks([3]) == "rank 3"
 
 
@@ -210,7 +218,7 @@ def test_a_stream_brings_the_check_of_its_map(place, lines):
     mixed = ConsistentDataLoader({"a": stream, "b": [torch.ones(2)] * 8}, 4)
     assert list(find_checks([mixed])) == ["a"]
     chosen = ConsistentDataLoader(stream, 4, shards=ShardCheck(path, lazy=True))
-    assert [one.lazy for one in find_checks([chosen]).values()] == [True]
+    assert [check.lazy for check in find_checks([chosen]).values()] == [True]
     flip(place / "lines/0.jsonl", 0)
     with pytest.raises(DataError):
         train(place, 4, dataloader=ConsistentDataLoader(stream, 4))
@@ -239,7 +247,7 @@ def test_a_resume_with_other_shards_is_refused_unless_allowed(place):
     assert str(caught.value) == "the data is not that of the commit: train (1 added, 1 changed)"
     assert steps_of(place) == [2, 0]
     ckpt = train(place, 4, shards=place / "train.shards", allow=["data.shards.train"])
-    (change,) = [one for one in ckpt.environment_changes if one[0] == "shards.train"]
+    (change,) = [change for change in ckpt.environment_changes if change[0] == "shards.train"]
     assert change[2] == f"{new.tree[:12]} (1 added, 1 changed)"
     with Repo.open(place / "run") as repo:
         assert repo.read_file("HEAD", "train.shards") == new.encode()
@@ -430,8 +438,8 @@ def bucket(place, moto, monkeypatch):
     tags = {one.path: one.tag for one in found}
     local = write_map(place / "train", place / "train.shards")
     shards = [
-        type(one)(one.path, one.size_bytes, one.sha256, None, tags[one.path])
-        for one in local.shards
+        type(shard)(shard.path, shard.size_bytes, shard.sha256, None, tags[shard.path])
+        for shard in local.shards
     ]
     (place / "train.shards").write_bytes(ShardMap.build(url, shards).encode())
     return store

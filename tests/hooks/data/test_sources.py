@@ -32,7 +32,7 @@ def open_grain(folder):
 
 
 def open_tokens(folder):
-    text = "\n".join(one["text"] for one in libraries.list_samples()).encode()
+    text = "\n".join(sample["text"] for sample in libraries.list_samples()).encode()
     (folder / "tokens.bin").write_bytes(text)
     tokens = np.memmap(folder / "tokens.bin", np.uint8, mode="c")
     return tokens[: len(tokens) // 16 * 16].reshape(-1, 16)

@@ -60,7 +60,7 @@ def test_an_epoch_of_unknown_length_ends_for_all_ranks_alike(workers):
         return ConsistentDataLoader(source, 10, rank=rank, world_size=2, num_workers=workers)
 
     loaders = [make(rank) for rank in range(2)]
-    first, second = (draw(one) for one in loaders)
+    first, second = (draw(loader) for loader in loaders)
     assert len(first) == len(second) == 9  # 96 samples are in whole blocks
     assert loaders[0].state_dict() == loaders[1].state_dict()
     assert loaders[0].epoch == 1
@@ -80,7 +80,11 @@ def test_a_mixture_of_a_stream_and_others_has_exact_shares(tmp_path):
     loader = ConsistentDataLoader(
         data, 64, weights=weights, epoch_size=512, collate_fn=lambda batch: batch
     )
-    numbers = [int(one[0]) if isinstance(one, tuple) else one for batch in loader for one in batch]
+    numbers = [
+        int(sample[0]) if isinstance(sample, tuple) else sample
+        for batch in loader
+        for sample in batch
+    ]
     assert Counter(number // 1000 for number in numbers) == {0: 256, 1: 128, 2: 128}
 
 

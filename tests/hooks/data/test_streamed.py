@@ -74,8 +74,8 @@ def check_epoch(kind, steps):
         assert all(tokens[number] >= length for number, length in lengths.items())
     else:
         samples = list(chain(*steps))
-        more = [one for one in samples if one >= 1000]
-        stream = [one for one in samples if one < 1000]
+        more = [sample for sample in samples if sample >= 1000]
+        stream = [sample for sample in samples if sample < 1000]
         for size, drawn in ((40, more), (72, stream)):  # no sample twice before each came once
             assert all(
                 len(set(drawn[at : at + size])) == len(drawn[at : at + size])

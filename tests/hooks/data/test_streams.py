@@ -30,7 +30,9 @@ HOW = {"records": "count", "shuffle_block": 8, "tokens": 2, "dtype": "uint16"}
 def read_pass(stream, key, batch=5):
     indices = stream.order.find_indices(np.arange(len(stream)), key)
     parts = [indices[at : at + batch].tolist() for at in range(0, len(indices), batch)]
-    return indices.tolist(), [read_id(one) for part in parts for one in stream.__getitems__(part)]
+    return indices.tolist(), [
+        read_id(sample) for part in parts for sample in stream.__getitems__(part)
+    ]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -56,7 +58,7 @@ def test_workers_read_what_one_process_reads(tmp_path, suffix):
     loader = torch.utils.data.DataLoader(
         stream, batch_sampler=batches, num_workers=2, collate_fn=list
     )
-    assert [read_id(one) for batch in loader for one in batch] == indices
+    assert [read_id(sample) for batch in loader for sample in batch] == indices
     stream.close()
 
 
@@ -142,7 +144,7 @@ def test_long_names_in_tars_are_read(tmp_path):
             info = tarfile.TarInfo("é" * 150 + "/000005.json")
             tar.addfile(info)
         stream = ShardedStream([path], records="count")
-        assert [read_id(one) for one in stream.__getitems__(range(6))] == [0, 1, 2, 3, 4, 5]
+        assert [read_id(sample) for sample in stream.__getitems__(range(6))] == [0, 1, 2, 3, 4, 5]
 
 
 def test_empty_lines_are_no_records(tmp_path):
@@ -241,9 +243,9 @@ def test_rows_of_parquet_are_the_same_whenever_they_become_python(
 ):
     """And what is done to a sample does not show when it is read again."""
     rows = [
-        {"n": one, "x": None if one % 3 else one / 7, "text": f"é{one}", "raw": b"%d" % one, "is": one > 4}
-        | ({"tokens": [one, one]} if nested else {})
-        for one in range(40)
+        {"n": number, "x": None if number % 3 else number / 7, "text": f"é{number}", "raw": b"%d" % number, "is": number > 4}
+        | ({"tokens": [number, number]} if nested else {})
+        for number in range(40)
     ]  # fmt: skip
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=16)
     monkeypatch.setattr(columns, "_MOST_CELLS", most_cells)

@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 import helpers
-from mvc_data.nodes import file, node
-from mvc_data.records import Records
+from mvc_data.nodes import Records, file, node
 
 STOP = {"a", "the", "of", "and", "to"}
 LIMIT = 16

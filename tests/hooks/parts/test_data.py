@@ -21,7 +21,6 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_commit
 from support.bounds import rest_nightly
 
 pytestmark = [
@@ -302,25 +301,6 @@ def test_workers_that_cannot_be_restored_are_refused_at_the_first_batch():
     loader = StatefulDataLoader(Stream(), 4, **PERSISTENT)
     with pytest.raises(UsageError, match="draw random numbers, which a resume would not"):
         DataPart("dataloader", loader).next_batch()
-
-
-def test_a_commit_of_an_older_version_keeps_the_order_of_persistent_workers(lab):
-    make = PLAIN["persistent workers, pure"]
-    old = lab.make(_build(make), 0)
-    for _ in range(8):
-        old.train()
-    state = capture_parts(old.live)
-    del state["dataloader"]["workers"]
-    lab.repo.commit_state(state, message="x")
-    source = from_commit(lab.repo, lab.repo.resolve("HEAD"))
-    for _ in range(4):
-        old.train()
-    new = lab.make(_build(make), 1)
-    with pytest.warns(UserWarning, match="an older version"):
-        restore_parts(source, new.live)
-    for _ in range(4):
-        new.train()
-    assert new.seen == old.seen[8:]
 
 
 @pytest.mark.parametrize("before", [4, 8])

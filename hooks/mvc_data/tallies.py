@@ -1,8 +1,10 @@
-"""The samples of a loader with a plan: rank 0 hashes those of all ranks, which the plan tells it."""
+"""The samples of one source: without a plan counted as they come; with one, rank 0 hashes those of all ranks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import json
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -11,10 +13,82 @@ from mvc import sampling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.sampling import Batch, Located, PlanEntry
+    from numpy.typing import NDArray
+
+    from mvc.sampling import DrawnEntry, GlobalBatch, Located, PlanEntry
     from mvc_hooks.ranks.group import Ranks
 
+    Ids: TypeAlias = "NDArray[np.int64] | tuple[str, ...]"
+
+Kind: TypeAlias = "Literal['index', 'key']"
 _AT_ONCE = 1 << 16
+"""Ids that are kept before they are hashed: a batch alone is too few to be hashed fast."""
+
+
+def read_ids(named: Any) -> Ids | None:
+    """Return what a sampler or the user names samples by as ids; None if it names none.
+
+    Whole numbers are indices. Texts are keys, and so are other values that JSON has.
+    """
+    if isinstance(named, range):
+        return np.arange(named.start, named.stop, named.step, dtype=np.int64)
+    if isinstance(named, str):
+        named = [named]
+    try:
+        values = np.asarray(named)
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor elsewhere
+        values = np.empty(0, object)
+    if values.dtype.kind in "iu" and values.ndim < 2:  # noqa: PLR2004  of more, each row is an id
+        return values.astype(np.int64).reshape(-1)
+    try:
+        return tuple(key if isinstance(key, str) else json.dumps(key) for key in named)
+    except (TypeError, ValueError):
+        return None
+
+
+def kind_of(ids: Ids) -> Kind:
+    """Return by what some ids name samples."""
+    return "key" if isinstance(ids, tuple) else "index"
+
+
+class DrawnTally:
+    """Samples of one source that this rank drew; ``reason`` is why some were skipped."""
+
+    def __init__(self, source: str, kind: Kind) -> None:
+        self.kind = kind
+        self._source = source
+        self._waiting: dict[str | None, list[Ids]] = {}
+        self._held = 0
+        self._entry = sampling.DrawnEntry(kind)
+
+    def add(self, ids: Ids, reason: str | None = None) -> None:
+        """Count samples."""
+        self._waiting.setdefault(reason, []).append(ids)
+        self._held += len(ids)
+        if self._held >= _AT_ONCE:
+            self.settle()
+
+    def settle(self) -> DrawnEntry:
+        """Return all of them as an entry."""
+        for reason, parts in self._waiting.items():
+            is_named = isinstance(parts[0], tuple)
+            ids: Any = tuple(chain(*parts)) if is_named else np.concatenate(parts)
+            samples = sampling.IdList.of(self._source, ids)
+            seen = samples if reason is None else sampling.IdList()
+            skipped = {} if reason is None else {reason: samples}
+            self._entry = self._entry.join(sampling.DrawnEntry(self.kind, seen, skipped))
+        self._waiting, self._held = {}, 0
+        return self._entry
+
+    def take_up(self, entry: DrawnEntry) -> None:
+        """Count what an entry has."""
+        self._entry = self._entry.join(entry)
+
+    def forget(self, before: DrawnEntry) -> None:
+        """List no ids any more that an earlier entry counts."""
+        self._entry = self.settle().forget(before)
+
+
 _EPOCH = "a later epoch was begun"
 ROLLBACK = "rollback"
 """Why samples were skipped that a rollback passes over."""
@@ -24,8 +98,8 @@ ROLLBACK = "rollback"
 class Planned(Protocol):
     """A loader whose order is a plan.
 
-    ``cursor`` is the position after the last global batch that was handed out, ``watch`` has a function
-    called with the positions and samples of this rank's part of each, once the cursor has moved.
+    ``cursor`` is the position after the last global batch that was handed out. ``watch`` takes a function
+    that is called with the positions and samples of this rank's part of each, once the cursor has moved.
     """
 
     plan: Any
@@ -98,14 +172,15 @@ class PlanTally:
         if self._held >= _AT_ONCE:
             self._hash()
 
-    def _find_batch(self, cursor: int, position: int) -> Batch | None:
+    def _find_batch(self, cursor: int, position: int) -> GlobalBatch | None:
         """Return the batch of all ranks that ends at the cursor and has a position; None if it has not ended.
 
         It begins at the last cursor, or in a later epoch: that of the position, or the one before it.
         """
         plan, start = self.loader.plan, self._before
         epoch = position // plan.epoch_length * plan.epoch_length
-        for begin in (start, *(one for one in (epoch, epoch - plan.epoch_length) if one > start)):
+        epochs = (begin for begin in (epoch, epoch - plan.epoch_length) if begin > start)
+        for begin in (start, *epochs):
             batch = sampling.draw_batch(plan, self._skips, begin, self._ahead)
             if batch is not None and batch.stop == cursor > start:
                 return batch
@@ -118,8 +193,8 @@ class PlanTally:
         waiting, self._waiting, self._held = self._waiting, [], 0
         if not waiting:
             return
-        sources = np.concatenate([one.source for one in waiting])
-        indices = np.concatenate([one.index for one in waiting])
+        sources = np.concatenate([located.source for located in waiting])
+        indices = np.concatenate([located.index for located in waiting])
         for number in np.unique(sources).tolist():
             name = self._entry.plan.sources[number].name
             digest = sampling.SampleDigest.of(name, indices[sources == number])

@@ -6,6 +6,8 @@ that still compiles to the code that runs: a file may have been edited since it 
 source (an interactive session, ``exec``) the bytecode counts, which is of one version of Python.
 
 What code reads from outside are the dotted names that its bytecode loads as globals, and what it imports.
+
+Texts and digests are the same in every process and version of Python. Syntax trees are spelled here and not by ``ast.dump``, whose text changes between versions of Python.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import hashlib
 import importlib.util
 import linecache
 import sys
@@ -21,11 +24,11 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
-from mvc_data.spelling import digest_bytecode, digest_parts, spell
 from mvc_hooks.installed import OWN_PACKAGES, is_library_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -58,7 +61,7 @@ class Code:
 
 
 def read_function(function: FunctionType) -> Code:
-    """Return the code of a function, from its source if that is to be had."""
+    """Return the code of a function, from its source if there is one."""
     code = function.__code__
     found = _find_tree(code, function.__globals__)
     whole = code if found is None else _with_assertions(code, found[1])
@@ -72,15 +75,19 @@ def read_function(function: FunctionType) -> Code:
 def read_class(kind: type) -> Code | None:
     """Return the code of a class without that of its methods' globals; None without a source."""
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None) or _find_file(kind)
+    codes = [method.__code__ for method in list_methods(kind)]
+    file = getattr(module, "__file__", None) or next((code.co_filename for code in codes), None)
     source = _read_source(file, vars(module or {}))
     if source is None:
         return None
     named = [tree for name, tree in source.classes if name == kind.__qualname__]
-    codes = [one.__code__ for one in list_methods(kind)]
-    lines = {one.co_firstlineno for one in codes if one.co_filename == source.file}
-    found = [one for one in named if any(one.lineno <= line <= _last(one) for line in lines)]
-    return _from_tree((found or named)[-1], source, (), "") if named else None
+    lines = {code.co_firstlineno for code in codes if code.co_filename == source.file}
+    around = [
+        tree
+        for tree in named
+        if any(tree.lineno <= line <= (tree.end_lineno or tree.lineno) for line in lines)
+    ]
+    return _from_tree((around or named)[-1], source, (), "") if named else None
 
 
 def read_file(path: str, package: str) -> Code | None:
@@ -91,18 +98,16 @@ def read_file(path: str, package: str) -> Code | None:
 
 def list_methods(kind: type) -> list[FunctionType]:
     """Return the functions that a class itself defines, those in properties and fields too."""
-    found: list[FunctionType] = []
+    values: list[object] = []
     for value in vars(kind).values():
         inner = getattr(value, "__func__", value)
-        parts = (
-            [inner.fget, inner.fset, inner.fdel]
-            if isinstance(inner, property)
-            else [getattr(inner, "func", inner)]
-        )
-        found += [one for one in parts if isinstance(one, FunctionType)]
+        if isinstance(inner, property):
+            values += [inner.fget, inner.fset, inner.fdel]
+        else:
+            values.append(getattr(inner, "func", inner))
     fields = vars(kind).get("__dataclass_fields__", {}).values()
-    made = [one.default_factory for one in fields]
-    return found + [one for one in made if isinstance(one, FunctionType)]
+    values += [field.default_factory for field in fields]
+    return [value for value in values if isinstance(value, FunctionType)]
 
 
 def locate_module(name: str) -> tuple[str | None, bool]:
@@ -132,11 +137,7 @@ class _Source:
     compiled: dict[tuple[str, int], list[CodeType]]
 
 
-_NO_SOURCE = "(no source is to be had: the bytecode counts)\n"
-
-
-def _find_file(kind: type) -> str | None:
-    return next((one.__code__.co_filename for one in list_methods(kind)), None)
+_NO_SOURCE = "(there is no source: the bytecode counts)\n"
 
 
 def _read_source(file: str | None, scope: dict[str, object]) -> _Source | None:
@@ -156,11 +157,12 @@ def _parse(file: str, lines: tuple[str, ...]) -> _Source | None:
         return None
     functions: dict[tuple[str, int], list[ast.AST]] = {}
     classes: list[tuple[str, ast.ClassDef]] = []
-    for name, one in _walk_definitions(tree, ""):
-        if isinstance(one, ast.ClassDef):
-            classes.append((name, one))
+    for name, definition in _walk_definitions(tree, ""):
+        if isinstance(definition, ast.ClassDef):
+            classes.append((name, definition))
         else:
-            functions.setdefault((_own_name(one), _first_line(one)), []).append(one)
+            place = _own_name(definition), _first_line(definition)
+            functions.setdefault(place, []).append(definition)
     compiled: dict[tuple[str, int], list[CodeType]] = {}
     for code in _walk_code(whole):
         compiled.setdefault((code.co_name, code.co_firstlineno), []).append(code)
@@ -169,13 +171,13 @@ def _parse(file: str, lines: tuple[str, ...]) -> _Source | None:
 
 def _walk_definitions(tree: ast.AST, above: str) -> Iterator[tuple[str, ast.AST]]:
     """Yield every function, lambda and class below a node with its qualified name."""
-    for one in ast.iter_child_nodes(tree):
+    for child in ast.iter_child_nodes(tree):
         inner = above
-        if isinstance(one, (*_FUNCTIONS, ast.ClassDef)):
-            name = f"{above}{_own_name(one)}"
-            yield name, one
-            inner = f"{name}." if isinstance(one, ast.ClassDef) else f"{name}.<locals>."
-        yield from _walk_definitions(one, inner)
+        if isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+            name = f"{above}{_own_name(child)}"
+            yield name, child
+            inner = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
+        yield from _walk_definitions(child, inner)
 
 
 def _own_name(tree: ast.AST) -> str:
@@ -183,19 +185,14 @@ def _own_name(tree: ast.AST) -> str:
 
 
 def _first_line(tree: ast.AST) -> int:
-    decorators = getattr(tree, "decorator_list", [])
-    return min(int(one.lineno) for one in [tree, *decorators])
-
-
-def _last(tree: ast.stmt) -> int:
-    return tree.end_lineno or tree.lineno
+    return min(int(part.lineno) for part in [tree, *getattr(tree, "decorator_list", [])])
 
 
 def _walk_code(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _walk_code(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _walk_code(constant)
 
 
 def _find_tree(code: CodeType, scope: dict[str, object]) -> tuple[ast.AST, _Source] | None:
@@ -204,11 +201,12 @@ def _find_tree(code: CodeType, scope: dict[str, object]) -> tuple[ast.AST, _Sour
     if source is None:
         return None
     place = code.co_name, code.co_firstlineno
-    is_same = any(_facts_of(one) == _facts_of(code) for one in source.compiled.get(place, ()))
+    is_same = any(_facts_of(known) == _facts_of(code) for known in source.compiled.get(place, ()))
     trees = source.functions.get(place, [])
     if len(trees) > 1:  # several lambdas on a line
-        at = _first_place(code)
-        trees = [one for one in trees if _spans(one, at)][-1:]  # the innermost comes last
+        starts = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+        first = min(starts, default=(0, 0))
+        trees = [tree for tree in trees if _spans(tree, first)][-1:]  # the innermost comes last
     return (trees[0], source) if is_same and trees else None
 
 
@@ -219,21 +217,16 @@ def _with_assertions(code: CodeType, source: _Source) -> CodeType:
     place = code.co_name, code.co_firstlineno
     text = "".join(source.lines)
     whole = compile(text, source.file, "exec", dont_inherit=True, optimize=0)
-    found = [one for one in _walk_code(whole) if (one.co_name, one.co_firstlineno) == place]
-    here = [_facts_of(one) for one in source.compiled[place]]
-    return found[here.index(_facts_of(code))] if len(found) == len(here) else code
+    complete = [one for one in _walk_code(whole) if (one.co_name, one.co_firstlineno) == place]
+    here = [_facts_of(running) for running in source.compiled[place]]
+    return complete[here.index(_facts_of(code))] if len(complete) == len(here) else code
 
 
 def _facts_of(code: CodeType) -> tuple[object, ...]:
-    plain = [ascii(one) for one in code.co_consts if not isinstance(one, (CodeType, frozenset))]
-    inner = [_facts_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+    constants = code.co_consts
+    plain = [ascii(value) for value in constants if not isinstance(value, (CodeType, frozenset))]
+    inner = [_facts_of(value) for value in constants if isinstance(value, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, plain, inner
-
-
-def _first_place(code: CodeType) -> tuple[int, int]:
-    """Return line and column of the first expression in code."""
-    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
-    return min(places, default=(0, 0))
 
 
 def _spans(tree: ast.AST, place: tuple[int, int]) -> bool:
@@ -258,21 +251,21 @@ def _from_tree(
 
 
 def _list_imports(tree: ast.AST, package: str) -> Iterator[str]:
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Import):
-            yield from (alias.name for alias in one.names)
-        elif isinstance(one, ast.ImportFrom):
-            above = package.split(".")[: -(one.level - 1) or None] if one.level else []
-            name = ".".join([*above, *([one.module] if one.module else [])])
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import):
+            yield from (alias.name for alias in part.names)
+        elif isinstance(part, ast.ImportFrom):
+            above = package.split(".")[: -(part.level - 1) or None] if part.level else []
+            name = ".".join([*above, *([part.module] if part.module else [])])
             yield name
-            yield from (f"{name}.{alias.name}" for alias in one.names if alias.name != "*")
+            yield from (f"{name}.{alias.name}" for alias in part.names if alias.name != "*")
 
 
 def _list_reads(code: CodeType) -> Iterator[tuple[str, ...]]:
     """Yield the dotted names that code loads from outside of it."""
-    for one in _walk_code(code):
+    for inner in _walk_code(code):
         chain: list[str] = []
-        for step in dis.get_instructions(one):
+        for step in dis.get_instructions(inner):
             if step.opname in _LOADS:
                 if chain:
                     yield tuple(chain)
@@ -284,3 +277,89 @@ def _list_reads(code: CodeType) -> Iterator[tuple[str, ...]]:
                 chain = []
         if chain:
             yield tuple(chain)
+
+
+_UNSEEN = ("type_comment", "type_ignores", "kind", "ctx")
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+_NODE = "node"
+
+
+def digest_parts(*parts: bytes | str) -> bytes:
+    """Return the SHA-256 of parts, each with its length before it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.digest()
+
+
+def spell(value: object, *, keeps_docs: bool) -> Iterator[str]:
+    """Yield the text of a syntax tree, the same in every version of Python."""
+    if isinstance(value, list):
+        yield "["
+        for item in value:
+            yield from spell(item, keeps_docs=keeps_docs)
+        yield "]"
+    elif isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for name in sorted(value._fields):
+            item = _read_field(value, name, keeps_docs=keeps_docs)
+            if item is not None and item != [] and name not in _UNSEEN:
+                yield f" {name}="
+                yield from spell(item, keeps_docs=keeps_docs)
+        yield ")"
+    else:
+        yield f"{type(value).__name__}:{value!a},"
+
+
+def _read_field(tree: ast.AST, name: str, *, keeps_docs: bool) -> object:
+    item = getattr(tree, name, None)
+    if name == "body" and isinstance(tree, _DOCUMENTED) and not keeps_docs:
+        return tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
+    if name == "values" and isinstance(tree, ast.JoinedStr):
+        return list(_join_texts(tree.values))
+    if name == "decorator_list":  # a node's own is not part of what it does
+        called = [
+            (decorator.func if isinstance(decorator, ast.Call) else decorator, decorator)
+            for decorator in item or ()
+        ]
+        return [
+            decorator
+            for target, decorator in called
+            if getattr(target, "id", getattr(target, "attr", None)) != _NODE
+        ]
+    return item
+
+
+def _join_texts(values: Iterable[ast.expr]) -> Iterator[object]:
+    """Yield the pieces of an f-string; versions of Python cut its texts otherwise."""
+    text = ""
+    for value in values:
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            text += value.value
+            continue
+        if text:
+            yield text
+        text = ""
+        yield value
+    if text:
+        yield text
+
+
+def digest_bytecode(code: CodeType) -> bytes:
+    """Return the digest of bytecode without names of files and numbers of lines."""
+    items = [
+        digest_bytecode(value) if isinstance(value, CodeType) else _digest_constant(value)
+        for value in code.co_consts
+    ]
+    version = ".".join(map(str, sys.version_info[:2]))
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    return digest_parts("bytecode", version, code.co_code, "\0".join(names), *items)
+
+
+def _digest_constant(value: object) -> bytes:
+    if isinstance(value, (frozenset, tuple)):
+        items = [_digest_constant(item) for item in value]
+        ordered = sorted(items) if isinstance(value, frozenset) else items
+        return digest_parts(type(value).__name__, *ordered)
+    return digest_parts(type(value).__name__, ascii(value))
