@@ -3,7 +3,7 @@
 A sender lists what is reachable from some commits or tags and not from others, and writes that as
 one pack. A receiver trusts nothing: it parses the pack entry by entry within caps, hashes each
 object, writes those it lacks as a pack of its own, and moves no ref before everything that the new
-tips name is there.
+tips name is there. Packs of Git hosts have deltas: they are taken over as whole objects, too.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-import zlib
-from hashlib import sha1
-from io import BytesIO
+from collections import defaultdict
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError
-from mvc.history.git_pack import PACK_HEADER, write_pack
+from mvc.history.git_pack import write_pack
 from mvc.history.object_formats import KINDS, check_tree
-from mvc.history.packs import MAX_OBJECT_BYTES, parse_entry_header
+from mvc.history.pack_reader import (
+    TRAILER_BYTES,
+    GitPackReader,
+    inflate_entry,
+    parse_entries,
+)
 from mvc.history.reachability import links_of, read_links
+from mvc.history.translate import translate_damage
 from mvc.history.walks import CLOCK_SLOP_S
 from mvc.ids import hash_git_object
 
@@ -33,30 +37,12 @@ if TYPE_CHECKING:
     from mvc.history.objects import ObjectStore
     from mvc.ids import GitId
 
-_TRAILER_BYTES = 20
-_READ_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 20
-_MAX_OBJECTS = 1 << 24
-_HEADER_BYTES = 64
+
+_MAX_TOTAL_BYTES = 2**36
+"""All objects of a pack, inflated: what a few deltas on a few bytes can blow up ends here."""
 
 Entry = tuple["GitId", str]
 """Id and kind of an object."""
-
-
-class PackEntry(NamedTuple):
-    """An entry of a pack.
-
-    Attributes:
-        number: of its kind; beyond ``KINDS`` it is a delta.
-        base: of a delta: how far before it that begins, or its id.
-        data: the content, or the delta.
-        end: where the next entry begins.
-    """
-
-    number: int
-    base: int | bytes | None
-    data: bytes
-    end: int
 
 
 def list_missing(
@@ -220,6 +206,67 @@ def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId
         return new
 
 
+class _Places(dict[bytes, int]):
+    """Id of an object → where it begins."""
+
+    find = dict.get
+
+
+def receive_host_pack(objects: ObjectStore, path: Path) -> list[GitId]:
+    """Take over what a pack holds and the repository lacks; return those ids.
+
+    Raises:
+        FormatError: it is not a pack, or a base of a delta is not in it.
+    """
+    with translate_damage("the Git pack of the host", FormatError, hint=None):
+        places = _Places()
+        pack = GitPackReader(str(path), places)
+
+        def read(object_id: GitId, at: int) -> tuple[GitId, str, bytes]:
+            kind, data = pack.read(at)
+            if hash_git_object(kind, data) != object_id:
+                raise FormatError("a Git pack changed while it was read")
+            return object_id, kind, data
+
+        places_by_id = _resolve(path, pack, places)
+        new = {
+            object_id: at for object_id, at in places_by_id.items() if not objects.has(object_id)
+        }
+        if new:
+            objects_of_pack = (read(object_id, at) for object_id, at in new.items())
+            write_pack(objects.folder / "pack", len(new), objects_of_pack)
+        return list(new)
+
+
+def _resolve(path: Path, pack: GitPackReader, places: _Places) -> dict[GitId, int]:
+    """Return id → where it begins of all objects; each follows what it is based on."""
+    waiting: dict[int | bytes, list[int]] = defaultdict(list)
+    pending: list[int] = []
+    with fs.open_file(path) as file:
+        for at, entry in parse_entries(file.fileno()):
+            base = at - entry.base if isinstance(entry.base, int) else entry.base
+            if base is not None:
+                waiting[base].append(at)
+            elif entry.number in KINDS:
+                pending.append(at)
+            else:
+                raise FormatError("a Git pack holds an object of an unknown kind")
+    begins: dict[GitId, int] = {}
+    left_bytes = _MAX_TOTAL_BYTES
+    while pending:
+        at = pending.pop()
+        kind, data = pack.read(at)
+        left_bytes -= len(data)
+        if left_bytes < 0:
+            raise FormatError("a Git pack has more in it than a history needs")
+        object_id = hash_git_object(kind, data)
+        begins[object_id] = places[bytes.fromhex(object_id)] = at
+        pending += waiting.pop(at, []) + waiting.pop(bytes.fromhex(object_id), [])
+    if waiting:
+        raise FormatError("a Git pack lacks what its deltas are based on")
+    return begins
+
+
 def receive_objects(objects: ObjectStore, source: ObjectStore, ids: Iterable[GitId]) -> None:
     """Take over some objects of another store that the repository lacks, as one pack."""
     new = [object_id for object_id in ids if not objects.has(object_id)]
@@ -256,7 +303,7 @@ def list_packed(packs: Mapping[str, Path]) -> dict[str, dict[GitId, int]]:
     sizes: dict[str, dict[GitId, int]] = {}
     for name, path in packs.items():
         with fs.open_file(path) as file:
-            end = fs.stat_descriptor(file.fileno()).size_bytes - _TRAILER_BYTES
+            end = fs.stat_descriptor(file.fileno()).size_bytes - TRAILER_BYTES
             places = [(at, object_id) for at, object_id, _ in _parse_pack(file.fileno(), name)]
         ends = [*(at for at, _ in places[1:]), end]
         sizes[name] = {
@@ -278,7 +325,7 @@ def _opened(packs: Mapping[str, Path]) -> Iterator[dict[GitId, tuple[int, int, s
 
 
 def _read_entry(descriptor: int, at: int, kind: str, object_id: GitId) -> tuple[GitId, str, bytes]:
-    data = _inflate_entry(descriptor, at).data
+    data = inflate_entry(descriptor, at).data
     if hash_git_object(kind, data) != object_id:
         raise FormatError("a Git pack changed while it was read")
     return object_id, kind, data
@@ -293,49 +340,6 @@ def _parse_pack(descriptor: int, name: str) -> Iterator[tuple[int, GitId, str]]:
         yield at, hash_git_object(kind, entry.data), kind
 
 
-def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[int, PackEntry]]:
-    """Yield where each entry of a pack begins, and the entry.
-
-    Args:
-        descriptor: of the pack.
-        name: the SHA-1 that it has to end with; whatever it is by default, it is checked.
-
-    Raises:
-        FormatError: it is not a pack.
-    """
-    size_bytes = fs.stat_descriptor(descriptor).size_bytes
-    buffer = bytearray(PACK_HEADER.size)
-    if size_bytes < PACK_HEADER.size + _TRAILER_BYTES:
-        raise FormatError("a Git pack is cut off")
-    fs.read_at(descriptor, memoryview(buffer), 0)
-    magic, version, count = PACK_HEADER.unpack(buffer)
-    if magic != b"PACK" or version != 2 or count > _MAX_OBJECTS:  # noqa: PLR2004  the only one
-        raise FormatError("a file that should be a Git pack is something else")
-    digest = _hash_pack(descriptor, size_bytes)
-    if not digest or name not in (None, digest):
-        raise FormatError(f"Git pack {(name or 'of the host')[:12]} does not match its name")
-    at = PACK_HEADER.size
-    for _ in range(count):
-        entry = _inflate_entry(descriptor, at)
-        yield at, entry
-        at = entry.end
-    if at != size_bytes - _TRAILER_BYTES:
-        raise FormatError(f"Git pack {digest[:12]} has something behind its objects")
-
-
-def _hash_pack(descriptor: int, size_bytes: int) -> str:
-    """Return the SHA-1 of a pack without its trailer, or nothing if the trailer says another."""
-    digest, at = sha1(usedforsecurity=False), 0
-    buffer = memoryview(bytearray(1 << 20))
-    while at < size_bytes - _TRAILER_BYTES:
-        part = buffer[: min(len(buffer), size_bytes - _TRAILER_BYTES - at)]
-        at += fs.read_at(descriptor, part, at) or size_bytes
-        digest.update(part)
-    trailer = bytearray(_TRAILER_BYTES)
-    fs.read_at(descriptor, memoryview(trailer), size_bytes - _TRAILER_BYTES)
-    return digest.hexdigest() if digest.digest() == trailer else ""
-
-
 def is_whole_pack(path: Path) -> bool:
     """Return whether a Git pack is sound, has the name that it should, and holds whole objects only."""
     with contextlib.suppress(FormatError, FileNotFoundError), fs.open_file(path) as file:
@@ -343,37 +347,6 @@ def is_whole_pack(path: Path) -> bool:
             pass
         return True
     return False
-
-
-def _inflate_entry(descriptor: int, at: int) -> PackEntry:
-    buffer = bytearray(_READ_BYTES)
-    filled = fs.read_at(descriptor, memoryview(buffer), at)
-    try:
-        number, size_bytes, header_bytes, base = parse_entry_header(bytes(buffer[:_HEADER_BYTES]))
-        if size_bytes > MAX_OBJECT_BYTES:
-            raise FormatError("a Git pack from elsewhere holds an object that is too long")
-        inflater = zlib.decompressobj()
-        content, end = (
-            BytesIO(),
-            at + filled,
-        )  # a list and what is made of it would be twice as much
-        done = content.write(
-            inflater.decompress(memoryview(buffer)[header_bytes:filled], _PIECE_BYTES)
-        )
-        while not inflater.eof and done <= size_bytes:
-            rest: bytes | memoryview = inflater.unconsumed_tail
-            if not rest:
-                filled = fs.read_at(descriptor, memoryview(buffer), end)
-                if not filled:
-                    break
-                end += filled
-                rest = memoryview(buffer)[:filled]
-            done += content.write(inflater.decompress(rest, _PIECE_BYTES))
-    except (zlib.error, IndexError, ValueError) as error:
-        raise FormatError("an object of a Git pack is damaged") from error
-    if not inflater.eof or done != size_bytes:
-        raise FormatError("an object of a Git pack has another length than it announces")
-    return PackEntry(number, base, content.getvalue(), end - len(inflater.unused_data))
 
 
 def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:

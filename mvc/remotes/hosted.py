@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.history.host_packs import receive_host_pack
 from mvc.history.hosts import GitHost, Haves
+from mvc.history.transfer import receive_host_pack
 from mvc.remotes.root import Listing, Root, with_packs
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mvc.errors import ConflictError, StorageError
 from mvc.remotes.root import Listing, Root, is_object_name, list_key, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mvc.remotes.hosted import HostedRoots
     from mvc.remotes.root_store import RootStore
@@ -173,37 +173,40 @@ def delete_unnamed(
     """
     for start in range(0, len(unnamed), _AT_ONCE):
         part = {item.name: item for item in unnamed[start : start + _AT_ONCE]}
-        chosen: list[str] = []
-        began_s = time.monotonic()
-
-        def announce(
-            old: Root, part: dict[str, Unnamed] = part, chosen: list[str] = chosen
-        ) -> Root:
-            named, now_s = _list_named(roots, old), time.time()
-            chosen[:] = [
-                name
-                for name in part.keys() - named
-                if (
-                    old.deleting[name] <= now_s - LEASE_S
-                    if name in old.deleting
-                    else old.removed.get(name, 0) <= before_s
-                )
-            ]
-            going = {**old.deleting, **dict.fromkeys(chosen, int(now_s))}
-            return replace(old, deleting=going, sweeps=old.sweeps + 1)
-
-        roots.update(announce)
-        if time.monotonic() - began_s > _SLOW_S:
-            raise StorageError("it took too long to announce what is deleted", hint="run gc again")
-        roots.storage.delete(*(key for name in chosen for key in part[name].keys))
-        gone = frozenset(chosen)
-
-        def forget(old: Root, gone: frozenset[str] = gone) -> Root:
-            return replace(
-                old,
-                removed={name: at for name, at in old.removed.items() if name not in gone},
-                deleting={name: at for name, at in old.deleting.items() if name not in gone},
-            )
-
-        roots.update(forget)
+        gone = _delete_part(roots, part, before_s)
         yield from (part[name] for name in sorted(gone))
+
+
+def _delete_part(roots: RootStore, part: Mapping[str, Unnamed], before_s: float) -> frozenset[str]:
+    """Announce what of a part may go, delete it, and forget it; return its names."""
+    chosen: list[str] = []
+    began_s = time.monotonic()
+
+    def announce(old: Root) -> Root:
+        now_s = time.time()
+        chosen.clear()
+        for name in part.keys() - _list_named(roots, old):
+            if name in old.deleting:
+                is_due = old.deleting[name] <= now_s - LEASE_S
+            else:
+                is_due = old.removed.get(name, 0) <= before_s
+            if is_due:
+                chosen.append(name)
+        going = {**old.deleting, **dict.fromkeys(chosen, int(now_s))}
+        return replace(old, deleting=going, sweeps=old.sweeps + 1)
+
+    roots.update(announce)
+    if time.monotonic() - began_s > _SLOW_S:
+        raise StorageError("it took too long to announce what is deleted", hint="run gc again")
+    roots.storage.delete(*(key for name in chosen for key in part[name].keys))
+    gone = frozenset(chosen)
+
+    def forget(old: Root) -> Root:
+        return replace(
+            old,
+            removed={name: at for name, at in old.removed.items() if name not in gone},
+            deleting={name: at for name, at in old.deleting.items() if name not in gone},
+        )
+
+    roots.update(forget)
+    return gone

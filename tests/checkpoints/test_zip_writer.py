@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
+from mvc.checkpoints.torch_writer import ALIGNMENT, plan_zip
 from mvc.checkpoints.zip_directory import find_archive_start, parse_zip_directory
-from mvc.checkpoints.zip_writer import ALIGNMENT, plan_zip
 from mvc.sources import FileSource, MemorySource
 
 

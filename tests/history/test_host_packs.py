@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
-from mvc.history import host_packs
 from mvc.history.git import GitHistory
-from mvc.history.host_packs import receive_host_pack
 from mvc.history.objects import ObjectStore
+from mvc.history.transfer import receive_host_pack
 from mvc.ids import hash_git_object
 from support.stockgit import run_git
 
@@ -156,6 +155,6 @@ def test_what_deltas_blow_up_is_bounded(here, tmp_path, monkeypatch):
     grown = delta(10, 40, *[b"\x90\x0a"] * 4)
     path.write_bytes(pack(BLOB, entry(6, grown, bytes([len(BLOB)]))))
     assert len(receive_host_pack(here.objects, path)) == 2
-    monkeypatch.setattr(host_packs, "_MAX_TOTAL_BYTES", 45)
+    monkeypatch.setattr(transfer, "_MAX_TOTAL_BYTES", 45)
     with pytest.raises(FormatError, match="more in it"):
         receive_host_pack(here.objects, path)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from mvc.errors import MvcError, UnsupportedError
 from mvc.history.git import GitHistory
-from mvc.history.host_packs import receive_host_pack
 from mvc.history.host_urls import parse_git_url
 from mvc.history.hosts import GitHost, Haves
 from mvc.history.objects import ObjectStore
 from mvc.history.refnames import is_ref_name
+from mvc.history.transfer import receive_host_pack
 from mvc.ids import is_git_id
 from support.bounds import bounded
 from support.git_hosts import make_bare, run_web_host, stock

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from mvc.history.git_pack import PACK_HEADER, _encode_entry_header
 from mvc.history.object_formats import KINDS
-from mvc.history.packs import parse_entry_header
+from mvc.history.pack_reader import parse_entry_header
 from mvc.ids import hash_chunk, hash_git_object
 
 JUNK = (
