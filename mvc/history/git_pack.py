@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import UsageError
 from mvc.history.object_formats import KINDS, LEVEL
+from mvc.history.pack_reader import PACK_HEADER
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ KEEP_TEXT = b"mvc\n"
 """In the ``.keep`` of a pack whose writer is at work, or died there."""
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 """Kind → number of an object in a pack."""
-PACK_HEADER = struct.Struct(">4sLL")
 MAX_INDEX_BYTES = 1 << 30
 _TOTALS = struct.Struct(">256L")
 _NAME_BYTES = 20

@@ -7,6 +7,7 @@ only the instructions that make those bytes are read, and only the part of its b
 from __future__ import annotations
 
 import os
+import struct
 import weakref
 import zlib
 from hashlib import sha1
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mvc import fs
 from mvc.errors import FormatError
-from mvc.history.git_pack import PACK_HEADER
 from mvc.history.object_formats import KINDS
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
+PACK_HEADER = struct.Struct(">4sLL")
+"""Magic, version and number of objects."""
 TRAILER_BYTES = 20
 """A pack ends with its SHA-1."""
 _READ_BYTES = 1 << 16

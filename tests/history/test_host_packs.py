@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
+from mvc.history import transfer
 from mvc.history.git import GitHistory
 from mvc.history.objects import ObjectStore
 from mvc.history.transfer import receive_host_pack

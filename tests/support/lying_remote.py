@@ -8,9 +8,9 @@ from hashlib import sha1
 
 from blake3 import blake3
 
-from mvc.history.git_pack import PACK_HEADER, _encode_entry_header
+from mvc.history.git_pack import _encode_entry_header
 from mvc.history.object_formats import KINDS
-from mvc.history.pack_reader import parse_entry_header
+from mvc.history.pack_reader import PACK_HEADER, parse_entry_header
 from mvc.ids import hash_chunk, hash_git_object
 
 JUNK = (
