@@ -51,7 +51,11 @@ def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
         entry.name.removeprefix(prefix): entry for entry in entries if entry.name.startswith(prefix)
     }
     if "byteorder" in members:  # PyTorch without the entry wrote on little-endian machines
-        _check_byteorder(source, members["byteorder"])
+        entry = members["byteorder"]
+        size_bytes = min(entry.size_bytes, _MAX_BYTEORDER_BYTES)
+        order = read_bytes(source, entry.data_start, size_bytes)
+        if order != b"little":
+            raise FormatError(f"torch archive has the byte order {order!r}, not little")
     root = unpickle(_read_entry(source, pickle), reduce_torch, find_storage)
     return checked_layout("torch", source.size_bytes, _place_storages(root, members))
 
@@ -66,13 +70,6 @@ def _find_pickle(entries: Sequence[ZipEntry]) -> ZipEntry:
     if len(pickles) != 1:
         raise FormatError(f"torch archive has {len(pickles)} entries called {_PICKLE_NAME}")
     return pickles[0]
-
-
-def _check_byteorder(source: ByteSource, entry: ZipEntry) -> None:
-    size_bytes = min(entry.size_bytes, _MAX_BYTEORDER_BYTES)
-    order = read_bytes(source, entry.data_start, size_bytes)
-    if order != b"little":
-        raise FormatError(f"torch archive has the byte order {order!r}, only little is supported")
 
 
 def _read_entry(source: ByteSource, entry: ZipEntry) -> bytes:

@@ -28,7 +28,7 @@ from mvc.ids import split_ids
 from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import ChunkReader
@@ -158,15 +158,12 @@ def carry_rows(
 ) -> None:
     """Copy some records of a pack, as they are, after ``check_pack``."""
     slot = ReadSlot()
-    wanted = set(rows)
-    for group in _group(index):
-        chosen = [record for row, record in group if row in wanted]
-        if not chosen:
-            continue
-        start, end = chosen[0].offset, chosen[-1].end
+    records = sorted(map(index.record, rows), key=lambda record: record.offset)
+    for group in group_records(records, _READ_BYTES, _READ_BYTES):
+        start, end = group[0].offset, group[-1].end
         data = slot.read(storage, pack_key(index.pack), start, end - start)
-        parts = [data[record.offset - start : record.end - start] for record in chosen]
-        writer.carry(list(map(carry_record, chosen, parts)))
+        parts = [data[record.offset - start : record.end - start] for record in group]
+        writer.carry(list(map(carry_record, group, parts)))
 
 
 def check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: ByteProgress) -> None:
@@ -184,15 +181,21 @@ def check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: Byt
         )
 
 
-def _group(index: PackIndex) -> Iterator[list[tuple[int, PackRecord]]]:
-    """Yield (row, record) in the order of the pack, as many as are read together."""
-    group: list[tuple[int, PackRecord]] = []
-    for row in np.argsort(index.offsets).tolist():
-        record = index.record(row)
-        if group and record.end - group[0][1].offset > _READ_BYTES:
+def group_records(
+    records: Iterable[PackRecord], limit_bytes: int, gap_bytes: int
+) -> Iterator[list[PackRecord]]:
+    """Yield records of a pack, given in its order, as they are read together.
+
+    That takes ``limit_bytes`` at most, unless one record is longer, and reads no gap over ``gap_bytes``.
+    """
+    group: list[PackRecord] = []
+    for record in records:
+        if group and (
+            record.offset - group[-1].end > gap_bytes or record.end - group[0].offset > limit_bytes
+        ):
             yield group
             group = []
-        group.append((row, record))
+        group.append(record)
     if group:
         yield group
 

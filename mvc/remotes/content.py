@@ -18,7 +18,7 @@ from mvc.chunkstore.chains import ReadSlot, check_header
 from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.parallel import for_each
-from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows
+from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows, group_records
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
 from mvc.errors import FormatError, NotFoundError
@@ -283,7 +283,7 @@ def _fetch_parts(
     groups = (
         (index, group)
         for index, rows in plan.parts
-        for group in _group([index.record(row) for row in rows])
+        for group in group_records(map(index.record, rows), _GROUP_BYTES, _GAP_BYTES)
     )
 
     def read(index: PackIndex, group: Sequence[PackRecord]) -> memoryview:
@@ -303,21 +303,6 @@ def _fetch_parts(
                 _carry_group(writer, group, data.result())
                 if progress is not None:
                     progress(sum(record.end - record.offset for record in group))
-
-
-def _group(records: Sequence[PackRecord]) -> Iterator[list[PackRecord]]:
-    """Yield neighbours in a pack that are read at once."""
-    group: list[PackRecord] = []
-    for record in records:
-        if group and (
-            record.offset - group[-1].end > _GAP_BYTES
-            or record.end - group[0].offset > _GROUP_BYTES
-        ):
-            yield group
-            group = []
-        group.append(record)
-    if group:
-        yield group
 
 
 def _carry_group(writer: ChunkWriter, group: Sequence[PackRecord], data: memoryview) -> None:

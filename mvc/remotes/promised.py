@@ -14,20 +14,21 @@ import msgspec
 
 from mvc import fs
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
-from mvc.errors import StorageError, UsageError
+from mvc.errors import StorageError
 from mvc.ids import PackId
 from mvc.remotes.brought import read_brought
 from mvc.remotes.remote import Remote
 from mvc.remotes.remote_packs import read_sizes
 from mvc.remotes.settings import list_remotes
 from mvc.storage.cached import CachedStorage
+from mvc.storage.joined import ReadOnlyStorage
 from mvc.storage.protocol import ObjectInfo
 from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc.storage.protocol import PendingObject, Storage
+    from mvc.storage.protocol import Storage
     from mvc.workspace.context import Context
 
 _FILE_NAME = "packs.json"
@@ -56,7 +57,7 @@ def remember_packs(remote: Remote, packs: Mapping[PackId, int]) -> None:
     fs.write_durable(remote.folder / _FILE_NAME, [msgspec.json.encode(dict(sorted(packs.items())))])
 
 
-class PromisedPacks:
+class PromisedPacks(ReadOnlyStorage):
     """The packs of a remote, as last heard of; only to be read.
 
     The root is read again once something that it named is gone: packs may be joined there.
@@ -67,10 +68,6 @@ class PromisedPacks:
         self._file = remote.folder / _FILE_NAME
         self._packs: dict[PackId, int] | None = None
         self._is_stale = False
-
-    def create(self, prefix: str = "") -> PendingObject:
-        """Refuse: this is for reading."""
-        raise UsageError(f"nothing is written to what a remote promises ({prefix!r})")
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from ``offset`` on, with one request."""
@@ -108,13 +105,6 @@ class PromisedPacks:
         """Yield the packs, sorted by key."""
         for pack, size_bytes in sorted(self._known().items()) if prefix == PACKS else ():
             yield ObjectInfo(pack_key(pack), size_bytes, is_far=True)
-
-    def sync(self, prefix: str) -> None:
-        """Do nothing."""
-
-    def delete(self, *keys: str) -> None:
-        """Refuse, as ``create`` does."""
-        raise UsageError(f"nothing is removed from what a remote promises ({len(keys)} keys)")
 
     def forget(self, key: str) -> None:
         """Fetch the index of a pack again when it is next read: it may have been a lie."""

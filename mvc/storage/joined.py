@@ -13,15 +13,26 @@ if TYPE_CHECKING:
     from mvc.storage.protocol import ObjectInfo, PendingObject, Storage
 
 
-class JoinedStorage:
+class ReadOnlyStorage:
+    """What storages have in common that are only read."""
+
+    def create(self, prefix: str = "") -> PendingObject:
+        """Refuse: this is for reading."""
+        raise UsageError(f"nothing is written to a storage that is only read ({prefix!r})")
+
+    def delete(self, *keys: str) -> None:
+        """Refuse, as ``create`` does."""
+        raise UsageError(f"nothing is removed from a storage that is only read ({len(keys)} keys)")
+
+    def sync(self, prefix: str) -> None:
+        """Do nothing."""
+
+
+class JoinedStorage(ReadOnlyStorage):
     """Objects of several storages; of equal keys, that of the first counts. Nothing is written."""
 
     def __init__(self, storages: Sequence[Storage]) -> None:
         self._storages = tuple(storages)
-
-    def create(self, prefix: str = "") -> PendingObject:
-        """Refuse: this is for reading."""
-        raise UsageError(f"nothing is written to storages that are joined ({prefix!r})")
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from ``offset`` on."""
@@ -55,15 +66,8 @@ class JoinedStorage:
                 found.setdefault(info.key, info)
         yield from (found[key] for key in sorted(found))
 
-    def sync(self, prefix: str) -> None:
-        """Do nothing."""
-
     def forget(self, key: str) -> None:
         """Forget what caches keep of an object, since it is not what it should be."""
         for storage in self._storages:
             if isinstance(storage, Forgetting):
                 storage.forget(key)
-
-    def delete(self, *keys: str) -> None:
-        """Refuse, as ``create`` does."""
-        raise UsageError(f"nothing is removed from storages that are joined ({len(keys)} keys)")

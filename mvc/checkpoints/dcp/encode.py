@@ -9,10 +9,11 @@ from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.checkpoints.torch_writer import find_torch_name
 
 if TYPE_CHECKING:
-    from mvc.checkpoints.dcp.metadata import DcpItem, DcpMetadata, DcpTensor
+    from mvc.checkpoints.dcp.metadata import DcpMetadata, DcpTensor
     from mvc.numbers.boxes import Shape
 
 _MODULE = "torch.distributed.checkpoint.metadata"
+_STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
 _VERSION = "1.0.0"
 
 
@@ -27,7 +28,14 @@ def encode_dcp_metadata(metadata: DcpMetadata) -> bytes:
     }
     for item in (one for items in metadata.files.values() for one in items):
         number = None if item.box is None else numbers[item.key, item.box]
-        places += [_index(item, number), _place(item)]
+        offset = {} if item.box is None else {"offset": _size(item.box.offsets)}
+        transforms = {"transform_descriptors": list(item.transforms)} if item.transforms else {}
+        index = {"fqn": item.key, **offset, "index": number}
+        info = {"relative_path": item.file, "offset": item.start, "length": item.size_bytes}
+        places += [
+            Instance(f"{_MODULE}.MetadataIndex", index),
+            Instance(_STORAGE_INFO, {**info, **transforms}),
+        ]
     state = {
         "state_dict_metadata": entries,
         "planner_data": dict(metadata.paths),
@@ -62,17 +70,6 @@ def _entry(tensor: DcpTensor | None) -> Instance:
         "chunks": chunks,
     }
     return Instance(f"{_MODULE}.TensorStorageMetadata", state)
-
-
-def _index(item: DcpItem, number: int | None) -> Instance:
-    offset = {} if item.box is None else {"offset": _size(item.box.offsets)}
-    return Instance(f"{_MODULE}.MetadataIndex", {"fqn": item.key, **offset, "index": number})
-
-
-def _place(item: DcpItem) -> Instance:
-    state = {"relative_path": item.file, "offset": item.start, "length": item.size_bytes}
-    transforms = {"transform_descriptors": list(item.transforms)} if item.transforms else {}
-    return Instance("torch.distributed.checkpoint.filesystem._StorageInfo", {**state, **transforms})
 
 
 def _size(shape: Shape) -> PickledCall:
