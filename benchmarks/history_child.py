@@ -93,9 +93,9 @@ def make(folder: Path, commits: int, values: int) -> None:
             _grow_branch(repo, weights.copy(), f"side-{branches}", step, length)
             branches += 1
     assert branches == count
-    repo.create_tag("kept", f"main~{trunk // 2}")
+    repo.tags.create("kept", f"main~{trunk // 2}")
     for number in range(0, count, 2):
-        repo.delete_branch(f"side-{number}", force=True)
+        repo.branches.delete(f"side-{number}", force=True)
     names = [f"side-{number}" for number in range(1, count, 2)]
     names += ["kept", *(f"main~{back}" for back in range(min(KEPT_LAST // 2, trunk)))]
     digests = {str(repo.resolve(f"{name}^{{commit}}")): _digest(repo, name) for name in names}
@@ -103,7 +103,7 @@ def make(folder: Path, commits: int, values: int) -> None:
 
 
 def _grow_branch(repo: mvc.Repo, weights: Weights, name: str, step: int, length: int) -> None:
-    repo.create_branch(name)
+    repo.branches.create(name)
     for more in range(1, length + 1):
         weights.move(np.random.default_rng([2, step, more]), frozen=_LAYERS // 2)
         _commit(repo, weights, step + more, name)

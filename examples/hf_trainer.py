@@ -149,7 +149,7 @@ def main() -> None:
 
     assert callback.checkpointer is not None
     repo = callback.checkpointer.repo
-    for branch in repo.branches():
+    for branch in repo.branches.list():
         found = [entry.step for entry in repo.log(branch.name)]
         print(f"  {branch.name:20} steps {found[::-1]}")
     assert digest(trainer) == through, "the run that went back is another one"

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("serve"))
     folder = parser.parse_args().folder.resolve()
     repo = mvc.Repo.init(folder / "trainer")
-    repo.add_remote("origin", str(folder / "store"))
+    repo.remotes.add("origin", str(folder / "store"))
     model, server = make_model(LAYERS), Server(folder / "store", folder / "served")
     for step in range(STEPS + 1):
         if step:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from mvc.errors import UsageError as UsageError
     from mvc.history.values import Identity as Identity
     from mvc.repo import Repo as Repo
-    from mvc.repo import clone as clone
-    from mvc.repo import compare as compare
-    from mvc.repo import follow as follow
-    from mvc.repo import merge_recipe as merge_recipe
-    from mvc.repo import open_model as open_model
-    from mvc.repo import verify_models as verify_models
+    from mvc.repo.outside import clone as clone
+    from mvc.repo.outside import compare as compare
+    from mvc.repo.outside import follow as follow
+    from mvc.repo.outside import merge_recipe as merge_recipe
+    from mvc.repo.outside import open_model as open_model
+    from mvc.repo.outside import verify_models as verify_models
     from mvc.workspace.models import Model as Model
     from mvc.workspace.tensors import ModelTensor as ModelTensor
 else:  # imported on first use
@@ -48,7 +48,8 @@ else:  # imported on first use
                 NotFoundError ReleasedError RepositoryNotFoundError StorageError UnsupportedError UsageError
             """,
             "mvc.history.values": "Identity",
-            "mvc.repo": "Repo clone compare follow merge_recipe open_model verify_models",
+            "mvc.repo": "Repo",
+            "mvc.repo.outside": "clone compare follow merge_recipe open_model verify_models",
             "mvc.workspace.models": "Model",
             "mvc.workspace.tensors": "ModelTensor",
         },

@@ -1,17 +1,22 @@
 """Names and modules that are imported on first use, so that start-up pays for what it needs only.
 
 A package's ``__getattr__`` (PEP 562) comes from here. Type checkers do not run it: they see the
-imports that the package, or the module that uses it, makes under ``TYPE_CHECKING``.
+imports that the package, or the module that uses it, makes under ``TYPE_CHECKING``. So do the
+methods of ``Repo``, each of which stands for an operation.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import update_wrapper
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 
 def lazy_names(
@@ -56,26 +61,50 @@ def lazy_modules(package: str) -> Callable[[str], object]:
     return find
 
 
-def lazy_class(base: type, home: str, names: str) -> type:
-    """Return a subclass whose methods are imported from another of that base, ``home``, on first use.
+class HasContext(Protocol):
+    """Anything that verbs may stand in."""
 
-    ``home`` is ``package.module.Class``, ``names`` its methods, separated by spaces.
+    _context: Any
+
+
+class verb(Generic[P, R_co]):  # noqa: N801  reads as the decorators that it stands beside, property and classmethod
+    """A method that calls an operation with the context of its object.
+
+        push = verb(lambda: operations.push.push)
+
+    The operation is looked up when the method is first asked for, so that a command imports only what
+    it runs. From then on an ordinary method is in its place, with the operation's documentation and
+    signature.
     """
-    return type(home, (base,), {name: _LazyMethod(home) for name in names.split()})
 
-
-class _LazyMethod:
-    """Takes the place of a method, on the class that it is in, until it is asked for."""
-
-    def __init__(self, home: str) -> None:
-        self._home = home
+    def __init__(self, find: Callable[[], Callable[Concatenate[Any, P], R_co]]) -> None:
+        self._find = find
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner, self._name = owner, name
 
-    def __get__(self, instance: object, owner: type) -> object:
-        module, _, kind = self._home.rpartition(".")
-        method = vars(getattr(import_module(module), kind))[self._name]
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[Concatenate[Any, P], R_co]: ...
+    @overload
+    def __get__(self, instance: HasContext, owner: type) -> Callable[P, R_co]: ...
+
+    def __get__(self, instance: HasContext | None, owner: type) -> Any:
+        import inspect  # noqa: PLC0415  takes longer than everything else here
+
+        operation = self._find()
+
+        def method(self: HasContext, /, *args: P.args, **options: P.kwargs) -> R_co:
+            return operation(self._context, *args, **options)
+
+        signature = inspect.signature(operation)
+        first, *others = signature.parameters.values()
+        itself = first.replace(name="self", annotation=inspect.Parameter.empty)
+        update_wrapper(method, operation)
+        method.__name__ = self._name
+        method.__qualname__ = f"{self._owner.__qualname__}.{self._name}"
+        method.__module__ = self._owner.__module__
+        method.__signature__ = signature.replace(parameters=[itself, *others])  # type: ignore[attr-defined]
+        del method.__wrapped__  # type: ignore[attr-defined]  # else tools show the operation instead
         setattr(self._owner, self._name, method)
-        bound: object = method.__get__(instance, owner)  # not by name: that may be a subclass's own
-        return bound
+        # Not by name: a subclass may have its own method of this name, which calls this one.
+        return method.__get__(instance, owner)

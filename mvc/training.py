@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mvc.operations.open_state import StoredState as StoredState
     from mvc.operations.pipeline_diff import NodeDiff as NodeDiff
     from mvc.operations.pipeline_diff import compare_pipelines as compare_pipelines
+    from mvc.repo.run_store import RunStore as RunStore
     from mvc.runs.feed import RunFeed as RunFeed
     from mvc.runs.feed import is_process_alive as is_process_alive
     from mvc.runs.feed import this_process as this_process
@@ -44,6 +45,7 @@ else:  # imported on first use
             "mvc.chunkstore.values": "WriteCounts",
             "mvc.operations.open_state": "StoredState",
             "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
+            "mvc.repo.run_store": "RunStore",
             "mvc.runs.feed": "RunFeed is_process_alive this_process",
             "mvc.states.state": "compare_image outline_image read_image",
             "mvc.states.layout": "LayoutPlan StateLayout layout_state",

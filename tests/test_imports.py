@@ -24,7 +24,7 @@ seen["import"] = heavy()
 repo = mvc.Repo.init({root!r})
 seen["init"] = heavy()
 list(mvc.Repo.open({root!r}).log())
-repo.branches()
+repo.branches.list()
 seen["log"] = heavy()
 import numpy as np
 with open(repo.worktree / "m.npz", "wb") as file:
@@ -41,7 +41,7 @@ assert repo.tensor("HEAD", "m.npz", repo.ls()[0].tensors[0].name)[7] == 7
 assert repo.ls(paths="m.pt")[0].tensors[0].name == "w"
 repo.tensor("HEAD", "m.pt", "w")
 repo.export("HEAD", repo.worktree / "out.safetensors", path="m.npz")
-assert repo.fsck(data=True).ok
+assert repo.upkeep.fsck(data=True).ok
 seen["everything"] = heavy()
 print(json.dumps(seen))
 """
@@ -86,32 +86,36 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith(rooms)))
     assert run(script) == []
 
 
-def test_rooms_of_the_front_door_are_loaded_when_a_method_is_asked_for(tmp_path):
+def test_operations_are_loaded_when_a_method_is_asked_for(tmp_path):
     """Also by a subclass that overrides it, by ``help`` and by what lists attributes."""
     script = f"""
 import json, sys, mvc
-def rooms():
-    return sorted(name for name in sys.modules if name.startswith("mvc.repo."))
+def verbs():
+    return sorted(name for name in sys.modules if name.startswith(("mvc.repo", "mvc.operations.")))
 calls = []
 class Mine(mvc.Repo):
     def log(self, *revisions, **options):
         calls.append("log")
         return super().log(*revisions, **options)
-seen = [rooms(), "merge" in dir(mvc.Repo)]
-seen.append([calls, list(Mine.init({str(tmp_path)!r}).log())])
-seen.append(rooms())
+seen = [verbs(), "merge" in dir(mvc.Repo)]
+repo = Mine.init({str(tmp_path)!r})
+seen.append(verbs())
+seen.append([calls, list(repo.log())])
+seen.append(verbs())
 seen.append(mvc.Repo.merge.__doc__.splitlines()[0])
 import pydoc
 seen.append("compare_commit(self, revision" in pydoc.plain(pydoc.render_doc(mvc.Repo)))
+seen.append("add(self, source" in pydoc.plain(pydoc.render_doc(type(repo.data))))
 print(json.dumps(seen))
 """
-    before, is_listed, found, after, line, is_helped = run(script)
-    assert before == ["mvc.repo.opening"]
-    assert after == ["mvc.repo.history", "mvc.repo.opening"]
+    before, is_listed, opened, found, after, line, is_helped, is_part_helped = run(script)
+    assert before == opened == ["mvc.repo", "mvc.repo.namespaces", "mvc.repo.opening"]
+    assert set(after) - set(opened) == {"mvc.operations.log"}
     assert line.startswith("Merge branches")
     assert is_listed
     assert found == [["log"], []]  # the override was called once
     assert is_helped
+    assert is_part_helped
 
 
 def test_nothing_is_printed_read_or_configured():

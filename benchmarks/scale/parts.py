@@ -113,7 +113,7 @@ def measure_parts(runner: Runner, folder: Path, *, is_quick: bool) -> Parts:
         read=[one[1] for one in disk],
         share=_time_shares(rounds),
         merge=[_time_merge(200 if is_quick else 20_000) for _ in range(min(rounds, 5))],
-        ref=[_time(lambda: repo.create_branch("moved", force=True)) for _ in range(rounds)],
+        ref=[_time(lambda: repo.branches.create("moved", force=True)) for _ in range(rounds)],
         capture=saved["stall"],
         settle=[durable_s - stall_s for stall_s, durable_s in waits],
         open=loaded["load"],

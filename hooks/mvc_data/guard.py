@@ -141,7 +141,7 @@ class DataGuard:
         if one.folder is not None:
             place = mvc.shards.open_place(str(one.folder), "/")
             in_folder = "quick" if one.check.lazy else level
-            report = self._repo.check_shards(
+            report = self._repo.data.check(
                 one.map, place, level=in_folder, threads=threads, share=share
             )
             faults += report.faults
@@ -151,7 +151,7 @@ class DataGuard:
             place = mvc.shards.open_place(one.url, "/")
             in_store: Literal["full", "quick"] = "full" if is_full else "quick"
             part = share if is_full else (0, 1)
-            faults += self._repo.check_shards(
+            faults += self._repo.data.check(
                 one.map, place, level=in_store, threads=threads, share=part
             ).faults
         return report, [

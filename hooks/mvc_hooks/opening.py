@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc import UsageError
+from mvc.training import RunStore
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
@@ -140,7 +141,7 @@ def _open_branch(
         closing.callback(lock.release)
     closing.callback(session.log.close)
     if ranks.is_first:
-        session.log.feed = repo.open_feed(branch)
+        session.log.feed = RunStore(repo).open_feed(branch)
     return lock
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import MvcError, NotFoundError, ReleasedError, StorageError
+from mvc.training import RunStore
 from mvc_hooks.attempts import LOST, restore_first
 from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.divergence.ladder import Rollback
@@ -235,7 +236,7 @@ class Recovery:
             named = self._repo.resolve(target.to)
             with contextlib.suppress(ReleasedError):  # reported when it is read
                 # Only to see, before the run is touched, that the branch can go there.
-                self._repo.plan_rollback(named, branch=self._session.branch)
+                self._repo.runs.plan_rollback(named, branch=self._session.branch)
             yield _Candidate(self._repo.show(named).annotations.step or 0, named)
             return
         limit = _find_limit(request)
@@ -270,7 +271,7 @@ class Recovery:
     def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
         if candidate.commit is not None:
             if self._session.sends:
-                self._repo.bring_commit(candidate.commit)
+                RunStore(self._repo).bring_commit(candidate.commit)
             source = from_commit(self._repo, candidate.commit)
         elif candidate.snapshot is None:
             raise StorageError(f"a rank has no snapshot of step {candidate.step}")
@@ -289,25 +290,25 @@ class Recovery:
             return None, None
         step = chosen.step if chosen.commit is None else None
         try:
-            plan = self._repo.plan_rollback(
+            plan = self._repo.runs.plan_rollback(
                 chosen.commit, step=step, branch=branch, at_step=from_step
             )
         except NotFoundError:  # a snapshot from before the first commit
             return None, None
         if plan.is_empty:
             return None, None
-        result = self._repo.rollback(plan, reason=reason)
+        result = self._repo.runs.rollback(plan, reason=reason)
         return result.diverged_branch, result.commit
 
     def _make_diverged_branch(self, step: int, tip: str) -> str:
         """Make a branch at the tip for a diverged state, and return its name."""
-        taken = {one.name for one in self._repo.branches()}
+        taken = {one.name for one in self._repo.branches.list()}
         base = f"diverged/{self._session.branch}/{step}"
         name = next(
             name for name in (base, *(f"{base}-{number}" for number in range(2, 10_000)))
             if name not in taken
         )  # fmt: skip
-        self._repo.create_branch(name, tip)
+        self._repo.branches.create(name, tip)
         return name
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc import CorruptionError, MvcError, NotFoundError, UsageError
+from mvc.training import RunStore
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.extension import StoredCommit
@@ -74,7 +75,7 @@ def resume(session: Session) -> Resumed | None:
         return _resume_at(session, tip)
     except NotFoundError:
         try:
-            holds_state = bool(repo.outline_state(tip))
+            holds_state = bool(RunStore(repo).outline_state(tip))
         except NotFoundError:
             holds_state = False
         if holds_state:
@@ -88,7 +89,7 @@ def resume(session: Session) -> Resumed | None:
 def _find_last_step(session: Session) -> int | None:
     """Return the step of the last commit that a run made here, by its feed."""
     with contextlib.suppress(MvcError):
-        for record in session.repo.read_run(session.branch, losses=0).commits:
+        for record in session.repo.runs.read(session.branch, losses=0).commits:
             return record.step
     return None
 
@@ -149,7 +150,7 @@ def _restore(session: Session, memory: Memory, commit: str) -> tuple[list[_Chang
     """
     run, allow = session.run, session.settings.allow
     if session.sends:  # another machine has made it
-        session.repo.bring_commit(commit)
+        RunStore(session.repo).bring_commit(commit)
     source = from_commit(session.repo, commit)
     comparison = run.check_commit(StoredCommit(commit, source, allow))
     with memory.reading(commit):
@@ -184,7 +185,7 @@ def _mend(session: Session, commit: str, error: MvcError | None) -> None:
     if isinstance(error, CorruptionError):
         lines.append(f"commit {commit[:10]} is damaged: {error}")
         try:
-            lines += session.repo.mend_commit(commit)
+            lines += session.repo.upkeep.mend(commit)
         except MvcError as failure:  # another rank may be at it
             lines.append(f"it cannot be mended now: {failure}")
     # Exchanged, so that no rank looks again before all have mended.
@@ -195,8 +196,8 @@ def _mend(session: Session, commit: str, error: MvcError | None) -> None:
 def _leave_tip(session: Session, commit: str, failures: Sequence[Failure[str]]) -> dict[str, str]:
     """Take the branch back to a commit; return what the next one records of that."""
     why = f"it could not be read: {failures[0]}"
-    plan = session.repo.plan_rollback(commit, branch=session.branch)
-    done = session.repo.rollback(plan, reason=why)
+    plan = session.repo.runs.plan_rollback(commit, branch=session.branch)
+    done = session.repo.runs.rollback(plan, reason=why)
     session.log.fall_back(
         (plan.tip_step, plan.tip), (plan.target_step, plan.target), done.diverged_branch, why
     )

@@ -47,7 +47,7 @@ def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
     try:
         repo = open_repo()
     except RepositoryNotFoundError:
-        from mvc.repo import compare
+        from mvc.repo.outside import compare
 
         return partial(compare, *names)
     models = [_find_model(repo, name) for name in names]

@@ -25,7 +25,13 @@ from mvc.workspace.files import Cutter, StoredFile, check_reached, find_layout, 
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat, find_inner_repository, find_obstacle, scan_files
+from mvc.workspace.worktree import (
+    find_file_stat,
+    find_inner_repository,
+    find_obstacle,
+    relative_paths,
+    scan_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.measuring import SessionHealth
+    from mvc.workspace.worktree import Paths
 
 _HUB_INDEX_SUFFIX = ".index.json"
 
@@ -100,14 +107,28 @@ class AddResult:
 @holds_sweep_lock
 def add(
     context: Context,
-    patterns: Sequence[str],
+    paths: Paths,
     *,
     force: bool = False,
     tracked_only: bool = False,
     delta: bool | None = None,
     progress: ByteProgress = None,
 ) -> AddResult:
-    """Store files and stage them; the index changes only once everything is durable."""
+    """Store files, folders or wildcards and stage them for the next commit.
+
+    Args:
+        paths: what to add; ``"."`` is everything.
+        force: also add files that ``.mvcignore`` names.
+        tracked_only: leave files alone that are not tracked yet.
+        delta: store tensors as differences from those of the last commit: always, never, or
+            (None) as ``mvc.delta`` of the config says, by default if that saves a quarter.
+        progress: called with bytes read since the last call.
+
+    Raises:
+        UsageError: only ignored files, another repository, or a path no commit may hold.
+        ConflictError: a file changed while it was read; nothing is staged.
+    """
+    patterns = relative_paths(context, paths)
     recover(context)
     plan = plan_add(context, patterns, force=force, tracked_only=tracked_only)
     try:
@@ -120,12 +141,14 @@ def add(
 
 
 def plan_add(
-    context: Context, patterns: Sequence[str], *, tracked_only: bool = False, force: bool = False
+    context: Context, paths: Paths, *, force: bool = False, tracked_only: bool = False
 ) -> AddPlan:
-    """Return what ``add`` of these patterns would read.
+    """Return what ``add`` of these paths would read, drop and skip.
 
-    ``tracked_only`` takes only files that the index knows; ``force`` also takes ignored ones.
+    Raises:
+        UsageError: only ignored files, another repository, or a path no commit may hold.
     """
+    patterns = relative_paths(context, paths)
     index = context.history.read_index()
     look = _Selection(context, index, force=force)
     known = [*index.entries, *index.unmerged]

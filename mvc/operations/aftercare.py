@@ -24,7 +24,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mvc.chunkstore.listing import find_crowd
 from mvc.errors import MvcError
@@ -40,6 +41,7 @@ from mvc.workspace.commits import summarise
 from mvc.workspace.context import STORE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from subprocess import Popen
 
     from mvc.ids import GitId
@@ -49,18 +51,37 @@ if TYPE_CHECKING:
 AUTOREPACK_KEY = "mvc.autorepack"
 _UPKEEP = ("repack", "--auto", "--quiet")
 
+_Verb = TypeVar("_Verb", bound="Callable[..., CommitResult]")
+
 _running: list[Popen[bytes]] = []
 
 
-def follow_commit(context: Context, result: CommitResult, *, delta: bool | None) -> CommitResult:
-    """Do what follows a commit; return the commit's result, with the sizes as they are now."""
-    with contextlib.suppress(MvcError):
-        if delta:
+def keeps_up(verb: _Verb) -> _Verb:
+    """Let a verb that commits be followed by upkeep, which changes sizes in its result."""
+
+    @wraps(verb)
+    def run(context: Context, /, *args: Any, **options: Any) -> CommitResult:
+        return keep_up(context, verb(context, *args, **options))
+
+    return run  # type: ignore[return-value]  # it has the same signature
+
+
+def stores_deltas(verb: _Verb) -> _Verb:
+    """Let ``delta`` of a verb that commits also mean what an earlier ``add`` stored whole."""
+
+    @wraps(verb)
+    def run(context: Context, /, *args: Any, **options: Any) -> CommitResult:
+        result: CommitResult = verb(context, *args, **options)
+        if not options.get("delta"):
+            return result
+        with contextlib.suppress(MvcError):
             from mvc.operations.repack import repack_commit  # noqa: PLC0415  rarely needed
 
             repack_commit(context, result.commit)
             result = replace(result, written_bytes=_count_written(context, result))
-    return keep_up(context, result)
+        return result
+
+    return run  # type: ignore[return-value]  # it has the same signature
 
 
 def _count_written(context: Context, result: CommitResult) -> int:

@@ -11,8 +11,6 @@ from mvc.operations.log import log
 from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.ids import GitId
     from mvc.operations.log import LogEntry
     from mvc.workspace.context import Context
@@ -43,13 +41,22 @@ class BestCommit:
     is_released: bool
 
 
-def find_best(
-    context: Context, metric: str, revisions: Sequence[str] = (), *, maximise: bool = False
-) -> BestCommit:
-    """Return the commit with the lowest, or highest, value of a metric."""
+def find_best(context: Context, metric: str, *revisions: str, maximise: bool = False) -> BestCommit:
+    """Return the commit with the lowest value of a metric, the earliest of several.
+
+    Commits that a rollback abandoned, and values that are not finite, are left out.
+
+    Args:
+        metric: its name; ``step`` and figures such as ``health.norm`` work too.
+        revisions: where to look, by default what HEAD reaches; ``A..B`` excludes commits.
+        maximise: return the commit with the highest value.
+
+    Raises:
+        NotFoundError: no such revision, or no commit there has the metric.
+    """
     best: tuple[float, LogEntry] | None = None
     compared = left_out = 0
-    for entry in log(context, revisions):  # newest first
+    for entry in log(context, *revisions):  # newest first
         value = find_value(entry.info, metric)
         if value is None:
             continue

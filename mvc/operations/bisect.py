@@ -22,6 +22,7 @@ from mvc.workspace.bisection import find_bisection, get_bisection
 from mvc.workspace.checkout_plan import CheckoutResult
 from mvc.workspace.manifests import TensorContents
 from mvc.workspace.recovery import recover
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.bisection import Bisection
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
     Status = Literal["waiting", "testing", "found", "undecided"]
 
@@ -70,6 +72,39 @@ class BisectStep:
 def start(
     context: Context,
     bad: str | None = None,
+    *good: str,
+    paths: Paths = (),
+    tensors: str | None = None,
+    terms: tuple[str, str] | None = None,
+    checkout: bool = True,
+    first_parent: bool = False,
+    progress: ByteProgress = None,
+) -> BisectStep:
+    """Begin a search for the commit that broke something; return what to test first.
+
+    A bisection under way ends; ``bisect_reset`` still goes back to where it began.
+
+    Args:
+        bad: a commit that is bad.
+        good: commits that are good.
+        paths: only commits that changed these are tested.
+        tensors: only commits that changed these tensors are tested.
+        terms: other words for bad and good.
+        checkout: check out the commit to test; otherwise it is only returned, and BISECT_HEAD.
+        first_parent: follow only the first parent of merges.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: a good commit is the bad one or comes after it.
+        UsageError: a term is not a word that can be used.
+    """
+    plan = BisectPlan(tuple(relative_paths(context, paths)), tensors, terms, checkout, first_parent)
+    return start_planned(context, bad, good, plan, progress=progress)
+
+
+def start_planned(
+    context: Context,
+    bad: str | None = None,
     good: Sequence[str] = (),
     plan: BisectPlan | None = None,
     *,
@@ -81,31 +116,44 @@ def start(
     return advance(context, progress=progress)
 
 
-def mark(
-    context: Context, term: str, revisions: Sequence[str] = (), *, progress: ByteProgress = None
-) -> BisectStep:
-    """Mark commits as bad or good, by the term in use; the tested one by default."""
+def mark(context: Context, term: str, *revisions: str, progress: ByteProgress = None) -> BisectStep:
+    """Mark commits as ``bad`` or ``good``; the tested one by default.
+
+    Raises:
+        ConflictError: no bisection is under way, or a commit would be both.
+        UsageError: another word, or two bad commits.
+    """
     answer(context, term, revisions)
     return advance(context, progress=progress)
 
 
-def skip(
-    context: Context, revisions: Sequence[str] = (), *, progress: ByteProgress = None
-) -> BisectStep:
-    """Mark commits, or ranges such as ``A..B``, as untestable."""
+def skip(context: Context, *revisions: str, progress: ByteProgress = None) -> BisectStep:
+    """Mark commits or ranges, the tested commit by default, as untestable.
+
+    Raises:
+        ConflictError: no bisection is under way.
+    """
     leave_out(context, revisions)
     return advance(context, progress=progress)
 
 
-def replay(context: Context, text: str, *, progress: ByteProgress = None) -> BisectStep:
-    """Begin the bisection in a log and replay its answers."""
+def replay(context: Context, log: str, *, progress: ByteProgress = None) -> BisectStep:
+    """Begin the bisection in a log and replay its answers.
+
+    Raises:
+        FormatError: the text is not such a log; a bisection under way is kept.
+    """
     recover(context)
-    replay_log(context, text)
+    replay_log(context, log)
     return advance(context, progress=progress)
 
 
 def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
-    """Go to the commit to test next, or return the result."""
+    """Go to the commit to test, as after a crash or a checkout elsewhere.
+
+    Raises:
+        ConflictError: no bisection is under way, or local changes would be lost.
+    """
     released: list[GitId] = []
     while True:
         state = get_bisection(context)
@@ -213,8 +261,14 @@ def run(
 ) -> BisectStep:
     """Test commits until the first bad one is found.
 
-    ``test`` returns whether a commit is good, None if that cannot be said; what it raises ends the
-    run, and the bisection can go on from there. ``told`` gets every step.
+    Args:
+        test: returns whether a commit is good, None if it cannot be tested. What it raises ends
+            the run; the bisection can go on.
+        told: called before each test.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: no bisection is under way, or no bad or no good commit is known.
     """
     step = advance(context, progress=progress)
     if step.status == "waiting":
@@ -228,14 +282,18 @@ def run(
         assert commit is not None
         verdict = test(commit)
         if verdict is None:
-            step = skip(context, [commit], progress=progress)
+            step = skip(context, commit, progress=progress)
         else:
-            step = mark(context, step.terms[bool(verdict)], [commit], progress=progress)
+            step = mark(context, step.terms[bool(verdict)], commit, progress=progress)
     return step
 
 
 def read_step(context: Context) -> BisectStep | None:
-    """Return where the bisection stands, or None without one; nothing is changed."""
+    """Return where the bisection stands, None without one; nothing is changed.
+
+    Raises:
+        CorruptionError: what is kept of it is damaged.
+    """
     state = find_bisection(context)
     return None if state is None else _decide(context, state)
 
@@ -243,7 +301,11 @@ def read_step(context: Context) -> BisectStep | None:
 def reset(
     context: Context, revision: str | None = None, *, progress: ByteProgress = None
 ) -> CheckoutResult | None:
-    """End the bisection and go back to where HEAD was, or to ``revision``; None without one."""
+    """End the bisection, and go back to where HEAD was or to a revision; None without one.
+
+    Raises:
+        ConflictError: local changes would be lost; the bisection continues.
+    """
     recover(context)
     origin = files.find_start(context)
     if origin is None:
@@ -263,6 +325,10 @@ def reset(
 
 
 def read_log(context: Context) -> str:
-    """Return the answers and results so far, in the format that ``replay`` reads."""
+    """Return the answers so far, in the format that ``bisect_replay`` and Git read.
+
+    Raises:
+        ConflictError: no bisection is under way.
+    """
     get_bisection(context)
     return files.read_log(context)

@@ -25,7 +25,7 @@ _OPTIONS = ("--term-new=", "--term-bad=", "--term-old=", "--term-good=", "--tens
 
 @dataclass(frozen=True, slots=True)
 class BisectPlan:
-    """The options of a bisection, as in ``Repo.bisect_start``."""
+    """The options of a bisection, as in ``repo.bisect.start``."""
 
     paths: tuple[str, ...] = ()
     tensors: str | None = None

@@ -65,7 +65,20 @@ def bisect_metric(
     bad: str = "HEAD",
     good: Sequence[str] = (),
 ) -> MetricBreak:
-    """Return the start of the bad values that lead up to ``bad``."""
+    """Return the start of the bad values of a stored metric that lead up to a commit.
+
+    Args:
+        metric: its name, or ``step``.
+        above: larger values are bad; NaN always is.
+        below: smaller values are bad.
+        bad: the commit to look back from; if it lacks the metric, the ones before it count.
+        good: commits that are not looked at, nor what comes before them.
+
+    Raises:
+        ConflictError: the commit is not bad.
+        NotFoundError: no commit there has the metric.
+        UsageError: both bounds, or none.
+    """
     if (above is None) == (below is None):
         raise UsageError("give `above` or `below`, and not both")
     if math.isnan(above if above is not None else below or 0.0):

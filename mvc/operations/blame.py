@@ -18,6 +18,7 @@ from mvc.operations.blame_walk import Trail, Version, follow
 from mvc.tensor_names import takes
 from mvc.workspace.manifests import TensorContents, find_manifest
 from mvc.workspace.pathspec import select_paths
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId, TensorId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
 SAMPLES = 24
 
@@ -110,17 +112,31 @@ def blame(
     revision: str = "HEAD",
     *,
     tensors: str | None = None,
-    paths: Sequence[str] = (),
-    samples: int = SAMPLES,
+    paths: Paths = (),
+    samples: int = 24,
     compute: bool = False,
     progress: ByteProgress = None,
 ) -> Blame:
-    """Return who last changed each tensor of a revision."""
+    """Return for each tensor the commit that last changed it, and its drift along history.
+
+    Args:
+        revision: which commit.
+        tensors: only these tensors.
+        paths: only these files, folders or wildcards.
+        samples: at how many commits, spread evenly along first parents, to sample the drift.
+        compute: read and compare what is not cached; otherwise no tensor is read.
+        progress: called with bytes read.
+
+    Raises:
+        NotFoundError: no such revision, or no such tensor in it.
+        UsageError: fewer than two samples.
+    """
+    chosen = relative_paths(context, paths)
     if samples < 2:  # noqa: PLR2004  the first and the last
         raise UsageError("drift needs two samples at least")
     start = context.history.resolve_commit(revision)
     reader = TensorContents(context)
-    trails, views = _begin(context, reader, start, tensors, paths)
+    trails, views = _begin(context, reader, start, tensors, chosen)
     if not trails:
         what = "no tensor" if tensors is None else f"no tensor that matches {tensors!r}"
         raise NotFoundError(f"{revision} has {what}", hint=f'"mvc ls {revision}" lists them')

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, TAGS, branch_ref, tag_ref
+from mvc.history.refnames import HEADS, REMOTES, TAGS, branch_ref, tag_ref
 from mvc.remotes.tracking import find_upstream, follow, set_upstream, unset_upstream
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
@@ -36,6 +36,16 @@ class RefInfo:
     is_alias: bool = False
 
 
+def list_branches(context: Context, *, remote: bool = False) -> list[RefInfo]:
+    """Return all branches, or with ``remote`` those of remotes, as last heard of."""
+    return list_refs(context, REMOTES if remote else HEADS)
+
+
+def list_tags(context: Context) -> list[RefInfo]:
+    """Return all tags."""
+    return list_refs(context, TAGS)
+
+
 def list_refs(context: Context, prefix: str = HEADS) -> list[RefInfo]:
     """Return all branches, or all refs with another prefix, by name."""
     history = context.history
@@ -55,7 +65,11 @@ def list_refs(context: Context, prefix: str = HEADS) -> list[RefInfo]:
 def create_branch(
     context: Context, name: str, start: str = "HEAD", *, force: bool = False
 ) -> GitId:
-    """Make a branch at a revision; HEAD stays where it is."""
+    """Make a branch without going there; return its commit.
+
+    Raises:
+        ConflictError: it exists, and not ``force``; or it is checked out.
+    """
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     ref = branch_ref(name)
@@ -76,7 +90,11 @@ def create_branch(
 
 
 def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
-    """Delete a branch; return the commit it pointed to."""
+    """Delete a branch (an unmerged one with ``force``); return the commit it pointed to.
+
+    Raises:
+        ConflictError: it is checked out, or not merged and not ``force``.
+    """
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     commit, head = history.get_branch(name), history.head()
@@ -99,7 +117,11 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
 
 @holds_sweep_lock
 def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
-    """Rename a branch with its reflog; HEAD follows."""
+    """Rename a branch with its reflog; HEAD follows.
+
+    Raises:
+        ConflictError: ``new`` exists, and not ``force``; or it is checked out.
+    """
     recover(context)  # an interrupted checkout may be on its way to the branch
     context.history.rename_branch(old, new, stamp=context.stamp(), force=force)
     if old != new:
@@ -119,7 +141,15 @@ def create_tag(
     message: str | None = None,
     force: bool = False,
 ) -> GitId:
-    """Tag a commit; with a message the tag is an annotated one, and with ``force`` an alias."""
+    """Tag a commit, with an annotated tag if there is a message; return the commit.
+
+    With ``force`` a tag that exists is moved, and from then on it is an alias: the log shows it as
+    ``@name``, and ``name@{1}`` is where it was.
+
+    Raises:
+        ConflictError: the tag exists, and not ``force``.
+        UsageError: not a valid tag name, or an empty message.
+    """
     history = context.history
     tag_ref(name)
     if message is not None and not message.strip():
@@ -144,8 +174,21 @@ def create_tag(
     return commit
 
 
+def tag_message(context: Context, name: str) -> str | None:
+    """Return the message of an annotated tag, or None for any other name.
+
+    Raises:
+        FormatError: the tag is damaged.
+    """
+    return context.history.find_tag_message(name)
+
+
 def delete_tag(context: Context, name: str) -> GitId:
-    """Delete a tag; return the commit or tag object it pointed to."""
+    """Delete a tag; return the commit or tag object it pointed to.
+
+    Raises:
+        NotFoundError: no such tag.
+    """
     found = context.history.find_ref(TAGS + name)
     if found is None:
         raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')

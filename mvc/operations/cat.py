@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.errors import NotFoundError
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.models import select_tensors
 from mvc.workspace.released import command_text
 from mvc.workspace.tensors import ModelTensor, StoredSource, find_maker
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths, StrPath
 
 
-def read_plain_file(context: Context, revision: str, path: str) -> bytes | None:
-    """Return a plain file's bytes or a link's text; None for a file that is kept in chunks."""
-    blob = _find_entry(context, context.history.resolve(revision), revision, path).blob
+def read_plain_file(context: Context, revision: str, path: StrPath) -> bytes | None:
+    """Return a plain file's bytes or a link's text; None for a file that is kept in chunks.
+
+    Raises:
+        NotFoundError: no such revision or path.
+    """
+    (name,) = relative_paths(context, path)
+    blob = _find_entry(context, context.history.resolve(revision), revision, name).blob
     if find_manifest(context, blob) is not None:
         return None
     return context.history.read_blob(blob)
 
 
 def read_tensor(
-    context: Context, revision: str, path: str, name: str, framework: str = "numpy"
+    context: Context, revision: str, path: StrPath, name: str, framework: str = "numpy"
 ) -> Any:
     """Return a tensor's values as a new C-contiguous array or torch tensor.
 
@@ -35,21 +42,36 @@ def read_tensor(
     bytes, one dimension of uint8.
     """
     find_maker(framework)  # checked before anything is looked for
-    return _find_tensor(context, revision, path, name).read(framework)
+    (file,) = relative_paths(context, path)
+    return _find_tensor(context, revision, file, name).read(framework)
 
 
 def read_tensors(
     context: Context,
-    revision: str,
+    revision: str = "HEAD",
     *,
-    paths: Sequence[str] = (),
+    paths: Paths = (),
     tensors: str | None = None,
-    framework: str = "numpy",
+    framework: Literal["numpy", "np", "torch", "pt"] = "numpy",
 ) -> Iterator[tuple[str, Any]]:
-    """Return (name, values) of tensors in the order of their files; each is read when it is due."""
+    """Return (name, values) of a revision's tensors, file by file, each read when it is due.
+
+    ``dict(repo.tensors("HEAD", framework="pt"))`` is a state dict.
+
+    Args:
+        revision: which commit.
+        paths: only those of these files, folders or wildcards.
+        tensors: only these.
+        framework: as for ``tensor``.
+
+    Raises:
+        NotFoundError: no such revision or path, or no tensor matches.
+        ConflictError: two files hold a tensor of the same name: say which with ``paths``.
+    """
     find_maker(framework)
-    chosen = select_tensors(context, revision, paths, tensors, "mvc checkout {}")
-    return ((one.name, one.read(framework)) for one in chosen)
+    files = relative_paths(context, paths)
+    chosen = select_tensors(context, revision, files, tensors, "mvc checkout {}")
+    return ((tensor.name, tensor.read(framework)) for tensor in chosen)
 
 
 def _find_tensor(context: Context, revision: str, path: str, name: str) -> ModelTensor:

@@ -37,8 +37,20 @@ if TYPE_CHECKING:
 
 
 @holds_sweep_lock
-def catch_up(context: Context, branch: str) -> GitId | None:
-    """Move a branch to where it is on the store; see ``Repo.catch_up``."""
+def catch_up(context: Context, branch: str) -> str | None:
+    """Move a branch to where it is on the store that has the content (``mvc.store``), if that is further.
+
+    Its content comes when it is read. Of a branch that has moved elsewhere, as a rollback moves it,
+    nothing is lost either: the store has what it left.
+
+    Returns:
+        The commit that the branch is at now, or None: it was there already, or there is no store.
+
+    Raises:
+        ConflictError: the branch has commits here that the store lacks, and others there; or files of
+            the worktree are in the way.
+        StorageError: the store cannot be reached.
+    """
     history = context.history
     store = history.get_config(STORE)
     if store is None:

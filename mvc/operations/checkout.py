@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError
+from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import SWITCH_TEXT, Head
 from mvc.remotes.tracking import find_namesake, follow
@@ -15,12 +15,48 @@ from mvc.workspace.pending import check_nothing_pending, is_marked
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
 from mvc.workspace.transition import plan_head_move, plan_switch
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove, Mark
+    from mvc.workspace.worktree import Paths
+
+
+def checkout(
+    context: Context,
+    revision: str,
+    *,
+    paths: Paths = (),
+    force: bool = False,
+    detach: bool = False,
+    progress: ByteProgress = None,
+) -> CheckoutResult:
+    """Bring the worktree to a branch or revision, or only some paths back from it.
+
+    Every byte written was verified against its id. As in Git, staged and edited files stay
+    if the two commits agree on them.
+
+    Args:
+        revision: a branch, which HEAD then follows, or any other revision.
+        paths: bring only these back, whatever they hold now; HEAD stays.
+        force: discard local changes.
+        detach: detach HEAD even at a branch.
+        progress: called with bytes written.
+
+    Raises:
+        CorruptionError: the store is damaged; the worktree is unchanged.
+    """
+    chosen = relative_paths(context, paths)
+    if chosen:
+        from mvc.operations.restore import restore_paths  # noqa: PLC0415  most checkouts need it not
+
+        return restore_paths(
+            context, chosen, source=revision, staged=True, overlay=True, progress=progress
+        )
+    return checkout_revision(context, revision, force=force, detach=detach, progress=progress)
 
 
 @holds_sweep_lock
@@ -83,9 +119,31 @@ def _head_move(
 
 
 def switch(
-    context: Context, branch: str, *, force: bool = False, progress: ByteProgress = None
+    context: Context,
+    branch: str,
+    *,
+    create: bool = False,
+    start: str | None = None,
+    force: bool = False,
+    progress: ByteProgress = None,
 ) -> CheckoutResult:
-    """Go to a branch that exists, here or on just one remote; the current one may be unborn."""
+    """Go to a branch.
+
+    Args:
+        branch: its name.
+        create: make the branch first.
+        start: where the new branch begins; defaults to HEAD, and then no file is touched.
+        force: discard local changes.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: the branch to create exists, or local changes would be lost.
+        UsageError: not a valid branch name, or ``start`` without ``create``.
+    """
+    if create:
+        return create_and_switch(context, branch, start, force=force, progress=progress)
+    if start is not None:
+        raise UsageError("only a new branch can have a start")
     history = context.history
     if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
         there = find_namesake(context, branch)

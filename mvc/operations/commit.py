@@ -10,6 +10,7 @@ from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.revisions import STEP_TRAILER
 from mvc.history.values import Stamp
+from mvc.operations.aftercare import keeps_up, stores_deltas
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.pending import check_decided, find_pending
@@ -17,7 +18,7 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.trailers import FACT_TRAILERS, Annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from mvc.history.values import CommitInfo, Head, Identity, Index, TreeEntry
     from mvc.ids import GitId
@@ -27,30 +28,58 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
     from mvc.workspace.pending import Pending
     from mvc.workspace.released import ReleasedTwin
+    from mvc.workspace.worktree import Paths
 
 
+@keeps_up
+@stores_deltas
 @holds_sweep_lock
 def commit(
     context: Context,
-    message: str | None,
+    message: str | None = None,
     *,
-    annotations: Annotations | None = None,
-    paths: Sequence[str] = (),
+    paths: Paths = (),
     everything: bool = False,
     amend: bool = False,
     allow_empty: bool = False,
+    step: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    meta: Mapping[str, str] | None = None,
     author: Identity | None = None,
     time_s: int | None = None,
     delta: bool | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> CommitResult:
-    """Record the index as a new commit and move the branch to it."""
+    """Record what is staged as a new commit and move the branch to it.
+
+    Args:
+        message: subject, and body after an empty line; optional with ``amend``.
+        paths: add these first.
+        everything: first add every tracked file that changed.
+        amend: replace the last commit. Its author stays, as do step, metrics and meta unless
+            given again.
+        allow_empty: commit even if nothing changed.
+        step: training step; ``main@STEP`` finds the commit by it.
+        metrics: name → number, shown by the log.
+        meta: name → one line of text.
+        author: defaults to ``identity``.
+        time_s: when, in seconds since 1970; defaults to now.
+        delta: as for ``add``; True also re-encodes what an earlier ``add`` stored whole.
+        no_gate: commit even what fails a gate (``gate.nan`` and the like of the settings).
+        progress: called with bytes read since the last call.
+
+    Raises:
+        UsageError: no message, or a step or metric that is not a number.
+        GateError: a gate refuses what is staged.
+        ConflictError: nothing to commit, or the branch moved meanwhile.
+        ReleasedError: the index holds released content that is gone, as after a reset.
+    """
     started_s = time.perf_counter()
     recover(context)
     history = context.history
     head = history.head()
-    facts = annotations or Annotations()
+    facts = Annotations(step, metrics, meta)
     if amend and head.commit is None:
         raise UsageError("there is no commit to amend")
     pending = _find_pending(context, amend=amend)

@@ -42,20 +42,40 @@ _FILES = "files"
 @holds_sweep_lock
 def commit_recipe(
     context: Context,
-    text: str,
+    recipe: str,
     *,
     seed: int = 0,
     message: str | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
-    """Merge by a recipe and commit the result; commits that it names become parents."""
+    """Merge models by a mergekit recipe and commit the result to the current branch.
+
+    The result replaces the base model's file, or the first model's; the commits of the models
+    become parents. The commit holds the recipe, and its trailers record what the names stood
+    for, so that ``replay_merge`` can repeat it.
+
+    Args:
+        recipe: the text of the recipe, as for ``merge_recipe``.
+        seed: of methods that draw random numbers.
+        message: of the commit.
+        no_gate: as for ``commit``.
+        progress: called with bytes stored and written.
+
+    Raises:
+        FormatError: the recipe is not valid.
+        NotFoundError: a method, model, layer or tensor that does not exist.
+        UsageError: models or parameters that do not fit together.
+        UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+        GateError: the result fails a gate.
+        ConflictError: local changes would be lost, or a merge is under way.
+    """
     recover(context)
     check_nothing_pending(context)
     head, index = context.history.head(), context.history.read_index()
     ours = tree_of(context, head.commit)
     check_not_staged(index, ours)
-    with open_plan(context, text, seed=seed) as (plan, files):
+    with open_plan(context, recipe, seed=seed) as (plan, files):
         new = store_result(context, plan, files, ours, progress)
     replaced = {*plan.places, f"{target_of(plan)}.index.json"}  # shards, too
     entries = {path: entry for path, entry in ours.items() if path not in replaced} | new

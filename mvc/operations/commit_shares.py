@@ -20,19 +20,21 @@ from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.ids import ChunkId, split_ids
 from mvc.numbers.figures import Health
-from mvc.operations.aftercare import tidy_up
+from mvc.operations.aftercare import keeps_up, tidy_up
 from mvc.operations.check_shares import add_checked, compare_checked
 from mvc.operations.commit_state import commit_files, find_place, store_state_file
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
 from mvc.states.layout import RANKS_FOLDER
 from mvc.states.outline import check_sizes
+from mvc.states.share import open_share as lay_out_share
 from mvc.states.state import measure_tensors, open_file, open_image
 from mvc.workspace.bases import OwnMasters, Relatives, masters_first
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.stored_share import ID_BYTES, StoredShare, list_ids
+from mvc.workspace.trailers import Annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,11 +51,26 @@ if TYPE_CHECKING:
     from mvc.workspace.bases import Hint
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
-    from mvc.workspace.trailers import Annotations
 
 _LOOK_AGAIN_S = (0.0, 0.1, 0.5, 2.0, 8.0, 30.0)
 FIRST = 0
 """The rank that stores headers and texts, and makes the commit."""
+
+
+def open_share(
+    context: Context, image: memoryview, form: bytes, previous: Share | None = None
+) -> Share:
+    """Return what a rank of a sharded run keeps of its state.
+
+    Args:
+        image: the bytes of its layout, copied (see ``mvc.training.layout_state``).
+        form: that of the layout.
+        previous: the share of an earlier commit; it saves planning if the form is the same.
+
+    Raises:
+        FormatError: not such a form.
+    """
+    return lay_out_share(image, form, context.chunk_bytes, previous)
 
 
 @contextmanager
@@ -67,7 +84,25 @@ def store_share(
     send: bool = False,
     progress: ByteProgress = None,
 ) -> Iterator[StoredShare]:
-    """Store the chunks that a rank owns, durably; until the end of the block no sweep takes them."""
+    """Store the chunks that a rank owns, for ``commit_shares``; usable as a context manager.
+
+    They are durable when its block begins, and safe from ``gc`` until it ends: keep it open until
+    the commit is made.
+
+    Args:
+        share: of this rank.
+        peers: the other ranks, for the rest of chunks that straddle ranks; ``fetch_checked`` is only
+            asked if the share has a ``check``.
+        branch: whose last commit differences are taken from; defaults to the current one.
+        delta: as for ``add``.
+        send: whether they are on the store (``mvc.store``) too when the block begins: for a rank whose
+            repository is not that of rank 0.
+        progress: called with bytes taken since the last call.
+
+    Raises:
+        StorageError: another rank is gone, the disk is full, or the store cannot be reached.
+        UsageError: they are to be sent, and there is no store.
+    """
     from mvc.operations import send_share  # noqa: PLC0415  brings what travels, commits need none
 
     with context.history.no_sweep():
@@ -192,21 +227,47 @@ def _open_own(share: Share) -> list[StateFile]:
     return [replace(file, path=folder + file.path) for file in opened]
 
 
+@keeps_up
 @holds_sweep_lock
 def commit_shares(
     context: Context,
     share: Share,
     stored: Sequence[StoredShare],
-    message: str,
     *,
-    annotations: Annotations | None = None,
+    message: str,
+    step: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    meta: Mapping[str, str] | None = None,
     branch: str | None = None,
     parent: str | None = None,
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
     texts: Mapping[str, bytes] | None = None,
 ) -> CommitResult:
-    """Record what all ranks have stored as one commit, as ``commit_state`` would of the whole."""
+    """Commit what all ranks have stored, as ``commit_state`` would commit the whole.
+
+    Args:
+        share: that of rank 0, which calls this.
+        stored: what every rank's ``store_share`` gave, while their blocks are open.
+        message: subject, and body after an empty line.
+        step: training step.
+        metrics: name → number.
+        meta: name → one line of text.
+        branch: branch to move; defaults to the current one.
+        parent: id of the commit that the branch must be at ("" for a branch without one).
+        describe: as for ``commit_image``.
+        no_gate: as for ``commit``.
+        texts: as for ``commit_image``.
+
+    Where ranks have checked what others keep, ``agreement`` of the result says what came of it; a
+    difference does not keep the commit from being made.
+
+    Raises:
+        FormatError: not the shares of all ranks.
+        StorageError: what a rank has stored is neither here nor on the store.
+        ConflictError: they are of different states; or as for ``commit_state``.
+        GateError: a gate refuses the state.
+    """
     by_rank = _check_shares(context, share, stored)
     manifests = _join_manifests(context, share, by_rank)
     own = {path: data for one in by_rank for path, data in one.files.items()}
@@ -230,7 +291,7 @@ def commit_shares(
         [*manifests, *own],
         write,
         message,
-        annotations=annotations,
+        annotations=Annotations(step, metrics, meta),
         branch=branch,
         parent=parent,
         describe=describe,

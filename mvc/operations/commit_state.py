@@ -16,7 +16,10 @@ from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.paths import find_path_fault
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.operations.aftercare import keeps_up
 from mvc.sources import read_bytes
+from mvc.states.files import given_file
+from mvc.states.state import encode_state, open_image
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
@@ -30,6 +33,7 @@ from mvc.workspace.released import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
 from mvc.workspace.trailers import Annotations
 from mvc.workspace.transition import plan_head_move, run
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,8 +48,123 @@ if TYPE_CHECKING:
     from mvc.workspace.trailers import Agreement
 
 
-@holds_sweep_lock
+@keeps_up
 def commit_state(
+    context: Context,
+    state: Mapping[str, object],
+    *,
+    message: str,
+    step: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    meta: Mapping[str, str] | None = None,
+    branch: str | None = None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    delta: bool | None = None,
+    previous: Mapping[str, object] | None = None,
+    parent: str | None = None,
+    files: Mapping[str, bytes | str] | None = None,
+    no_gate: bool = False,
+    progress: ByteProgress = None,
+) -> CommitResult:
+    """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
+
+    It checks out as one safetensors file for each top-level name with a tensor in it, and
+    ``state.json``. The state dict of one model by itself, ``model.state_dict()``, is one
+    ``model.safetensors``.
+
+    Args:
+        state: top-level names → nested dicts, lists, tensors, arrays, scalars.
+        message: subject, and body after an empty line.
+        step: training step.
+        metrics: name → number.
+        meta: name → one line of text.
+        branch: branch to move; defaults to the current one. A branch that does not exist yet
+            begins with this commit. Moving another branch leaves HEAD and the index alone.
+        author: defaults to ``identity``.
+        time_s: when, in seconds since 1970; defaults to now.
+        delta: as for ``add``; differences are taken from the branch's last commit.
+        previous: the unchanged state of that commit, if it is still in memory: differences
+            are then taken from it, and nothing has to be read from the store. It is hashed
+            before it is trusted.
+        parent: id of the commit that the branch must be at ("" for a branch without one).
+        files: path → content of other files for the commit, such as a ``config.json``. Those
+            of earlier commits stay until they are given again.
+        no_gate: as for ``commit``.
+        progress: called with bytes taken since the last call.
+
+    Raises:
+        GateError: a gate refuses the state.
+        UnsupportedError: a value that is not data; the message names its path.
+        UsageError: a path of ``files`` that no commit may hold, or that the state itself has.
+        ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
+            name is staged; nothing is lost.
+    """
+    return commit_encoded(
+        context,
+        encode_state(state),
+        message,
+        annotations=Annotations(step, metrics, meta),
+        branch=branch,
+        author=author,
+        time_s=time_s,
+        delta=delta,
+        previous=() if previous is None else encode_state(previous),
+        parent=parent,
+        beside=[
+            given_file(relative_paths(context, path)[0], content)
+            for path, content in (files or {}).items()
+        ],
+        no_gate=no_gate,
+        progress=progress,
+    )
+
+
+@keeps_up
+def commit_image(
+    context: Context,
+    files: Mapping[str, memoryview],
+    *,
+    message: str,
+    step: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    meta: Mapping[str, str] | None = None,
+    branch: str | None = None,
+    delta: bool | None = None,
+    parent: str | None = None,
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    no_gate: bool = False,
+    texts: Mapping[str, bytes] | None = None,
+    progress: ByteProgress = None,
+) -> CommitResult:
+    """Commit the image of a state (see ``mvc.training.layout_state``) as ``commit_state`` would.
+
+    ``files`` is name → bytes of every file of the image; they must not change meanwhile.
+    ``describe`` is called once everything but the commit itself is durable, and what it
+    returns joins ``meta``. ``texts`` are path → content of small files to be committed too; the
+    states after it leave them as they are. All else is as for ``commit_state``.
+
+    Raises:
+        FormatError: not the files of a state.
+        ConflictError, GateError: as for ``commit_state``.
+    """
+    return commit_encoded(
+        context,
+        open_image(files),
+        message,
+        annotations=Annotations(step, metrics, meta),
+        branch=branch,
+        delta=delta,
+        parent=parent,
+        describe=describe,
+        no_gate=no_gate,
+        texts=texts,
+        progress=progress,
+    )
+
+
+@holds_sweep_lock
+def commit_encoded(
     context: Context,
     files: Sequence[StateFile],
     message: str,

@@ -20,6 +20,7 @@ from mvc.workspace.models import Model, open_model, read_revision, read_tree_mod
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
+    from mvc.workspace.worktree import Paths
 
 _NOTHING = Model("nothing", ())
 
@@ -76,30 +78,57 @@ def compare(
     new: Operand = None,
     *,
     staged: bool = False,
-    paths: Sequence[str] = (),
+    paths: Paths = (),
     tensors: str | None = None,
     spectral: bool = False,
     progress: ByteProgress = None,
 ) -> ModelDiff:
-    """Compare two models; what the operands mean is said at ``Repo.compare``."""
+    """Compare two models in numbers: how far each tensor moved, and what that means.
+
+    Tensors with equal ids are not read. The statistics of all others are cached in the
+    repository by their two ids, so a second look reads nothing.
+
+    Args:
+        old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live model or its
+            state dict; defaults to the index (HEAD with ``staged``). A ``Path`` is never a
+            revision.
+        new: the same; defaults to the worktree (the index with ``staged``).
+        staged: compare with the index instead of the worktree.
+        paths: only these files, folders or wildcards of revisions, index and worktree.
+        tensors: only tensors that have such a name on either side.
+        spectral: also find the spectrum of each matrix's difference: largest singular value,
+            stable rank, and how many directions have most of its energy. Reads them twice more.
+        progress: called with bytes read.
+
+    Raises:
+        UsageError: ``new`` without ``old``, two models and ``staged``, a name that is both a
+            revision and a file, or ``paths`` beside an operand that has none to choose from.
+        FormatError: a file holds no tensor.
+    """
+    chosen = [] if context is None else relative_paths(context, paths)
     with ExitStack() as stack:
-        sides = _open_sides(context, old, new, stack, staged=staged, paths=paths)
+        sides = _open_sides(context, old, new, stack, staged=staged, paths=chosen)
         return _compare(context, sides, tensors, spectral=spectral, progress=progress)
 
 
 def compare_commit(
     context: Context,
-    revision: str,
+    revision: str = "HEAD",
     *,
-    paths: Sequence[str] = (),
+    paths: Paths = (),
     tensors: str | None = None,
     spectral: bool = False,
     progress: ByteProgress = None,
 ) -> ModelDiff:
-    """Compare a commit with its first parent, or with nothing if it has none."""
+    """Compare a commit with its first parent in numbers, as ``compare`` does.
+
+    Raises:
+        NotFoundError: no such revision.
+    """
+    chosen = relative_paths(context, paths)
     info = context.history.read_commit(context.history.resolve(revision))
-    old = read_revision(context, info.parents[0], paths) if info.parents else _NOTHING
-    sides = (old, read_revision(context, info.id, paths))
+    old = read_revision(context, info.parents[0], chosen) if info.parents else _NOTHING
+    sides = (old, read_revision(context, info.id, chosen))
     return _compare(context, sides, tensors, spectral=spectral, progress=progress)
 
 

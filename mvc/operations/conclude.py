@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError
 from mvc.merging.files import plan_files
@@ -45,8 +45,14 @@ _THEIRS = b">>>>>>> "
 
 
 @holds_sweep_lock
-def abort(context: Context, kind: str = "merge") -> CheckoutResult:
-    """Abort what is under way: index, files and HEAD go back to where they were."""
+def abort(
+    context: Context, kind: Literal["merge", "cherry-pick", "revert"] = "merge"
+) -> CheckoutResult:
+    """Abort a merge, cherry-pick or revert, and restore index and files.
+
+    Raises:
+        ConflictError: nothing of that kind is under way, or a file that it brought was changed.
+    """
     recover(context)
     pending = get_pending(context, kind)
     return go_back(context, pending.origin, ENDED)

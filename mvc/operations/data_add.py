@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.errors import (
@@ -27,7 +28,6 @@ from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from mvc.chunkstore.values import WriteCounts
     from mvc.operations.data_targets import Target
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mvc.shards.hashing import HashedShard
     from mvc.shards.places import FoundShard, ShardPlace
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import StrPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,32 @@ def add_data(
     context: Context,
     source: str,
     *,
-    cwd: Path,
     name: str | None = None,
     store: bool = False,
     dtype: str | None = None,
+    folder: StrPath | None = None,
     progress: ByteProgress = None,
 ) -> DataAddResult:
-    """Make or renew the map of some shards and stage it; see ``Repo.add_data``."""
+    """Make or renew the map of some shards, and stage it. Only what changed is read.
+
+    Args:
+        source: a folder, a file, a pattern such as ``data/*.parquet`` or ``data/**/*.tar``, or the
+            URL of one: ``s3://bucket/train``.
+        name: path of the map, without ``.shards``; by default that of the folder.
+        store: also add the shards themselves, as ``add`` does; else they stay where they are,
+            and a rule in ``.mvcignore`` leaves them out of ``add`` and ``status``.
+        dtype: NumPy's name for the type of the numbers in ``.bin`` files, such as ``uint16``, to count
+            them; by default as in the map that is renewed.
+        folder: what relative paths start from; the worktree by default.
+        progress: called with bytes read since the last call.
+
+    Raises:
+        NotFoundError: there is no such folder, or no shard in it.
+        ConflictError: a shard changed while it was read, or the map's file is that of other shards.
+        UnsupportedError: a shard is a link.
+        UsageError: no such dtype, or no file that it is for.
+    """
+    cwd = context.worktree if folder is None else Path(folder)
     recover(context)
     item_bytes = None if dtype is None else parse_number_dtype(dtype).itemsize
     target = find_target(context, source, cwd, name)

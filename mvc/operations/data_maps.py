@@ -65,20 +65,38 @@ class MapDiff:
     fault: str | None = None
 
 
-def name_maps(context: Context, revision: str | None, name: str | None = None) -> list[str]:
-    """Return the paths of the maps of a revision, or of the tracked ones of the worktree."""
+def name_maps(context: Context, revision: str | None = None, name: str | None = None) -> list[str]:
+    """Return the paths of the maps of a revision, or of one; by default those of the worktree.
+
+    Raises:
+        NotFoundError: no such revision or map.
+        UsageError: several maps have this name.
+    """
     return _select(context, _paths(context, _tree(context, revision)), name)
 
 
-def list_maps(context: Context, revision: str | None, name: str | None = None) -> list[MapInfo]:
-    """Return the maps of a revision, or the tracked ones of the worktree, or the one of a name."""
+def list_maps(
+    context: Context, revision: str | None = None, name: str | None = None
+) -> list[MapInfo]:
+    """Return the maps of a revision, or the one of a name; by default those of the worktree.
+
+    Raises:
+        NotFoundError: no such revision or map.
+        UsageError: several maps have this name.
+        FormatError: the file of that name is not a map.
+    """
     return list(_read_maps(context, _tree(context, revision), name))
 
 
 def diff_maps(
-    context: Context, old: str | None, new: str | None, name: str | None = None
+    context: Context, old: str | None = None, new: str | None = None, *, name: str | None = None
 ) -> list[MapDiff]:
-    """Return which maps differ between two revisions; HEAD and the worktree by default."""
+    """Compare the maps of two revisions, or of one (HEAD) with the worktree; no shard is read.
+
+    Raises:
+        NotFoundError: no such revision or map.
+        FormatError: the file of that name is not a map.
+    """
     before, after = _tree(context, old), _tree(context, new)
     if before is None:
         before = head_tree(context)
@@ -104,9 +122,25 @@ def diff_maps(
 
 
 def verify_maps(
-    context: Context, name: str | None, *, level: Level, progress: ByteProgress = None
+    context: Context,
+    name: str | None = None,
+    *,
+    level: Level = "normal",
+    progress: ByteProgress = None,
 ) -> list[tuple[str, MapReport]]:
-    """Compare maps of the worktree with their shards; return (path, report) of each."""
+    """Compare maps of the worktree with their shards; return the path and a report of each.
+
+    Args:
+        name: one map; all by default.
+        level: ``quick`` reads no content, ``normal`` what stat data and tags do not prove unchanged,
+            ``full`` every byte.
+        progress: called with bytes read since the last call.
+
+    Raises:
+        NotFoundError: no such map.
+        FormatError: the file of that name is not a map.
+        StorageError: a store does not answer.
+    """
     recover(context)
     reports: list[tuple[str, MapReport]] = []
     for info in _read_maps(context, None, name):
@@ -131,9 +165,13 @@ def verify_maps(
 
 
 def remove_data(context: Context, name: str, shards: Sequence[str] = ()) -> tuple[str, MapChanges]:
-    """Remove a map, or shards from it, and stage that; return its path and what it lost.
+    """Remove a map, or some shards from it, and stage that; content is left where it is.
 
-    Content is left where it is.
+    Returns:
+        The map's path, and what it lost.
+
+    Raises:
+        NotFoundError: no such map, or it has no such shard.
     """
     recover(context)
     (path,) = _select(context, _worktree_maps(context), name)

@@ -58,11 +58,15 @@ def check_known(
     shard_map: ShardMap,
     place: ShardPlace,
     *,
-    level: Level,
-    threads: int,
-    share: tuple[int, int],
+    level: Level = "normal",
+    threads: int = 1,
+    share: tuple[int, int] = (0, 1),
 ) -> MapReport:
-    """Compare a map with a place, and keep what was hashed for the next time."""
+    """As ``mvc.shards.check_shards``, with what this repository knows of files that were hashed before.
+
+    Raises:
+        StorageError: the place cannot be listed.
+    """
     cache = open_cache(context, place)
     return check_shards(shard_map, place, level=level, cache=cache, threads=threads, share=share)
 

@@ -80,9 +80,19 @@ class DataSeen:
 
 
 def list_seen(
-    context: Context, revision: str, since: str | None = None, *, prove: bool = False
+    context: Context, revision: str = "HEAD", since: str | None = None, *, prove: bool = False
 ) -> DataSeen:
-    """Return what a commit's state saw since its parent, or since it left the line of another commit."""
+    """Return which samples the state of a commit saw since its parent, and which were skipped.
+
+    Args:
+        revision: which commit.
+        since: since this one; if it is on another line, since the two parted.
+        prove: compute the digest from the plan and the ids, and compare it with the commit's.
+
+    Raises:
+        NotFoundError: no such revision, or it does not say which samples it saw.
+        FormatError: what it says of them is malformed.
+    """
     ledgers = Ledgers(context)
     commit = context.history.resolve_commit(revision)
     last = ledgers.read(commit)

@@ -56,13 +56,24 @@ class WhoSaw:
 
 def find_who(
     context: Context,
-    sample: str | None,
+    sample: str | None = None,
     *,
     shard: str | None = None,
     revision: str = "HEAD",
     everything: bool = False,
 ) -> WhoSaw:
-    """Return which commits saw a sample, or any of a shard; of all branches, or of one line."""
+    """Return which commits saw a sample, or any sample of a shard.
+
+    Args:
+        sample: ``source:index``, an index or a key.
+        shard: in place of a sample, the path of a shard in its map.
+        revision: look at it and its first parents.
+        everything: look at all branches.
+
+    Raises:
+        NotFoundError: no such revision, source or shard, or no commit says what it saw.
+        UsageError: no sample, or one that may be of several sources.
+    """
     ledgers = Ledgers(context)
     maps = LedgerMaps(context, ledgers)
     asked: _Sample | _Shard | None = None

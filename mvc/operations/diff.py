@@ -17,7 +17,7 @@ from mvc.operations.file_diff import FileDiff, Side, compare_file, find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat, git_mode
+from mvc.workspace.worktree import find_file_stat, git_mode, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Index, TreeEntry
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,35 @@ class Scope:
 
 
 def diff(
+    context: Context,
+    old: str | None = None,
+    new: str | None = None,
+    *,
+    staged: bool = False,
+    paths: Paths = (),
+    tensors: str | None = None,
+    with_tensors: bool = True,
+    progress: ByteProgress = None,
+) -> list[FileDiff]:
+    """Compare by identity: index with worktree, a revision with either, or two revisions.
+
+    Args:
+        old: revision before; defaults to the index (HEAD with ``staged``).
+        new: revision after; defaults to the worktree (the index with ``staged``).
+        staged: compare with the index instead of the worktree.
+        paths: only these files, folders or wildcards.
+        tensors: only these tensors.
+        with_tensors: find which tensors differ, not only which files.
+        progress: called with bytes read, if files of the worktree have to be hashed.
+
+    Raises:
+        UsageError: ``new`` without ``old``, or two revisions and ``staged``.
+    """
+    scope = Scope(tuple(relative_paths(context, paths)), tensors, with_tensors)
+    return compare_sides(context, old, new, staged=staged, scope=scope, progress=progress)
+
+
+def compare_sides(
     context: Context,
     old: str | None = None,
     new: str | None = None,
@@ -59,6 +89,23 @@ def diff(
     if not staged:
         after = _worktree_sides(context, index, entries, before, scope, progress)
     return _compare(context, before, after, scope)
+
+
+def changes(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    paths: Paths = (),
+    tensors: str | None = None,
+    with_tensors: bool = True,
+) -> list[FileDiff]:
+    """Return what a commit changed against its first parent; all of it for a first commit.
+
+    Raises:
+        NotFoundError: no such revision.
+    """
+    scope = Scope(tuple(relative_paths(context, paths)), tensors, with_tensors)
+    return diff_commit(context, revision, scope)
 
 
 def diff_commit(context: Context, revision: str, scope: Scope | None = None) -> list[FileDiff]:

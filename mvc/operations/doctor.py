@@ -66,7 +66,11 @@ class DoctorReport:
 
 
 def doctor(context: Context) -> DoctorReport:
-    """Return versions, file system and speed of the machine that the repository is on."""
+    """Look at versions, file system and speed of the machine under the repository.
+
+    Raises:
+        StorageError: the machine failed.
+    """
     folder = context.git_dir
     block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
     write_speed = sync_s = None

@@ -139,9 +139,18 @@ class DuReport:
 
 
 def du(
-    context: Context, revisions: Sequence[str] = (), *, by: Collection[str] = USUAL_KINDS
+    context: Context, *revisions: str, by: Iterable[str] = ("branch", "tag", "commit", "file")
 ) -> DuReport:
-    """Return what is stored, and for which users; nothing is changed."""
+    """Return what is stored and for what: alone, shared, and its size as plain files.
+
+    Args:
+        revisions: only these commits: ``A`` is that one, ``A..B`` are those of B that A lacks;
+            defaults to all that branches and tags reach.
+        by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
+
+    Raises:
+        UsageError: no such kind of list.
+    """
     for kind in by:
         if kind not in KINDS:
             raise UsageError(f"cannot list by {kind!r}", hint=f"one of {', '.join(KINDS)}")

@@ -28,13 +28,14 @@ from mvc.workspace.model_tree import Cleaner, read_model_tree
 from mvc.workspace.models import select_tensors
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_content, command_text
-from mvc.workspace.worktree import find_obstacle
+from mvc.workspace.worktree import find_obstacle, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import StrPath
 
 FILES = "files"
 FORMATS = ("safetensors", "torch", "dcp", FILES)
@@ -72,24 +73,48 @@ class _Job:
 def export(
     context: Context,
     revision: str,
-    output: str,
+    output: StrPath,
     *,
-    path: str | None = None,
+    path: StrPath | None = None,
     tensors: str | None = None,
-    kind: str | None = None,
+    format: str | None = None,  # noqa: A002  the word of the command line
     force: bool = False,
     progress: ByteProgress = None,
 ) -> ExportResult:
-    """Write all files of a revision into a folder, or its model in a format: ``kind``."""
+    """Write the files of a revision into a folder, or its model in another format.
+
+    Args:
+        revision: which commit.
+        output: the folder, made if missing, or the file: a name that ends like a checkpoint's, or
+            any name with ``path`` or ``tensors``. A relative path starts at the current folder.
+        path: only this checkpoint, or this folder; defaults to all of the revision's.
+        tensors: only these tensors.
+        format: ``safetensors``: one file, or files of the Hub in a folder; ``torch``: a file that
+            ``torch.load(weights_only=True)`` reads; ``dcp``: a folder for ``dcp.load``; ``files``:
+            the files as they are, in a folder. Defaults to what the name of the file says. Shards of a DCP folder become whole tensors; DCP and
+            torch also take plain values of states and DCP folders, nested as they were.
+        force: replace existing files.
+        progress: called with bytes written.
+
+    Raises:
+        NotFoundError: no such revision or path, or no tensor matches.
+        ConflictError: a file exists or is in the way, or two tensors have the same name.
+        UsageError: the output is a folder and a file is wanted, or the other way round; the
+            folder of the file does not exist; the folder is in ``.mvc``; a file name of another
+            format, or a format that is none.
+        UnsupportedError: a dtype or name that the format cannot hold.
+        FormatError: the shards of a tensor in a DCP folder leave gaps or overlap.
+    """
+    output = os.fspath(output)
+    paths = [] if path is None else relative_paths(context, path)
     is_folder = output.endswith(os.sep) or os.path.isdir(output) or not is_checkpoint_name(output)
-    if kind == FILES and tensors is not None:
+    if format == FILES and tensors is not None:
         raise UsageError("files are written whole", hint="choose a format for some tensors")
-    if kind == FILES or (kind is None and is_folder and path is None and tensors is None):
-        paths = [path] if path else []
+    if format == FILES or (format is None and is_folder and path is None and tensors is None):
         return _export_files(context, revision, paths, Path(output), force=force, progress=progress)
-    target = _find_target(Path(output), kind, is_folder=is_folder)
+    target = _find_target(Path(output), format, is_folder=is_folder)
     command = command_text("mvc export {} -o", [output])
-    job = _Job(context, revision, [path] if path else [], tensors, command, progress)
+    job = _Job(context, revision, paths, tensors, command, progress)
     write = _export_safetensors if target.kind == "safetensors" else _export_tree
     return write(job, target, force=force)
 

@@ -79,7 +79,27 @@ def fetch(
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> FetchResult:
-    """Bring what refs of a remote name; see ``Repo.fetch``."""
+    """Bring what refs of a remote name, verified, and let the refs here that follow them move.
+
+    Args:
+        remote: where from.
+        refspecs: as in Git; by default those of the remote.
+        prune: delete refs here that follow what is gone there.
+        tags: bring all new tags too; by default unless there are ``refspecs``.
+        content: bring the content of checkpoints too, not just the history; by default unless
+            the clone was made without. What does not come is read from the remote when needed.
+        content_of: revisions of which all content is brought, and of nothing else.
+        depth: let the history of a shallow clone be so many commits deep, or as deep as it is.
+        unshallow: bring the whole history.
+        limit_bytes_s: at most so many bytes in a second.
+        progress: called with bytes that came.
+
+    Raises:
+        NotFoundError: there is no such remote or ref, or nothing was pushed.
+        ConflictError: a ref here would lose commits, or is the branch that is checked out.
+        FormatError: the remote sent what is damaged or incomplete; nothing of it is kept.
+        StorageError: the store cannot be reached, or refuses.
+    """
     recover(context)
     check_depth(depth)
     depth = _WHOLE if unshallow else depth

@@ -16,7 +16,7 @@ from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader
 from mvc.chunkstore.values import StoreProblem
-from mvc.errors import ConflictError, FormatError, MvcError, StorageError
+from mvc.errors import ConflictError, FormatError, MvcError, StorageError, UsageError
 from mvc.history.check import check
 from mvc.history.refnames import HEADS
 from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
@@ -57,10 +57,46 @@ _LOOKS = 3
 _HINT = 'push again from a repository that has it; "mvc fsck" checks that one'
 
 
+def fsck_all(
+    context: Context,
+    *,
+    data: bool = False,
+    repair: bool = False,
+    sources: Sequence[str] = (),
+    remote: str | None = None,
+    progress: ByteProgress = None,
+) -> FsckReport:
+    """Check the repository, or a remote; what is wrong is in the report, not raised.
+
+    Args:
+        data: read, decode and hash every byte.
+        repair: first rebuild pack indexes that are missing or damaged.
+        sources: names or URLs of remotes; with ``repair`` all is read, and chunks and Git
+            objects that are damaged or missing come from there, in this order.
+        remote: check this one in place of the repository; nothing changes, there or here.
+        progress: called with bytes checked.
+
+    Raises:
+        UsageError: these arguments do not go together.
+        NotFoundError: there is no such remote, or nothing was pushed to it.
+        ConflictError: ``repair`` while a gc, prune or repack is running.
+        StorageError: the machine failed, or the remote cannot be reached.
+    """
+    if sources and not repair:
+        raise UsageError("remotes to bring content from are for a repair", hint="give `repair` too")
+    if remote is not None and repair:
+        raise UsageError("a remote cannot be repaired from here", hint="push what it lacks to it")
+    if remote is not None:
+        return fsck_remote(context, remote, data=data, progress=progress)
+    if sources:
+        return repair_from(context, sources, progress=progress)
+    return fsck(context, data=data, repair=repair, progress=progress)
+
+
 def fsck_remote(
     context: Context, name: str, *, data: bool = False, progress: ByteProgress = None
 ) -> FsckReport:
-    """Check a remote; nothing changes, there or here. See ``Repo.fsck_remote``."""
+    """Check a remote; nothing changes, there or here."""
     there = open_remote(context, name)
     for _ in range(_LOOKS):
         try:
@@ -179,7 +215,7 @@ def _describe_rest(listing: Listing, sizes: dict[str, int]) -> tuple[str, ...]:
 def repair_from(
     context: Context, sources: Sequence[str], *, progress: ByteProgress = None
 ) -> FsckReport:
-    """Repair a repository with what remotes have; see ``Repo.fsck``."""
+    """Repair a repository with what remotes have."""
     remotes = [open_remote(context, source) for source in sources]
     before = fsck(context, data=True, repair=True, progress=progress)
     if before.ok:

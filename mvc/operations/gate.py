@@ -43,7 +43,16 @@ class GateReport:
 def check_gates(
     context: Context, old: str | None = None, new: str | None = None, *, staged: bool = False
 ) -> GateReport:
-    """Judge the newer of the two sides of ``diff``; unknown health is measured."""
+    """Check the newer side of a comparison, as in ``diff``, against the gates that are set.
+
+    Args:
+        old: the base of a norm's growth; defaults to HEAD.
+        new: revision to judge; defaults to the worktree (the index with ``staged``).
+        staged: judge the index.
+
+    Raises:
+        UsageError: no gate is set.
+    """
     if new is not None and staged:
         raise UsageError("two revisions are compared only with each other")
     gates = read_gates(context.history.read_config())

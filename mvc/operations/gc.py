@@ -97,6 +97,23 @@ class GcResult:
 
 
 def plan_gc(
+    context: Context, *, grace_s: float | None = None, expire_reflogs_s: float | None = None
+) -> GcPlan:
+    """Return what is unreachable and how many bytes that is; nothing is removed.
+
+    Args:
+        grace_s: garbage younger than this stays; defaults to two weeks.
+        expire_reflogs_s: drop reflog entries older than this; defaults to 90 days, and 30 for
+            entries that their ref no longer reaches. 0 drops everything that no ref reaches.
+
+    Raises:
+        FormatError: the history is damaged.
+        CorruptionError: something that is needed is missing.
+    """
+    return plan_sweeping(context, grace_s=grace_s, expiry=reflog_expiry(expire_reflogs_s))
+
+
+def plan_sweeping(
     context: Context,
     *,
     grace_s: float | None = None,
@@ -144,11 +161,31 @@ def reflog_expiry(older_than_s: float | None) -> ReflogExpiry:
     return ReflogExpiry(int(older_than_s), min(int(older_than_s), 30 * DAY_S))
 
 
+def gc(
+    context: Context,
+    plan: GcPlan | None = None,
+    *,
+    grace_s: float | None = None,
+    progress: ByteProgress = None,
+) -> GcResult:
+    """Remove what is unreachable; safe alongside commits and readers.
+
+    Args:
+        plan: from ``plan_gc``; by default it is made now.
+        grace_s: as for ``plan_gc``, if there is no plan.
+        progress: called with bytes of packs rewritten.
+
+    Raises:
+        CorruptionError: the repository is damaged; nothing more is removed.
+    """
+    return run_gc(context, plan or plan_sweeping(context, grace_s=grace_s), progress)
+
+
 def run_gc(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
     """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
     with upkeep_lock(context):
         if not is_current(context, plan.sweep):
-            plan = plan_gc(context, grace_s=plan.grace_s, expiry=plan.expiry)
+            plan = plan_sweeping(context, grace_s=plan.grace_s, expiry=plan.expiry)
         return sweep_garbage(context, plan, progress)
 
 

@@ -122,7 +122,11 @@ class RemoteGcResult:
 def plan_gc_remote(
     context: Context, remote: str | None = None, *, grace_s: float | None = None
 ) -> RemoteGcPlan:
-    """Return what a gc of a remote would do; nothing changes there. See ``Repo.plan_gc_remote``."""
+    """Return what ``gc_remote`` would do; nothing changes there.
+
+    Raises:
+        MvcError: as of ``gc_remote``.
+    """
     there, grace_s = _open(context, remote, grace_s)
     with scratch_folder(context) as folder:
         return _Look(there, folder, there.read_root()).plan(grace_s)
@@ -135,7 +139,25 @@ def gc_remote(
     grace_s: float | None = None,
     progress: ByteProgress = None,
 ) -> RemoteGcResult:
-    """Remove from a remote what its refs and channels do not reach; see ``Repo.gc_remote``."""
+    """Remove from a remote what its refs and channels do not reach.
+
+    That leaves the root of the remote at once, and the store after a grace period. Packs that are
+    mostly garbage are written again, many short ones are joined. Others may push and fetch
+    meanwhile, and it may be killed at any time.
+
+    Args:
+        remote: name or URL; as for ``push`` by default.
+        grace_s: what is not named any more, or was sent and never named, stays for so long; two
+            weeks by default.
+        progress: called with bytes of packs that are written again.
+
+    Raises:
+        NotFoundError: there is no such remote, or nothing was pushed to it.
+        CorruptionError: it lacks what its refs need, or is damaged; nothing was removed.
+        UnsupportedError: its history is on a Git host.
+        ConflictError: it changed again and again.
+        StorageError: it cannot be reached.
+    """
     there, grace_s = _open(context, remote, grace_s)
     require_safe_refs(context, there.settings, has_root=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError
@@ -26,11 +26,23 @@ def load_state(
     context: Context,
     revision: str = "HEAD",
     *,
-    framework: str = "torch",
+    framework: Literal["torch", "pt", "numpy", "np"] = "torch",
     into: Mapping[str, object] | None = None,
     folder: str | None = None,
 ) -> dict[str, Any]:
-    """Return the nested state of a commit exactly as it was given, every byte verified."""
+    """Return the state of a commit: same structure, types and bits, shared tensors shared.
+
+    Args:
+        revision: which commit.
+        framework: ``torch`` (or ``pt``) returns what was committed, ``numpy`` (or ``np``) arrays
+            for all tensors (and needs no torch).
+        into: live tensors of the same structure to fill in place; a DTensor takes its part, and
+            only the chunks with something of that are read.
+        folder: as for ``outline_state``.
+
+    Raises:
+        ConflictError: ``into`` has another structure or shape than the state.
+    """
     commit = context.history.resolve(revision)
     tree = read_state_tree(context, commit, folder)
     text = read_state_text(context, commit, revision, folder)
@@ -52,7 +64,15 @@ def outline_state(
     folder: str | None = None,
     with_content: bool = False,
 ) -> dict[str, Any]:
-    """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array."""
+    """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
+
+    ``folder`` is where in the commit the state is: ``ranks/3`` has what was rank 3's alone.
+    ``with_content`` has every outline say, in ``content``, what is the same for the same bytes.
+
+    Raises:
+        NotFoundError: no such revision, or the commit holds no state.
+        ReleasedError: content of that commit was released.
+    """
     commit = context.history.resolve(revision)
     text = read_state_text(context, commit, revision, folder)
     if not with_content:

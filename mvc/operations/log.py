@@ -21,7 +21,7 @@ from mvc.workspace.trailers import (
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from mvc.history.notes import NoteFinder
     from mvc.history.values import CommitInfo, Identity, ReflogEntry
@@ -100,13 +100,23 @@ class LogEntry:
 
 def log(
     context: Context,
-    revisions: Sequence[str] = (),
-    *,
+    *revisions: str,
     everything: bool = False,
     limit: int | None = None,
     first_parent: bool = False,
 ) -> Iterator[LogEntry]:
-    """Yield commits, newest first and children before parents."""
+    """Yield commits newest first, children before parents.
+
+    Args:
+        revisions: where to start, by default HEAD; ``A..B``, ``A...B`` and ``^A`` exclude
+            commits, as in Git.
+        everything: start from every ref as well.
+        limit: at most this many.
+        first_parent: follow only the first parent of merges.
+
+    Raises:
+        NotFoundError: a revision does not exist; raised on the first step of the iteration.
+    """
     infos = walk_ranges(context, revisions, everything=everything, first_parent=first_parent)
     reader = _Reader(context)
     for info in islice(infos, None if limit is None else max(limit, 0)):
@@ -141,8 +151,12 @@ def _shown_ref(context: Context, name: str) -> str:
     return name
 
 
-def show(context: Context, revision: str) -> LogEntry:
-    """Return one commit as the log shows it."""
+def show(context: Context, revision: str = "HEAD") -> LogEntry:
+    """Return one commit with its step and metrics.
+
+    Raises:
+        NotFoundError: no such revision.
+    """
     info = context.history.read_commit(context.history.resolve_commit(revision))
     return _Reader(context).entry(info)
 
@@ -190,7 +204,11 @@ def _find_note(notes: NoteFinder | None, commit: GitId) -> GitId | None:
 
 
 def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:
-    """Return where a ref has been, newest first."""
+    """Return where a ref has been, newest first.
+
+    Raises:
+        NotFoundError: no such ref.
+    """
     name = "HEAD" if ref in ("HEAD", "@") else context.history.resolve_ref_name(ref)
     if name is None:
         raise NotFoundError(f"no ref {ref!r} with a reflog", hint=_find_deleted(context, ref))

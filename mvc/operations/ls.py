@@ -10,13 +10,13 @@ from mvc.formats.manifest import tensor_id
 from mvc.tensor_names import takes
 from mvc.workspace.manifests import read_stored
 from mvc.workspace.pathspec import select_paths
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,21 @@ class FileInfo:
 
 
 def list_files(
-    context: Context,
-    revision: str = "HEAD",
-    *,
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
+    context: Context, revision: str = "HEAD", *, paths: Paths = (), tensors: str | None = None
 ) -> list[FileInfo]:
-    """Return the files of a revision with their tensors."""
+    """Return the files of a revision and their tensors; no tensor byte is read.
+
+    Args:
+        revision: which commit.
+        paths: only these files, folders or wildcards.
+        tensors: only these tensors, and files that have one.
+
+    Raises:
+        NotFoundError: no such revision or path.
+    """
+    chosen = relative_paths(context, paths)
     tree = context.history.read_tree(context.history.resolve(revision))
-    chosen = select_paths(paths, list(tree))
+    chosen = select_paths(chosen, list(tree))
     found = [_file_info(context, path, tree[path], tensors) for path in chosen]
     return found if tensors is None else [info for info in found if info.tensors]
 

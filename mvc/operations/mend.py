@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 
 def mend_commit(context: Context, revision: str) -> tuple[str, ...]:
-    """Mend the content of a commit as far as possible; return what was done, in words."""
+    """Mend the content of a commit as far as possible; return what was done, a line each.
+
+    Every pack that it needs is read. Damaged ones are set aside, so that what is lost of them is
+    stored again when it comes again, and remotes are asked for it at once.
+
+    Raises:
+        NotFoundError: no such revision.
+        ConflictError: a gc, prune or repack is running.
+        StorageError: the machine failed.
+    """
     commit = context.history.resolve(revision)
     chunks = _find_chunks(context, commit)
     with upkeep_lock(context), context.history.no_sweep():

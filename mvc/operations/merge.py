@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS, REMOTES, TAGS
 from mvc.merging.files import Sides, plan_files
-from mvc.merging.strategies import MergeChoices
+from mvc.merging.strategies import MergeChoices, make_choices
 from mvc.merging.trees import MergedTree, find_base, write_merge
 from mvc.operations.status import staged_changes
 from mvc.workspace.checkout_plan import (
@@ -109,8 +109,66 @@ class Change:
     no_gate: bool = False
 
 
-@holds_sweep_lock
 def merge(
+    context: Context,
+    *revisions: str,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    tokenizer: str | None = None,
+    message: str | None = None,
+    fast_forward: Literal["allowed", "only", "never"] = "allowed",
+    allow_unrelated: bool = False,
+    commit: bool = True,
+    no_gate: bool = False,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Merge branches into the current one, tensor by tensor.
+
+    A change on one side is taken without reading the tensor. A change on both sides is a
+    conflict, unless a strategy resolves it: ``ours``, ``theirs``, ``base``, or a merge method
+    such as ``linear``. After a conflict the merge is under way until ``conclude`` or ``abort``.
+
+    Args:
+        revisions: branches or other revisions, at least one.
+        strategy: what decides by default; a method only over weights, never over the optimizer
+            and other state of a training run.
+        rules: (pattern, strategy), for tensors or files that the pattern fits; the first that
+            fits decides.
+        parameters: of the methods; a sequence has one value for each side, ours first.
+        seed: of methods that draw random numbers.
+        tokenizer: align embeddings and heads by token, and take the tokenizer that is the
+            ``union``, of the ``base``, ``ours``, ``theirs``, or a branch.
+        message: of the commit; defaults to Git's words.
+        fast_forward: whether the branch may simply move on; ``never`` makes a commit even then.
+        allow_unrelated: merge histories without a common commit, too.
+        commit: make the commit if there are no conflicts.
+        no_gate: as for ``commit``.
+        progress: called with bytes stored and written.
+
+    Raises:
+        ConflictError: local changes would be lost, a merge is under way, the histories are not
+            related, or several branches conflict.
+        NotFoundError: no such revision or method; a rule that matches nothing.
+        GateError: the result fails a gate.
+        UsageError: a parameter out of range, shapes or vocabularies that do not fit.
+    """
+    return merge_told(
+        context,
+        revisions,
+        told=make_choices(strategy, rules, parameters or {}, seed, tokenizer),
+        message=message,
+        fast_forward=fast_forward,
+        allow_unrelated=allow_unrelated,
+        commit=commit,
+        no_gate=no_gate,
+        progress=progress,
+    )
+
+
+@holds_sweep_lock
+def merge_told(
     context: Context,
     revisions: Sequence[str],
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import is_checkpoint_name
@@ -20,13 +21,13 @@ from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from mvc.formats.tokenizer import Vocabulary
     from mvc.merging.recipe import Recipe
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model
+    from mvc.workspace.worktree import StrPath
 
 RECIPE_FILE = "mergekit_config.yml"
 """Where a folder keeps the recipe that made it; mergekit's name, so that its tools find it."""
@@ -103,14 +104,35 @@ def _read_vocabularies(
 
 def merge_recipe(
     context: Context | None,
-    text: str,
-    output: Path,
+    recipe: str,
+    output: StrPath,
     *,
     seed: int = 0,
     force: bool = False,
     progress: ByteProgress = None,
 ) -> RecipeResult:
-    """Merge by a recipe into a new safetensors file, or a folder with all that belongs to a model."""
+    """Merge models by a mergekit recipe into a new file or folder; nothing is committed.
+
+    Everything is checked before a weight is read. The same recipe, seed and models give the
+    same bytes on any machine with the same versions.
+
+    Args:
+        recipe: the text of the recipe; its models are revisions, ``REV:PATH``, checkpoint files
+            or folders.
+        output: a safetensors file, or a folder, which also gets the base model's
+            configuration and tokenizer, and the recipe.
+        seed: of methods that draw random numbers.
+        force: replace files that are there.
+        progress: called with bytes written.
+
+    Raises:
+        FormatError: the recipe is not valid.
+        NotFoundError: a method, model, layer or tensor that does not exist.
+        UsageError: models or parameters that do not fit together.
+        UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+        ConflictError: the output exists.
+    """
+    output = Path(output)
     is_folder = output.is_dir() or not is_checkpoint_name(output.name)
     target = output / MODEL_FILE if is_folder else output
     if target.suffix != ".safetensors":
@@ -118,7 +140,7 @@ def merge_recipe(
             f"{output} would hold a safetensors file, whatever its name says",
             hint=f"name it {output.with_suffix('.safetensors').name}, or a folder",
         )
-    with open_plan(context, text, seed=seed) as (plan, files):
+    with open_plan(context, recipe, seed=seed) as (plan, files):
         beside = files_beside(plan, files) if is_folder else {}
         for path in [target, *(output / name for name in beside)]:
             if find_stat(path) is not None and not force:

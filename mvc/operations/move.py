@@ -11,13 +11,14 @@ from mvc.history.paths import find_path_fault
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import make_entry, update_index
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import check_parents, find_file_stat
+from mvc.workspace.worktree import check_parents, find_file_stat, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.history.values import Index, IndexEntry
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths, StrPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +36,33 @@ class _Rename:
 
 @holds_sweep_lock
 def move(
-    context: Context, sources: Sequence[str], target: str, *, force: bool = False
+    context: Context, sources: Paths, target: StrPath, *, force: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Rename tracked files or folders, in the worktree and in the index."""
-    if not sources:
+    """Rename tracked files or folders; return an (old, new) pair for each tracked path.
+
+    Args:
+        sources: tracked files or folders.
+        target: the new name, or an existing folder to move them into.
+        force: replace a file that has the new name.
+
+    Raises:
+        NotFoundError: a source is not tracked, or missing.
+        ConflictError: the target exists, and not ``force``.
+        UsageError: an impossible target, or sources that contain each other.
+    """
+    names, (into_path,) = relative_paths(context, sources), relative_paths(context, target)
+    if not names:
         raise UsageError("nothing to move")
     recover(context)
     index = context.history.read_index()
-    into = find_file_stat(context.worktree, target) if target else None
-    is_folder = not target or (into is not None and into.is_directory)
-    if len(sources) > 1 and not is_folder:
-        raise UsageError(f"{target!r} is not a folder")
+    into = find_file_stat(context.worktree, into_path) if into_path else None
+    is_folder = not into_path or (into is not None and into.is_directory)
+    if len(names) > 1 and not is_folder:
+        raise UsageError(f"{into_path!r} is not a folder")
     renames: list[_Rename] = []
-    for source in sources:
+    for source in names:
         name = source.rpartition("/")[2]
-        place = (f"{target}/{name}" if target else name) if is_folder else target
+        place = (f"{into_path}/{name}" if into_path else name) if is_folder else into_path
         renames.append(_plan_rename(context, index, source, place, force=force))
     _check_apart(renames)
     return _run(context, index, renames)

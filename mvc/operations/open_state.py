@@ -28,6 +28,7 @@ from mvc.workspace.models import select_tensors
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
 from mvc.workspace.tensors import StoredPiece, read_runs, stored_tensors
+from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mvc.states.document import Document, Node
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
+    from mvc.workspace.worktree import Paths
 
     Shape = tuple[int, ...]
     BoxRequest = tuple[Sequence[object], Sequence[int], Sequence[int], memoryview]
@@ -226,16 +228,22 @@ class _Checkpoints(StoredState):
 
 
 def open_state(
-    context: Context,
-    revision: str = "HEAD",
-    *,
-    folder: str | None = None,
-    paths: Sequence[str] = (),
+    context: Context, revision: str = "HEAD", *, folder: str | None = None, paths: Paths = ()
 ) -> StoredState:
-    """Return the state of a commit, or of a folder of it; of one without, the tensors of its files."""
+    """Return the state of a commit to be read in parts; of a commit of files, their tensors.
+
+    Args:
+        revision: which commit.
+        folder: as for ``outline_state``.
+        paths: only the tensors of these files, folders or wildcards, by their names.
+
+    Raises:
+        ConflictError: two files hold a tensor of the same name: say which with ``paths``.
+    """
+    chosen = relative_paths(context, paths)
     commit = context.history.resolve(revision)
     tree = read_state_tree(context, commit, folder)
-    if folder is None and (paths or STATE_FILE not in tree):
-        return _Checkpoints(context, revision, paths)
+    if folder is None and (chosen or STATE_FILE not in tree):
+        return _Checkpoints(context, revision, chosen)
     document = parse_document(read_state_text(context, commit, revision, folder))
     return _TrainingState(context, commit, tree, document)

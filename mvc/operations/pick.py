@@ -8,14 +8,14 @@ continued, skipped or given up at any of them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import parse_trailers
 from mvc.history.revisions import split_range
 from mvc.history.values import Stamp
 from mvc.merging.files import Sides
-from mvc.merging.strategies import MergeChoices, read_choices
+from mvc.merging.strategies import MergeChoices, make_choices, read_choices
 from mvc.operations.conclude import conclude, get_pending, go_back
 from mvc.operations.merge import Change, MergeResult, apply_change
 from mvc.workspace.context import holds_sweep_lock
@@ -25,7 +25,7 @@ from mvc.workspace.recorded import staged_tree, tree_of
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
@@ -36,6 +36,109 @@ if TYPE_CHECKING:
 
 _SHORT = 7
 _ORIGIN, _MAINLINE, _NO_GATE = "record-origin", "mainline", "no-gate"
+
+
+def cherry_pick(
+    context: Context,
+    *revisions: str,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    mainline: int | None = None,
+    record_origin: bool = False,
+    commit: bool = True,
+    no_gate: bool = False,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Apply the changes of commits to the current branch.
+
+    Stops at the first commit with conflicts; continue with ``conclude``, ``skip`` or ``abort``.
+    A commit that would change nothing is left out.
+
+    Args:
+        revisions: commits, or ranges ``A..B``, in the order in which they are applied.
+        strategy: what decides conflicts, as in ``merge``; ``rules``, ``parameters`` and
+            ``seed`` too. ``base`` is the commit's parent.
+        rules: (pattern, strategy).
+        parameters: of the methods.
+        seed: of methods that draw random numbers.
+        mainline: the parent, from 1, that a merge is compared with.
+        record_origin: name the original commit in the message.
+        commit: make commits; otherwise only stage the changes.
+        no_gate: as for ``commit``.
+        progress: called with bytes stored and written.
+
+    Returns:
+        The result of the last step.
+
+    Raises:
+        GateError: a commit fails a gate; those before it are made.
+        ConflictError: local changes would be lost, or something is under way.
+        UsageError: a merge without ``mainline``, no commit in a range.
+    """
+    return pick(
+        context,
+        "cherry-pick",
+        revisions,
+        told=make_choices(strategy, rules, parameters or {}, seed),
+        mainline=mainline,
+        record_origin=record_origin,
+        commit=commit,
+        no_gate=no_gate,
+        progress=progress,
+    )
+
+
+def revert(
+    context: Context,
+    *revisions: str,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    arithmetic: bool = False,
+    mainline: int | None = None,
+    commit: bool = True,
+    no_gate: bool = False,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Undo the changes of commits on the current branch.
+
+    A tensor becomes what it was in the commit's parent, bit for bit. One that changed again
+    since is a conflict. With ``arithmetic`` the commit's update is subtracted from it instead:
+    new = now − (commit − parent), rounded to its dtype, which is not bit-exact.
+
+    Args:
+        revisions: commits, or ranges ``A..B``, the newest of a range first.
+        strategy: what else decides conflicts, as in ``merge``; ``theirs`` is the parent.
+        rules: (pattern, strategy).
+        arithmetic: subtract task vectors where tensors changed since.
+        mainline: the parent, from 1, that a merge is compared with.
+        commit: make commits; otherwise only stage the changes.
+        no_gate: as for ``commit``.
+        progress: called with bytes stored and written.
+
+    Returns:
+        What the last step did; with conflicts, ``conclude``, ``skip`` or ``abort`` goes on.
+
+    Raises:
+        GateError: a commit fails a gate; those before it are made.
+        ConflictError: local changes would be lost, or something is under way.
+        UsageError: a merge without ``mainline``, a strategy together with ``arithmetic``.
+    """
+    if arithmetic and strategy is not None:
+        raise UsageError("`arithmetic` is a strategy; give no other")
+    parameters = {"weight": 1.0} if arithmetic else {}
+    chosen = "task_arithmetic" if arithmetic else strategy
+    return pick(
+        context,
+        "revert",
+        revisions,
+        told=make_choices(chosen, rules, parameters, 0),
+        mainline=mainline,
+        commit=commit,
+        no_gate=no_gate,
+        progress=progress,
+    )
 
 
 @holds_sweep_lock
@@ -178,6 +281,44 @@ def _with_origin(message: str, commit: GitId) -> str:
     return f"{message.rstrip()}{between}(cherry picked from commit {commit})\n"
 
 
+def conclude_any(
+    context: Context,
+    kind: Literal["merge", "cherry-pick", "revert"] = "merge",
+    *,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    message: str | None = None,
+    no_gate: bool = False,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Finish a merge, cherry-pick or revert that is under way.
+
+    Args:
+        kind: what is under way.
+        strategy: decides what is undecided, as in ``merge``; ``rules``, ``parameters`` and
+            ``seed`` too.
+        rules: (pattern, strategy).
+        parameters: of the methods.
+        seed: of methods that draw random numbers.
+        message: of the commit; by default the one that it would have had.
+        no_gate: as for ``commit``.
+        progress: called with bytes stored and written.
+
+    Raises:
+        ConflictError: nothing of that kind is under way, or something is still undecided.
+        GateError: the result fails a gate.
+    """
+    told = make_choices(strategy, rules, parameters or {}, seed)
+
+    if kind == "merge":
+        return conclude(
+            context, kind, told=told, message=message, no_gate=no_gate, progress=progress
+        )
+    return resume(context, kind, told=told, message=message, no_gate=no_gate, progress=progress)
+
+
 def resume(
     context: Context,
     kind: PickKind,
@@ -202,8 +343,14 @@ def resume(
     return _go_on(context, pending, told, done, progress)
 
 
-def skip(context: Context, kind: PickKind, *, progress: ByteProgress = None) -> MergeResult:
-    """Skip the waiting commit and continue the sequence."""
+def skip(
+    context: Context, kind: Literal["cherry-pick", "revert"], *, progress: ByteProgress = None
+) -> MergeResult:
+    """Skip the commit at which a cherry-pick or revert stopped, and continue.
+
+    Raises:
+        ConflictError: nothing of that kind is under way.
+    """
     recover(context)
     pending = get_pending(context, kind)
     back = go_back(context, None, mark_done(pending))

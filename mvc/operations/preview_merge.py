@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.comparison.kinds import find_part
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
-from mvc.merging.strategies import MergeChoices
+from mvc.merging.strategies import MergeChoices, make_choices
 from mvc.merging.table import Outcome
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
@@ -89,6 +89,46 @@ class MergePreview:
 
 
 def preview_merge(
+    context: Context,
+    *revisions: str,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    parameters: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+    seed: int = 0,
+    tokenizer: str | None = None,
+    progress: ByteProgress = None,
+) -> MergePreview:
+    """Show what a merge would do, and how much its models interfere.
+
+    Nothing is written. For every tensor changed on several sides it measures how much each of
+    them changed, how often they moved in opposite directions, and the cosine of their task
+    vectors.
+
+    Args:
+        revisions: as for ``merge``; none with a recipe.
+        strategy: as for ``merge``.
+        rules: as for ``merge``.
+        parameters: as for ``merge``.
+        recipe: the text of a recipe instead, as for ``merge_recipe``.
+        seed: of methods that draw random numbers.
+        tokenizer: as for ``merge``.
+        progress: called with bytes read of the base.
+
+    Raises:
+        NotFoundError: no such revision, method or model.
+        UsageError: things that do not fit together, or both revisions and a recipe.
+    """
+    if recipe is not None:
+        if revisions or tokenizer is not None:
+            what = "models: give no revisions" if revisions else "tokenizer: give no other"
+            raise UsageError(f"a recipe names its own {what}")
+        return preview_recipe(context, recipe, seed=seed, progress=progress)
+    told = make_choices(strategy, rules, parameters or {}, seed, tokenizer)
+    return _preview_branches(context, revisions, told, progress=progress)
+
+
+def _preview_branches(
     context: Context,
     revisions: Sequence[str],
     told: MergeChoices | None = None,

@@ -24,7 +24,7 @@ import numpy as np
 
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.operations.gc import plan_gc, sweep_garbage
+from mvc.operations.gc import plan_sweeping, sweep_garbage
 from mvc.remotes.history import list_chunks
 from mvc.remotes.pushed import look_up
 from mvc.states.document import STATE_FILE
@@ -32,6 +32,7 @@ from mvc.upkeep.retention import (
     DIVERGED,
     Candidate,
     Landmarks,
+    RetentionPolicy,
     choose,
     find_protected,
     fits_diverged,
@@ -46,14 +47,13 @@ from mvc.workspace.state_files import find_state_files
 from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
     from mvc.operations.gc import GcPlan
     from mvc.remotes.pushed import Pushed
-    from mvc.upkeep.retention import RetentionPolicy
     from mvc.workspace.context import Context
 
 
@@ -115,7 +115,69 @@ class PruneResult:
     freed_bytes: int
 
 
-def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None = None) -> PrunePlan:
+def plan_prune(
+    context: Context,
+    *,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    keep_best: int | None = None,
+    metric: str | None = None,
+    maximise: bool = False,
+    keep_tagged: bool = False,
+    keep_branch_tips: bool = False,
+    keep_within_s: int | None = None,
+    weights_only: bool = False,
+    also_diverged: Iterable[str] = (),
+    pushed: bool | str = False,
+    now_s: int | None = None,
+) -> PrunePlan:
+    """Return which commits keep their content and which would release it; nothing is changed.
+
+    One rule is enough to keep a commit. HEAD, branch tips, tagged commits and every
+    ``diverged/`` branch that is not named are always kept.
+
+    Args:
+        keep_last: this many newest commits of each branch, along first parents.
+        keep_every: commits whose step is a multiple of this.
+        keep_best: this many commits with the best value of ``metric``.
+        metric: name of a metric; the smallest value is the best.
+        maximise: the largest value is the best.
+        keep_tagged: keep only what is always kept.
+        keep_branch_tips: also keep the tips of the ``diverged/`` branches that are named.
+        keep_within_s: commits that are at most this many seconds old.
+        weights_only: of the other commits, release everything but the model.
+        also_diverged: names or wildcards of ``diverged/`` branches to release from as well.
+        pushed: release only what a remote has (the default one, or that of the name given), and
+            only here: reads fetch it back. No other rule is needed then.
+        now_s: the present, in seconds since 1970; defaults to the clock's.
+
+    Raises:
+        UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
+        NotFoundError: a name that matches no ``diverged/`` branch, or no remote.
+    """
+    rules = (keep_last, keep_every, keep_best, keep_within_s)
+    policy = RetentionPolicy(
+        keep_last=keep_last,
+        keep_every=keep_every,
+        keep_best=keep_best,
+        metric=metric,
+        maximise=maximise,
+        keep_tagged=keep_tagged or (bool(pushed) and rules.count(None) == len(rules)),
+        keep_branch_tips=keep_branch_tips,
+        keep_within_s=keep_within_s,
+        weights_only=weights_only,
+        also_diverged=tuple(also_diverged),
+    )
+    if pushed:
+        return plan_prune_pushed(
+            context, policy, pushed if isinstance(pushed, str) else None, now_s=now_s
+        )
+    return plan_policy(context, policy, now_s=now_s)
+
+
+def plan_policy(
+    context: Context, policy: RetentionPolicy, *, now_s: int | None = None
+) -> PrunePlan:
     """Return what a policy keeps and releases; nothing is changed."""
     policy.check()
     moment_s = int(time.time()) if now_s is None else now_s
@@ -125,7 +187,7 @@ def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None =
     releases = draft.releases()
     if not releases and not draft.has_released:
         return PrunePlan(policy, draft.commits({}), (), 0, landmarks)
-    swept = plan_gc(context, releasing=releases)
+    swept = plan_sweeping(context, releasing=releases)
     commits = draft.commits(draft.measure(swept.marks.needed))
     return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks)
 
@@ -148,7 +210,7 @@ def _plan_pushed(
     releases = draft.releases()
     blobs = ((blob, "blob") for release in releases for blob in release.blobs)
     keep = pushed.find_lacking(list_chunks(context, dict.fromkeys(blobs)))
-    swept = plan_gc(context, releasing=releases, keep=keep)
+    swept = plan_sweeping(context, releasing=releases, keep=keep)
     commits = draft.commits(draft.measure(np.union1d(swept.marks.needed, keep)))
     name = pushed.remote.settings.name
     return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks, name, swept)
@@ -166,7 +228,12 @@ def _run_pushed(context: Context, plan: PrunePlan) -> PruneResult:
 
 
 def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
-    """Record what a plan releases, durably, and free it."""
+    """Release the content that a plan of ``plan_prune`` names; commits and metrics stay.
+
+    Raises:
+        ConflictError: a ref moved meanwhile and protects what would be released.
+        StorageError: the machine failed; the next gc frees what was recorded as released.
+    """
     if plan.pushed_to is not None:
         return _run_pushed(context, plan)
     if not plan.releases and plan.freed_bytes <= 0:
@@ -176,7 +243,7 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
             recover(context)  # it may move a branch back to what would be released
             _check_unmoved(context, plan)
             add_releases(context, plan.releases)
-        return PruneResult(plan, sweep_garbage(context, plan_gc(context)).freed_bytes)
+        return PruneResult(plan, sweep_garbage(context, plan_sweeping(context)).freed_bytes)
 
 
 def read_landmarks(context: Context) -> Landmarks:

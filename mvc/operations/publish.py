@@ -68,7 +68,20 @@ def publish(
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> Publication:
-    """Send a commit and let a channel name it; see ``Repo.publish``."""
+    """Send a commit to a remote and let a channel name it, for those who follow that.
+
+    Args:
+        channel: its name, such as ``prod``.
+        revision: an older one takes the channel back; its number goes on counting.
+        remote: where to.
+        limit_bytes_s: how many bytes of packs may travel in a second; any number by default.
+        progress: called with bytes sent.
+
+    Raises:
+        ConflictError: the channel moved meanwhile.
+        NotFoundError: there is no such revision or remote.
+        StorageError: the store cannot be reached, or refuses.
+    """
     recover(context)
     check_channel(channel)
     commit = context.history.resolve_commit(revision)

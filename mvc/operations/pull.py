@@ -34,7 +34,12 @@ def pull(
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
 ) -> PullResult:
-    """Fetch and merge; see ``Repo.pull``."""
+    """Fetch, and merge what the current branch follows (or ``branch`` of ``remote``).
+
+    Raises:
+        UsageError: the current branch follows nothing.
+        ConflictError: as of ``merge``.
+    """
     head = context.history.head()
     current = head.branch
     upstream = find_upstream(context, current)
@@ -55,7 +60,5 @@ def pull(
         )
         revision, source = str(fetched.refs[0].new), branch or ""
     message = f"Merge branch '{source}' of {fetched.url}{name_target(head)}"
-    merged = merge(
-        context, [revision], message=message, fast_forward=fast_forward, progress=progress
-    )
+    merged = merge(context, revision, message=message, fast_forward=fast_forward, progress=progress)
     return PullResult(fetched, merged)

@@ -75,13 +75,32 @@ def push(
     lease: Mapping[str, GitId | None] | bool = False,
     set_upstream: bool = False,
     dry_run: bool = False,
-    notes: Sequence[str] = (),
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
+    notes: Sequence[str] = (),
 ) -> PushResult:
-    """Send what refs name, and move the refs of a remote; see ``Repo.push``.
+    """Send what refs name and the remote lacks, then move its refs, all of them or none.
 
-    Refs of ``notes`` go along unless others have written there, too.
+    Args:
+        remote: where to.
+        refspecs: as in Git: ``main``, ``main:other``, ``+main``, ``:other`` to delete; by
+            default the current branch.
+        force: let refs there lose commits.
+        all_branches: push all branches.
+        tags: push all tags.
+        lease: force, but only what still is what was last seen of it; or full name → commit.
+        set_upstream: let what is pushed follow what it is pushed to.
+        dry_run: say what would move; nothing is sent.
+        notes: refs of Git notes to send along, as far as they can move forward.
+        limit_bytes_s: at most so many bytes in a second.
+        progress: called with bytes sent.
+
+    Raises:
+        ConflictError: a ref there has commits that would be lost, or moved meanwhile.
+        NotFoundError: a ref or content to push is not here.
+        CorruptionError: a pack here is damaged; nothing of it is pushed.
+        UnsupportedError: the store does not keep what refs need.
+        StorageError: the store cannot be reached, or refuses.
     """
     recover(context)
     remote = remote or find_remote(context, to_push=True)

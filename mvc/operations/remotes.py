@@ -11,6 +11,7 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.host_urls import is_git_url
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.fetch import find_gone, prune_refs
+from mvc.remotes import tracking
 from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import (
@@ -32,7 +33,18 @@ if TYPE_CHECKING:
 
 
 def add(context: Context, name: str, url: str, content_url: str | None = None) -> RemoteSettings:
-    """Add a remote; see ``Repo.add_remote``."""
+    """Add a remote; nothing is asked of it yet.
+
+    Args:
+        name: such as ``origin``.
+        url: as of ``mvc.clone``; credentials are never part of it.
+        content_url: if ``url`` is a repository on a Git host: the store that has the content of
+            checkpoints. Without one, only history without checkpoints can be pushed there.
+
+    Raises:
+        ConflictError: there is one of that name.
+        UsageError: not a valid name or URL.
+    """
     check_remote_name(name)
     if name in list_remotes(context):
         raise ConflictError(
@@ -44,7 +56,12 @@ def add(context: Context, name: str, url: str, content_url: str | None = None) -
 def set_url(
     context: Context, name: str, url: str, content_url: str | None = None
 ) -> RemoteSettings:
-    """Give a remote another URL; what was known of the old place is forgotten."""
+    """Let a remote be elsewhere; from one Git host to another, the store of its content stays.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        UsageError: not a valid URL.
+    """
     _require(context, name)
     old = list_remotes(context)[name]
     if content_url is None and old.content is not None and is_git_url(url):
@@ -55,7 +72,11 @@ def set_url(
 
 
 def remove(context: Context, name: str) -> None:
-    """Remove a remote, the refs that follow it, and what branches say of it."""
+    """Remove a remote and all that follows it here; nothing changes there.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
     _require(context, name)
     _check_unneeded(context, name)
     folder = open_remote(context, name).folder
@@ -74,7 +95,12 @@ def remove(context: Context, name: str) -> None:
 
 
 def rename(context: Context, old: str, new: str) -> RemoteSettings:
-    """Rename a remote, with the refs that follow it and what branches say of it."""
+    """Rename a remote, with all that follows it.
+
+    Raises:
+        NotFoundError: there is none of the old name.
+        ConflictError: there is one of the new name.
+    """
     _require(context, old)
     check_remote_name(new)
     if new in list_remotes(context):
@@ -123,7 +149,15 @@ def _check_unneeded(context: Context, name: str) -> None:
 
 
 def check(context: Context, remote: str | None = None) -> ProbeReport:
-    """Ask the store of a remote what it keeps of its promises; see ``Repo.check_remote``."""
+    """Ask the store of a remote what it keeps of its promises, and remember if it is enough.
+
+    Small objects are written below ``check/``, and removed. A push asks a store that was not
+    checked for what refs need, by itself.
+
+    Raises:
+        NotFoundError: there is no such remote.
+        StorageError: it cannot be reached, or does not let anything be written.
+    """
     return check_store(context, open_remote(context, remote).settings)
 
 
@@ -143,7 +177,12 @@ class RemoteRefs:
 
 
 def list_refs_there(context: Context, remote: str | None = None) -> RemoteRefs:
-    """Return the refs of a remote, as they are there now."""
+    """Return the refs of a remote as they are there now, and the branch that a clone checks out.
+
+    Raises:
+        NotFoundError: there is no such remote, or nothing was pushed to it.
+        StorageError: it cannot be reached.
+    """
     _, root = _look(context, remote)
     channels = dict(sorted(root.channels.items()))
     return RemoteRefs(root.head, dict(sorted(root.refs.items())), channels)
@@ -168,8 +207,45 @@ class RemoteState:
     channels: dict[str, Channel]
 
 
+def upstream(context: Context, branch: str | None = None) -> Upstream | None:
+    """Return what a branch (by default the current one) follows, as last heard of, or None.
+
+    Raises:
+        UsageError: the config says what cannot be used.
+    """
+    return find_upstream(context, branch or context.history.head().branch)
+
+
+def set_upstream(
+    context: Context, branch: str, remote: str | None, target: str | None = None
+) -> None:
+    """Let a branch follow one of a remote, of the same name unless ``target`` says another.
+
+    Args:
+        branch: a branch here.
+        remote: name of a remote, or a branch of one as it is known here, such as
+            ``origin/main``; None to follow none.
+        target: the branch there.
+
+    Raises:
+        NotFoundError: there is no such branch or remote.
+    """
+    if branch != context.history.head().branch:
+        context.history.get_branch(branch)
+    if remote is None:
+        tracking.unset_upstream(context, branch)
+    elif target is not None or not tracking.follow(context, branch, remote):
+        open_remote(context, remote)
+        tracking.set_upstream(context, branch, remote, target or branch)
+
+
 def show(context: Context, remote: str | None = None) -> RemoteState:
-    """Compare a remote with what is known of it; see ``Repo.show_remote``."""
+    """Compare a remote as it is now with what is known of it here.
+
+    Raises:
+        NotFoundError: there is no such remote, or nothing was pushed to it.
+        StorageError: it cannot be reached.
+    """
     there, root = _look(context, remote)
     specs, known = there.settings.fetch, context.history.list_refs()
     branches = {
@@ -193,7 +269,12 @@ def show(context: Context, remote: str | None = None) -> RemoteState:
 
 
 def prune(context: Context, remote: str | None = None) -> list[RefFetch]:
-    """Forget what is gone on a remote; see ``Repo.prune_remote``."""
+    """Delete the refs here that follow what is gone on a remote; return them.
+
+    Raises:
+        NotFoundError: there is no such remote, or nothing was pushed to it.
+        StorageError: it cannot be reached.
+    """
     there, root = _look(context, remote)
     return prune_refs(context, root, there.settings.fetch)
 

@@ -9,24 +9,38 @@ from mvc.fs import remove_empty_dirs, remove_file
 from mvc.workspace.pathspec import is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, is_clean, update_index
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat
+from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.history.values import Index
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
 
 def remove(
     context: Context,
-    patterns: Sequence[str],
+    paths: Paths,
     *,
     cached: bool = False,
     force: bool = False,
     recursive: bool = False,
 ) -> tuple[str, ...]:
-    """Take tracked paths out of the index and, unless ``cached``, out of the worktree."""
+    """Untrack files and delete them; return their paths.
+
+    Args:
+        paths: files, wildcards, or (``recursive``) folders.
+        cached: keep the files on disk.
+        force: even if they have changes that no commit holds.
+        recursive: allow folders.
+
+    Raises:
+        NotFoundError: a path is not tracked.
+        ConflictError: changes would be lost, and not ``force``.
+        UsageError: a folder, and not ``recursive``.
+    """
+    patterns = relative_paths(context, paths)
     if not patterns:
         raise UsageError("no path to remove")
     recover(context)

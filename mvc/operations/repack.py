@@ -123,10 +123,16 @@ def plan_repack(
     grace_s: float | None = None,
     only: GitId | None = None,
 ) -> RepackPlan:
-    """Return how to store the repository in less.
+    """Return how to store the repository in less space; nothing is changed.
 
-    ``everything`` also pairs commits that an earlier repack has looked at. ``only`` pairs nothing but
-    the chunks of this commit, gathers no small packs and removes no garbage.
+    Args:
+        everything: include commits that an earlier repack has already looked at.
+        grace_s: garbage younger than this stays; defaults to two weeks.
+        only: pair nothing but the chunks of this commit, gather no small packs, remove no garbage.
+
+    Raises:
+        FormatError: the history is damaged.
+        CorruptionError: something that is needed is missing.
     """
     started_s = time.time()
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
@@ -186,6 +192,22 @@ def _find_new_pairs(
         for path in released_paths(releases)
     )
     return find_pairs(context, reversed(commits), released, skip=seen)
+
+
+def repack(
+    context: Context, plan: RepackPlan | None = None, *, progress: ByteProgress = None
+) -> RepackResult:
+    """Store chunks as differences across history and merge small packs.
+
+    Args:
+        plan: from ``plan_repack``; by default it is made now.
+        progress: called with bytes of packs rewritten.
+
+    Raises:
+        ConflictError: another gc, prune or repack is running.
+        CorruptionError: the repository is damaged; nothing more is removed.
+    """
+    return run_repack(context, plan or plan_repack(context), progress)
 
 
 def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None) -> RepackResult:

@@ -46,8 +46,22 @@ class MergeReplay:
 
 
 @holds_sweep_lock
-def replay_merge(context: Context, revision: str, progress: ByteProgress = None) -> MergeReplay:
-    """Repeat a merge; nothing moves, and equal results take no space."""
+def replay_merge(
+    context: Context, revision: str = "HEAD", *, progress: ByteProgress = None
+) -> MergeReplay:
+    """Repeat a merge from the record in its commit, and compare the result to the bit.
+
+    Nothing moves. Strategy, rules, parameters and seed come from the trailers, a recipe from
+    the commit's files. Plain files named by a recipe must still be there, unchanged.
+
+    Args:
+        revision: a merge commit, or one made by a recipe.
+        progress: called with bytes computed.
+
+    Raises:
+        NotFoundError: no such revision, or a file that the recipe named is gone.
+        UsageError: the commit merges nothing.
+    """
     commit = context.history.resolve_commit(revision)
     found = context.history.read_commit(commit)
     recorded = context.history.read_tree(commit)

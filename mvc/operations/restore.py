@@ -26,7 +26,7 @@ from mvc.workspace.recorded import head_tree, holds, is_clean, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import command_text
 from mvc.workspace.transition import plan_head_move
-from mvc.workspace.worktree import find_file_stat
+from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,20 +34,36 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+    from mvc.workspace.worktree import Paths
 
 
 @holds_sweep_lock
 def restore_paths(
     context: Context,
-    patterns: Sequence[str],
+    paths: Paths,
     *,
     source: str | None = None,
     staged: bool = False,
     worktree: bool = True,
-    overlay: bool = False,
     progress: ByteProgress = None,
+    overlay: bool = False,
 ) -> CheckoutResult:
-    """Bring paths back from a source; ``overlay`` keeps tracked files that the source lacks."""
+    """Bring paths back from the index or ``source``, whatever they hold now.
+
+    Tracked files that the source lacks are removed.
+
+    Args:
+        paths: files, folders or wildcards.
+        source: revision to take from; defaults to the index (HEAD with ``staged``).
+        staged: restore the index entries as well.
+        worktree: restore the files.
+        overlay: leave tracked files that the source lacks.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: a file to remove holds content that is stored nowhere else.
+    """
+    patterns = relative_paths(context, paths)
     if not patterns:
         raise UsageError("no path to restore", hint='"mvc restore ." restores everything')
     if not (staged or worktree):
@@ -120,8 +136,36 @@ def _entry_changes(
     return tuple(changes)
 
 
-@holds_sweep_lock
 def reset(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    mode: str = "mixed",
+    paths: Paths = (),
+    progress: ByteProgress = None,
+) -> CheckoutResult:
+    """Move the current branch, or a detached HEAD, to a commit.
+
+    Args:
+        revision: where to.
+        mode: ``soft`` moves the branch only, ``mixed`` also sets the index, ``hard`` also the
+            files: local changes to tracked files are lost.
+        paths: set only the index entries of these paths; the branch stays.
+        progress: called with bytes written.
+
+    Raises:
+        UsageError: another mode, or ``paths`` and not ``mixed``.
+    """
+    chosen = relative_paths(context, paths)
+    if not chosen:
+        return _reset_branch(context, revision, mode=mode, progress=progress)
+    if mode != "mixed":
+        raise UsageError(f"a {mode} reset takes no paths")
+    return reset_paths(context, chosen, revision)
+
+
+@holds_sweep_lock
+def _reset_branch(
     context: Context, revision: str, *, mode: str = "mixed", progress: ByteProgress = None
 ) -> CheckoutResult:
     """Move the current branch (or detached HEAD) to a commit.

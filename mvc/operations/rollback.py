@@ -97,7 +97,25 @@ def plan_rollback(
     branch: str | None = None,
     at_step: int | None = None,
 ) -> RollbackPlan:
-    """Return where a branch would go back to; nothing is changed."""
+    """Return where a branch would roll back to, and what it would leave; nothing is changed.
+
+    Name the target in one way; without any, it is the newest healthy commit. Unless it is
+    named by revision, commits whose content was released are skipped.
+
+    Args:
+        revision: this commit.
+        step: the commit of this training step, or else the newest one before it.
+        steps_back: the newest commit at least this many steps before the tip.
+        healthy: the newest commit below the tip that ``mark_healthy`` marked.
+        branch: the branch to move; defaults to the current one.
+        at_step: the step at which the trouble was seen, which names the branch that keeps the
+            abandoned commits; defaults to the step of the tip.
+
+    Raises:
+        UsageError: more than one way, a negative number, or no branch while HEAD is detached.
+        NotFoundError: no such branch or revision, or no commit that fits.
+        ConflictError: the revision is not an ancestor of the branch.
+    """
     ways = (revision is not None, step is not None, steps_back is not None, healthy)
     if sum(ways) > 1:
         raise UsageError(
@@ -153,9 +171,19 @@ def run_rollback(
     force: bool = False,
     progress: ByteProgress = None,
 ) -> RollbackResult:
-    """Carry out a plan: name what is left, then move the branch, and HEAD's files with it.
+    """Roll a branch back as planned; what it leaves stays on ``diverged/<branch>/<step>``.
 
-    Files that exist only in the index, like those of a commit from memory, are not made.
+    If HEAD is on the branch, index and files follow, and ``undo`` brings everything back.
+
+    Args:
+        plan: from ``plan_rollback``.
+        reason: why, on one line; the log shows it at the abandoned tip.
+        force: discard local changes that are in the way.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: the branch moved since it was planned, or local changes would be lost,
+            and not ``force``; nothing was changed.
     """
     if plan.is_empty:
         return _result(plan)

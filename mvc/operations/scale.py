@@ -62,8 +62,17 @@ class ScaleStatus:
         )
 
 
-def plan_scale(context: Context, first: int, last: int, *, keep: bool) -> tuple[int, ...]:
-    """Return the sizes from the first to the last; see ``Repo.plan_scale``."""
+def plan_scale(context: Context, first: int, last: int, *, keep: bool = True) -> tuple[int, ...]:
+    """Return the sizes of a run that grows, each at most twice the one before.
+
+    Args:
+        first: ranks at the start.
+        last: ranks at the end.
+        keep: make it the plan of this repository, in place of another; results stay.
+
+    Raises:
+        UsageError: it does not go from at least 1 rank to as many or more.
+    """
     steps = plan_steps(first, last)
     if keep:
         context.history.set_config(_PLAN, f"{first} {last}")
@@ -82,8 +91,12 @@ def _read_plan(context: Context) -> tuple[int, ...]:
     return plan_steps(int(ends[1]), int(ends[2]))
 
 
-def scale_status(context: Context, revision: str) -> ScaleStatus:
-    """Return how far the history of a revision has grown; see ``Repo.scale_status``."""
+def scale_status(context: Context, revision: str = "HEAD") -> ScaleStatus:
+    """Return which sizes of the plan have passed their gates in the history of a commit.
+
+    Raises:
+        NotFoundError: there is no plan, or no such revision.
+    """
     steps, commit = _read_plan(context), context.history.find_commit(revision)
     if commit is None and revision != "HEAD":
         context.history.resolve_commit(revision)  # says what is wrong with it
@@ -113,14 +126,31 @@ def _list_results(context: Context, commit: GitId) -> list[ScaleResult]:
 def record_scale(
     context: Context,
     measured: Mapping[str, float | None],
-    revision: str,
+    revision: str = "HEAD",
     *,
-    ranks: int | None,
-    limits: Mapping[str, float],
-    waive: Collection[str],
+    ranks: int | None = None,
+    limits: Mapping[str, float] | None = None,
+    waive: Collection[str] = (),
 ) -> ScaleResult:
-    """Judge what was measured and note it on a commit, durably; see ``Repo.record_scale``."""
-    values, allowed = parse_measured(measured, ranks), make_limits(limits)
+    """Judge what a run measured at a size, and note the result on a commit.
+
+    Args:
+        measured: ``sync_p99_s``, ``bandwidth_used``, ``deviation_max``, ``mismatches``, ``checks``,
+            ``recovery_s``, ``loss`` and ``ranks``; None or left out is what was not measured, and
+            fails its gate.
+        revision: a commit of the run at this size.
+        ranks: of the run, unless ``measured`` says so.
+        limits: other limits than 1e-5 for ``deviation_max``, 0.05 for ``sync_p99_s``, 0.85 for
+            ``bandwidth_used``, 30 for ``recovery_s`` and 0.05 for ``loss_rise``.
+        waive: gates whose failure is not to count: ``bits``, ``deviation``, ``sync``, ``bandwidth``,
+            ``recovery``, ``loss``.
+
+    Raises:
+        UsageError: a name or number makes no sense, or this size is not in the plan.
+        ConflictError: a smaller size has not passed its gates; nothing was noted.
+        NotFoundError: there is no plan, or no such revision.
+    """
+    values, allowed = parse_measured(measured, ranks), make_limits(limits or {})
     steps, commit = _read_plan(context), context.history.resolve_commit(revision)
     notes = context.notebook(RESULTS)
     with context.history.lock():

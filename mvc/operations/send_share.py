@@ -57,7 +57,11 @@ def open_common(context: Context) -> Remote:
 
 
 def look_for_mark(context: Context, mark: str) -> Whereabouts:
-    """Return where a repository is, as compared with the one in which a mark was left."""
+    """Return where this repository is, as compared with the one in which a mark was left.
+
+    Raises:
+        UsageError: that is not the name of a mark.
+    """
     name, store = context.history.get_config(STORE), None
     if name is not None:
         settings = open_remote(context, name).settings
@@ -88,7 +92,15 @@ def follow_store(context: Context, branch: str | None) -> GitId | None:
 
 
 def bring_commit(context: Context, commit: str) -> None:
-    """Have a commit here, whose content the store has; see ``Repo.bring_commit``."""
+    """Have the history of a commit here that another machine of a run has made, and read its content.
+
+    It comes from the store that has the content (``mvc.store``); content itself comes when it is
+    read. Without such a store it has to be here.
+
+    Raises:
+        NotFoundError: it is neither here nor there.
+        StorageError: the store cannot be reached.
+    """
     is_here = context.history.find_commit(commit) is not None
     if is_here and context.history.get_config(STORE) is None:
         return

@@ -81,8 +81,16 @@ class _Seat:
     result: _Result
 
 
-def probe_sharing(context: Context, wait_s: float) -> SharingReport:
-    """Test the repository's folder with all who come within ``wait_s`` seconds; see ``Repo``."""
+def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
+    """Test whether the repository's folder does for several processes and machines what mvc needs.
+
+    Whoever calls it within ``wait_s`` seconds, here or on other machines that see the folder, takes
+    part; a second process of this machine always does.
+
+    Raises:
+        StorageError: nothing can be written there.
+        UsageError: that is no time to wait, or more than ten minutes.
+    """
     if not 0 <= wait_s <= _MAX_WAIT_S:
         raise UsageError(f"{wait_s} seconds to wait is not from 0 to {_MAX_WAIT_S}")
     filesystem, options = find_mount(context.git_dir)

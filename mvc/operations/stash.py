@@ -15,7 +15,7 @@ from mvc.history.values import TreeEntry
 from mvc.ids import GitId
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
-from mvc.merging.strategies import MergeChoices, Methods
+from mvc.merging.strategies import Methods, make_choices
 from mvc.merging.trees import write_merge
 from mvc.operations.add import plan_add, store_planned
 from mvc.operations.merge import MergeResult, check_rules, make_result
@@ -28,7 +28,7 @@ from mvc.workspace.recorded import holds, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.staging import stat_mark
 from mvc.workspace.transition import plan_head_move
-from mvc.workspace.worktree import find_file_stat
+from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mvc.workspace.checkout_plan import CheckoutPlan
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove
+    from mvc.workspace.worktree import Paths
 
     Tree = Mapping[str, TreeEntry]
 
@@ -68,14 +69,30 @@ class StashEntry:
 @holds_sweep_lock
 def push(
     context: Context,
-    *,
     message: str | None = None,
-    paths: Sequence[str] = (),
+    *,
+    paths: Paths = (),
     untracked: bool = False,
     keep_index: bool = False,
     progress: ByteProgress = None,
 ) -> StashEntry | None:
-    """Put local changes aside and bring files and index back to HEAD; None if there are none."""
+    """Save local changes, and restore index and files to HEAD.
+
+    Args:
+        message: what to call it; defaults to the branch and its last commit.
+        paths: only the changes of these files, folders or wildcards.
+        untracked: take files that are not tracked too, but not ignored ones.
+        keep_index: leave what is staged, in the index and in the files.
+        progress: called with bytes stored and written.
+
+    Returns:
+        The stash, or None if there is nothing to put aside.
+
+    Raises:
+        ConflictError: a merge is under way, a file changes meanwhile, or there is no commit.
+        NotFoundError: a path that names nothing.
+    """
+    patterns = relative_paths(context, paths)
     recover(context)
     check_nothing_pending(context)
     history = context.history
@@ -86,7 +103,7 @@ def push(
     info = history.read_commit(head.commit)
     base, staged = history.read_tree(head.commit), staged_tree(index)
     plan = plan_add(context, [""], tracked_only=not untracked)
-    chosen = set(select_paths(paths, {*base, *index.entries, *plan.read}))
+    chosen = set(select_paths(patterns, {*base, *index.entries, *plan.read}))
     read, dropped = (tuple(one for one in some if one in chosen) for some in (plan.read, plan.drop))
     added = store_planned(context, replace(plan, read=read, drop=dropped), progress)
     files = {path: entry.version for path, entry in added.merge_into(index).items()}
@@ -167,7 +184,7 @@ def _plan_back(
 
 
 def list_stashes(context: Context) -> list[StashEntry]:
-    """Return the stack, the newest first."""
+    """Return what was put aside, the newest first."""
     return [
         StashEntry(number, entry.new, entry.message, entry.time_s)
         for number, entry in enumerate(context.history.read_reflog(_REF))
@@ -190,15 +207,32 @@ def apply(
     context: Context,
     number: int = 0,
     *,
-    told: MergeChoices | None = None,
     pop: bool = False,
     index: bool = False,
+    strategy: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
     progress: ByteProgress = None,
 ) -> MergeResult:
-    """Merge a stash into the files; ``pop`` drops it unless there are conflicts."""
+    """Merge what was put aside into the files; the index keeps what it has.
+
+    Args:
+        number: which stash, 0 the newest.
+        pop: forget it then, unless there are conflicts.
+        index: stage what was staged then.
+        strategy: what decides conflicts, as in ``merge``; ``theirs`` is the stash.
+        rules: (pattern, strategy).
+        progress: called with bytes stored and written.
+
+    Returns:
+        What was done; files with conflicts wait to be added.
+
+    Raises:
+        NotFoundError: there is no such stash.
+        ConflictError: local changes or untracked files are in the way, or what was staged is.
+    """
     recover(context)
     check_nothing_pending(context)
-    told = told or MergeChoices()
+    told = make_choices(strategy, rules, {}, 0)
     history, entry = context.history, pick_stash(list_stashes(context), number)
     info = history.read_commit(entry.commit)
     head, now = history.head(), history.read_index()
@@ -297,7 +331,11 @@ def _with_untracked(
 
 
 def drop(context: Context, number: int = 0) -> StashEntry:
-    """Drop one stash and return it."""
+    """Forget a stash, 0 the newest; return what it was.
+
+    Raises:
+        NotFoundError: there is no such stash.
+    """
     with context.history.lock():
         entry = pick_stash(list_stashes(context), number)
         context.history.drop_reflog_entry(_REF, number, stamp=context.stamp())

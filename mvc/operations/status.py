@@ -93,10 +93,14 @@ class Status:
 
 
 def status(context: Context, *, untracked: bool = True, ignored: bool = False) -> Status:
-    """Compare HEAD, index and worktree.
+    """Compare HEAD, index and worktree; unchanged files are not read.
 
-    Files whose stat data equals the index entry are not read. Racy ones (changed in the tick in
-    which the index was written) are, and get new stat data so that they are read only once.
+    Args:
+        untracked: list files that are not tracked, too.
+        ignored: list what ``.mvcignore`` names; ``/`` ends the name of a whole folder.
+
+    Raises:
+        CorruptionError: HEAD's tree or the index is damaged.
     """
     recovered = recover(context)
     head = context.history.head()

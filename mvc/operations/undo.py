@@ -82,7 +82,22 @@ def undo(
     dry_run: bool = False,
     progress: ByteProgress = None,
 ) -> UndoResult:
-    """Undo the last move of HEAD or its branch, or redo what was undone last."""
+    """Take back the last move of HEAD or its branch; call it again to step further back.
+
+    After a commit, amend or merge the branch moves back and the work is staged again; after a
+    switch HEAD returns to where it was; after a reset the branch, index and files return.
+
+    Args:
+        redo: redo what the last undo took back.
+        force: discard local changes that are in the way.
+        dry_run: only return what would be done.
+        progress: called with bytes written since the last call.
+
+    Raises:
+        NotFoundError: there is nothing to undo or redo.
+        ConflictError: local changes would be lost, and not ``force``; or the last move cannot
+            be undone.
+    """
     with contextlib.nullcontext() if dry_run else context.history.no_sweep():
         recover(context, dry_run=dry_run)
         return _undo(context, redo=redo, force=force, dry_run=dry_run, progress=progress)

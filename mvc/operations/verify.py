@@ -35,7 +35,7 @@ from mvc.workspace.state_files import (
     read_state_tree,
 )
 from mvc.workspace.tensors import LivePart, find_different_parts, live_tensors, stored_tensors
-from mvc.workspace.worktree import find_file_stat, read_link, scan_files
+from mvc.workspace.worktree import find_file_stat, read_link, relative_paths, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
+    from mvc.workspace.worktree import Paths
 
     Version = tuple[str, GitId, GitId | None]
 
@@ -121,11 +122,22 @@ class StateCheck:
 
 
 def verify_state(
-    context: Context, state: Mapping[str, object], revision: str, *, folder: str | None = None
+    context: Context,
+    state: Mapping[str, object],
+    revision: str = "HEAD",
+    *,
+    folder: str | None = None,
 ) -> StateCheck:
-    """Compare a live state with a commit's, bit by bit; it is not copied as a whole.
+    """Compare a live state with a commit's, bit by bit; nothing is changed.
 
-    Of a DTensor what is here is compared.
+    Args:
+        state: nested, as for ``commit_state``.
+        revision: which commit.
+        folder: as for ``outline_state``.
+
+    Raises:
+        UnsupportedError: a live value that is not data; the message names its path.
+        FormatError: the commit lacks something that its state names.
     """
     commit = context.history.resolve(revision)
     text = read_state_text(context, commit, revision, folder)
@@ -167,17 +179,22 @@ def verify_state(
 
 
 def verify_worktree(
-    context: Context,
-    revision: str = "HEAD",
-    *,
-    paths: Sequence[str] = (),
-    progress: ByteProgress = None,
+    context: Context, revision: str = "HEAD", *, paths: Paths = (), progress: ByteProgress = None
 ) -> WorktreeCheck:
-    """Compare the files of the worktree with a commit's, tensor by tensor."""
+    """Compare the files of the worktree with a commit's, tensor by tensor, bit by bit.
+
+    Every file is read; nothing is changed. A file that differs from the commit's but holds
+    the same tensors (another header, format or number of shards) is reported as such.
+
+    Raises:
+        ConflictError: a file changed while it was read.
+        ReleasedError: a tensor can only be compared by its content, which was released.
+    """
+    chosen = relative_paths(context, paths)
     recover(context)
     commit = context.history.resolve(revision)
     tree = context.history.read_tree(commit)
-    chosen = select_paths(paths, sorted(tree))
+    chosen = select_paths(chosen, sorted(tree))
     announce(progress, sum(stored_size(context, tree[path].blob) for path in chosen))
     unwritten = _find_unwritten(context, tree, context.history.read_index())
     elsewhere = _Elsewhere(context, tree)

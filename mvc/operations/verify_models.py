@@ -70,13 +70,27 @@ class ModelCheck:
 def verify_models(
     context: Context | None,
     old: Operand,
-    new: Operand,
+    new: Operand = None,
     *,
     atol: float | None = None,
     rtol: float | None = None,
     progress: ByteProgress = None,
 ) -> ModelCheck:
-    """Compare two models tensor by tensor."""
+    """Compare two models tensor by tensor: to the bit, or within a tolerance.
+
+    Tensors whose ids are equal are not read. NaN equals NaN, an infinity itself.
+
+    Args:
+        old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, a state dict (nested, of
+            arrays or tensors), or None for the worktree.
+        new: the same.
+        atol: how far apart elements may be; with it, or ``rtol``, dtypes may differ too.
+        rtol: how far apart they may be, as a multiple of the old one.
+        progress: as everywhere.
+
+    Raises:
+        ConflictError: a file changed while it was read.
+    """
     tolerance = _check_tolerance(atol, rtol)
     with ExitStack() as stack:
         sides = [_open(context, operand, stack) for operand in (old, new)]

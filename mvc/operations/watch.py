@@ -22,10 +22,34 @@ READ_BYTES = MAX_FEED_BYTES + MAX_FEED_BYTES // 4
 _HINTED = 5
 
 
+def read_run(
+    context: Context, branch: str | None = None, *, losses: int = 2000, events: int = 20
+) -> RunView:
+    """Return how a run is going; only the end of its feed is read, so this is quick.
+
+    Args:
+        branch: which run; defaults to that of the current branch, or else the latest.
+        losses: at most this many of the last losses.
+        events: at most this many of the last commits, alarms, rollbacks and other events.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: not a valid branch name.
+        StorageError: the machine failed.
+    """
+    return follow_run(context, branch, losses=losses, events=events).read()
+
+
 def follow_run(
-    context: Context, branch: str | None, *, losses: int = 2000, events: int = 20
+    context: Context, branch: str | None = None, *, losses: int = 2000, events: int = 20
 ) -> RunFollower:
-    """Return the reading end of a branch's feed: the current branch's, or else the latest."""
+    """Return a reader for ``read_run`` that reads only what is new each time it is asked.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: not a valid branch name.
+        StorageError: the machine failed.
+    """
     if branch is not None:
         branch_ref(branch)
     runs = _find_runs(context)

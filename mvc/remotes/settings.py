@@ -92,7 +92,11 @@ def check_remote_name(name: str) -> str:
 
 
 def list_remotes(context: Context) -> dict[str, RemoteSettings]:
-    """Return name → settings of the remotes that are configured, by name."""
+    """Return name → settings of all remotes.
+
+    Raises:
+        UsageError: the config says what cannot be used.
+    """
     config = context.history.read_settings()
     names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
     return {name: _read_settings(context, config, name) for name in sorted(names)}

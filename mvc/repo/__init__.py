@@ -1,6 +1,6 @@
-"""The front door: ``Repo`` forwards to one operation per verb and decides nothing itself.
+"""The front door: ``Repo`` names one operation per verb and decides nothing itself.
 
-Parameters and errors are documented here, once, and not again on the operations.
+What a verb takes, does and raises is written once, at its operation.
 
 Paths are repository paths (relative to the worktree, ``/``-separated) or absolute ones inside it.
 Revisions follow Git's grammar, and ``main@12000`` is the commit of training step 12000.
@@ -8,94 +8,59 @@ Revisions follow Git's grammar, and ``main@12000`` is the commit of training ste
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
-from mvc.lazy import lazy_class, lazy_names
+from mvc import operations
+from mvc.lazy import verb
+from mvc.repo import namespaces
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
-    from mvc.repo.committing import Committing
-    from mvc.repo.comparing import Comparing
-    from mvc.repo.content import Content
-    from mvc.repo.data import Data
-    from mvc.repo.history import History
-    from mvc.repo.merging import Merging
-    from mvc.repo.moving import Moving
-    from mvc.repo.outside import clone, compare, follow, merge_recipe, open_model, verify_models
-    from mvc.repo.remotes import Remotes
-    from mvc.repo.runs import TrainingRuns
-    from mvc.repo.searching import Searching
-    from mvc.repo.states import TrainingStates
-    from mvc.repo.upkeep import Upkeep
-else:  # their names here, their modules on first use: a command loads only what it runs
-    _room = partial(lazy_class, OpenRepo)
-    Committing = _room(
-        "mvc.repo.committing.Committing", "add plan_add remove move commit status check_ignore"
-    )
-    Moving = _room(
-        "mvc.repo.moving.Moving",
-        "checkout switch restore reset undo stash stashes stash_apply stash_drop stash_clear",
-    )
-    History = _room(
-        "mvc.repo.history.History",
-        "log show reflog branches tags tag_message create_branch delete_branch rename_branch create_tag delete_tag",
-    )
-    Searching = _room(
-        "mvc.repo.searching.Searching",
-        "blame bisect_start bisect_mark bisect_skip bisect_next bisect_run bisect_step bisect_log bisect_replay bisect_reset bisect_metric best",
-    )
-    Comparing = _room(
-        "mvc.repo.comparing.Comparing",
-        "diff changes compare compare_commit check_gates verify_models verify_worktree",
-    )
-    Merging = _room(
-        "mvc.repo.merging.Merging",
-        "merge preview_merge conclude abort skip cherry_pick revert merge_recipe commit_recipe replay_merge",
-    )
-    Remotes = _room(
-        "mvc.repo.remotes.Remotes",
-        "remotes add_remote rename_remote remove_remote set_remote_url check_remote list_remote show_remote prune_remote upstream set_upstream push fetch bring_commit catch_up leave_mark look_for_mark pull publish",
-    )
-    Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
-    Data = _room(
-        "mvc.repo.data.Data",
-        "add_data name_data list_data diff_data verify_data check_shards remove_data seen_data who_saw",
-    )
-    TrainingStates = _room(
-        "mvc.repo.states.TrainingStates",
-        "commit_state commit_image open_share store_share commit_shares open_state outline_state load_state verify_state reading_nearby find_held",
-    )
-    TrainingRuns = _room(
-        "mvc.repo.runs.TrainingRuns",
-        "open_feed read_run follow_run plan_rollback rollback mark_healthy healthy plan_scale scale_status record_scale",
-    )
-    Upkeep = _room(
-        "mvc.repo.upkeep.Upkeep",
-        "plan_prune prune plan_gc gc plan_gc_remote gc_remote plan_repack repack is_repack_due du fsck mend_commit doctor probe_sharing",
-    )
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
 
-__getattr__, _ = lazy_names(
-    __name__, {"mvc.repo.outside": "clone compare follow merge_recipe open_model verify_models"}
-)
-
-__all__ = ["Repo", "clone", "compare", "follow", "merge_recipe", "open_model", "verify_models"]
+    from mvc.operations import (  # noqa: F401
+        add,
+        best,
+        blame,
+        cat,
+        check_ignore,
+        checkout,
+        commit,
+        commit_recipe,
+        commit_state,
+        compare,
+        conclude,
+        diff,
+        export,
+        fetch,
+        gate,
+        load_state,
+        log,
+        ls,
+        merge,
+        merge_recipe,
+        move,
+        open_state,
+        pick,
+        preview_merge,
+        publish,
+        pull,
+        push,
+        remove,
+        replay_merge,
+        restore,
+        stash,
+        status,
+        undo,
+        verify,
+        verify_models,
+    )
+    from mvc.workspace.worktree import StrPath
 
 
-class Repo(
-    Upkeep,  # the pages list the last one first
-    TrainingRuns,
-    TrainingStates,
-    Data,
-    Content,
-    Remotes,
-    Searching,
-    Merging,
-    Comparing,
-    Moving,
-    History,
-    Committing,
-):
+class Repo(OpenRepo):
     """An open repository: a worktree and the ``.mvc`` folder in it.
 
     Not shared between threads; open one per thread. Several processes may work on one repository
@@ -118,3 +83,138 @@ class Repo(
         FormatError, CorruptionError: the repository is damaged; what is at fault is named.
         StorageError: the machine failed.
     """
+
+    # files into the index and history
+    add = verb(lambda: operations.add.add)
+    plan_add = verb(lambda: operations.add.plan_add)
+    remove = verb(lambda: operations.remove.remove)
+    move = verb(lambda: operations.move.move)
+    commit = verb(lambda: operations.commit.commit)
+    status = verb(lambda: operations.status.status)
+    check_ignore = verb(lambda: operations.check_ignore.check_ignore)
+
+    # what was committed
+    log = verb(lambda: operations.log.log)
+    show = verb(lambda: operations.log.show)
+    reflog = verb(lambda: operations.log.reflog)
+    blame = verb(lambda: operations.blame.blame)
+    best = verb(lambda: operations.best.find_best)
+
+    # files and branches to other commits, and back
+    checkout = verb(lambda: operations.checkout.checkout)
+    switch = verb(lambda: operations.checkout.switch)
+    restore = verb(lambda: operations.restore.restore_paths)
+    reset = verb(lambda: operations.restore.reset)
+    undo = verb(lambda: operations.undo.undo)
+    stash = verb(lambda: operations.stash.push)
+    stashes = verb(lambda: operations.stash.list_stashes)
+    stash_apply = verb(lambda: operations.stash.apply)
+    stash_drop = verb(lambda: operations.stash.drop)
+    stash_clear = verb(lambda: operations.stash.clear)
+
+    # what differs, by identity and in numbers
+    diff = verb(lambda: operations.diff.diff)
+    changes = verb(lambda: operations.diff.changes)
+    compare = verb(lambda: operations.compare.compare)
+    compare_commit = verb(lambda: operations.compare.compare_commit)
+    check_gates = verb(lambda: operations.gate.check_gates)
+    verify_models = verb(lambda: operations.verify_models.verify_models)
+    verify_worktree = verb(lambda: operations.verify.verify_worktree)
+
+    # several commits or models into one
+    merge = verb(lambda: operations.merge.merge)
+    preview_merge = verb(lambda: operations.preview_merge.preview_merge)
+    conclude = verb(lambda: operations.pick.conclude_any)
+    abort = verb(lambda: operations.conclude.abort)
+    skip = verb(lambda: operations.pick.skip)
+    cherry_pick = verb(lambda: operations.pick.cherry_pick)
+    revert = verb(lambda: operations.pick.revert)
+    merge_recipe = verb(lambda: operations.merge_recipe.merge_recipe)
+    commit_recipe = verb(lambda: operations.commit_recipe.commit_recipe)
+    replay_merge = verb(lambda: operations.replay_merge.replay_merge)
+
+    # to and from remotes
+    push = verb(lambda: operations.push.push)
+    fetch = verb(lambda: operations.fetch.fetch)
+    pull = verb(lambda: operations.pull.pull)
+    publish = verb(lambda: operations.publish.publish)
+
+    # what a commit holds
+    ls = verb(lambda: operations.ls.list_files)
+    read_file = verb(lambda: operations.cat.read_plain_file)
+    tensors = verb(lambda: operations.cat.read_tensors)
+    export = verb(lambda: operations.export.export)
+
+    # training states, in memory
+    commit_state = verb(lambda: operations.commit_state.commit_state)
+    open_state = verb(lambda: operations.open_state.open_state)
+    load_state = verb(lambda: operations.load_state.load_state)
+    verify_state = verb(lambda: operations.verify.verify_state)
+
+    @overload
+    def tensor(
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["numpy", "np"] = ...
+    ) -> NDArray[np.generic]: ...
+    @overload
+    def tensor(
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["torch", "pt"]
+    ) -> torch.Tensor: ...
+
+    def tensor(
+        self, revision: str, path: StrPath, name: str, *, framework: str = "numpy"
+    ) -> NDArray[np.generic] | torch.Tensor:
+        """Return one tensor's values; only its own chunks are read, each verified.
+
+        Args:
+            revision: which commit.
+            path: which checkpoint.
+            name: which tensor.
+            framework: ``numpy`` (or ``np``) for an array (of an ml_dtypes type if NumPy has none),
+                ``torch`` (or ``pt``) for a torch.Tensor.
+
+        Returns:
+            A new array or tensor of the stored shape; packed types arrive as uint8 bytes.
+
+        Raises:
+            UnsupportedError: torch is not installed, or lacks the dtype.
+            UsageError: another framework.
+        """
+        value: NDArray[np.generic] | torch.Tensor = operations.cat.read_tensor(
+            self._context, revision, path, name, framework
+        )
+        return value
+
+    @property
+    def branches(self) -> namespaces.Branches:
+        """Its branches: ``list``, ``create``, ``rename``, ``delete``."""
+        return namespaces.Branches(self._context)
+
+    @property
+    def tags(self) -> namespaces.Tags:
+        """Its tags: ``list``, ``create``, ``delete``, ``message``."""
+        return namespaces.Tags(self._context)
+
+    @property
+    def remotes(self) -> namespaces.Remotes:
+        """Its remotes: ``list``, ``add``, ``show``, ``upstream``, ``gc`` and more."""
+        return namespaces.Remotes(self._context)
+
+    @property
+    def bisect(self) -> namespaces.Bisect:
+        """The search for the commit that broke something: ``start``, ``mark``, ``run``, ``metric`` and more."""
+        return namespaces.Bisect(self._context)
+
+    @property
+    def data(self) -> namespaces.Data:
+        """The maps of the data that models learn from: ``add``, ``list``, ``verify``, ``who_saw`` and more."""
+        return namespaces.Data(self._context)
+
+    @property
+    def runs(self) -> namespaces.Runs:
+        """Its training runs: ``read``, ``follow``, ``rollback``, ``healthy`` and more."""
+        return namespaces.Runs(self._context)
+
+    @property
+    def upkeep(self) -> namespaces.Upkeep:
+        """What is kept and what it costs: ``gc``, ``prune``, ``repack``, ``du``, ``fsck`` and more."""
+        return namespaces.Upkeep(self._context)

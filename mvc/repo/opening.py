@@ -10,17 +10,14 @@ from mvc import workspace
 from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from mvc.history.values import Head, Identity
     from mvc.ids import GitId
     from mvc.storage.protocol import Storage
     from mvc.workspace.context import Context
-
-    StrPath = str | os.PathLike[str]
-    Paths = StrPath | Iterable[StrPath]
-    Progress = Callable[[int], None] | None
+    from mvc.workspace.worktree import StrPath
 
 
 def _open_promised(context: Context) -> Sequence[Storage]:
@@ -227,8 +224,3 @@ class OpenRepo:
 
                 begin(self._context, value)
             self._context.history.set_config(key, value)
-
-    def _paths(self, paths: Paths) -> list[str]:
-        many = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        root = self.worktree
-        return [workspace.worktree.relative_path(root, root, os.fspath(path)) for path in many]

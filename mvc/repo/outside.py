@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import operations, workspace
+from mvc.repo import Repo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from mvc.operations.follow import Update
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.verify_models import ModelCheck
-    from mvc.repo import Repo
-    from mvc.repo.opening import OpenRepo, Progress, StrPath
+    from mvc.progress import ByteProgress
+    from mvc.repo.opening import OpenRepo
     from mvc.workspace.models import Model, Operand
+    from mvc.workspace.worktree import StrPath
 
 
 def compare(
@@ -29,7 +31,7 @@ def compare(
     *,
     tensors: str | None = None,
     spectral: bool = False,
-    progress: Progress = None,
+    progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare two models outside any repository: files, folders of them, live models or states.
 
@@ -50,7 +52,7 @@ def verify_models(
     *,
     atol: float | None = None,
     rtol: float | None = None,
-    progress: Progress = None,
+    progress: ByteProgress = None,
 ) -> ModelCheck:
     """Compare two models to the bit or within a tolerance, outside any repository.
 
@@ -71,7 +73,7 @@ def merge_recipe(
     *,
     seed: int = 0,
     force: bool = False,
-    progress: Progress = None,
+    progress: ByteProgress = None,
 ) -> RecipeResult:
     """Merge models outside any repository: as ``Repo.merge_recipe``, of files and folders only."""
     return operations.merge_recipe.merge_recipe(
@@ -91,7 +93,7 @@ def clone(
     depth: int | None = None,
     store: bool = False,
     limit_bytes_s: int | None = None,
-    progress: Progress = None,
+    progress: ByteProgress = None,
 ) -> Repo:
     """Make a repository from a remote, in a new folder, and open it.
 
@@ -119,8 +121,6 @@ def clone(
         StorageError: the store cannot be reached, or refuses.
         FormatError: what it holds is not a sound repository; nothing is left behind.
     """
-    from mvc.repo import Repo  # noqa: PLC0415  it is made of all rooms, this one too
-
     done: CloneResult = operations.clone.clone(
         str(url),
         None if folder is None else Path(folder),
@@ -146,7 +146,7 @@ def follow(
     interval_s: float = 5.0,
     once: bool = False,
     limit_bytes_s: int | None = None,
-    progress: Progress = None,
+    progress: ByteProgress = None,
     waiting: Callable[[MvcError | None], None] = lambda _: None,
 ) -> Iterator[Update]:
     """Keep a folder at the newest version of a channel; yield each version that comes.

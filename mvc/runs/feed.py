@@ -72,7 +72,13 @@ def open_file(path: Path, flags: int) -> tuple[int, FileStat]:
 
 
 def open_feed(context: Context, branch: str) -> RunFeed:
-    """Return the writing end of a branch's feed; nothing is written yet."""
+    """Open the feed in which a training run reports its progress, for ``mvc watch`` and others.
+
+    The feed is not part of the history. Writing to it never raises, whatever the machine does.
+
+    Raises:
+        UsageError: not a valid branch name.
+    """
     branch_ref(branch)  # refuses what is not a valid name
     return RunFeed(feed_path(context.git_dir, branch))
 

@@ -62,7 +62,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What to keep; the fields are the parameters of ``Repo.plan_prune``, which documents them."""
+    """What to keep; the fields are the parameters of ``repo.upkeep.plan_prune``, which documents them."""
 
     keep_last: int | None = None
     keep_every: int | None = None

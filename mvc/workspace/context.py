@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mvc.errors import FormatError, RepositoryNotFoundError
 from mvc.history.config import is_true
@@ -41,8 +41,8 @@ RELEASED_REF = "refs/notes/released"
 _MANIFESTS_KEPT = 8
 _FETCH_THREADS = 4  # at least, where reading is mostly waiting
 _Entry = TypeVar("_Entry")
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
+_Verb = TypeVar("_Verb", bound="Callable[..., Any]")
+"""A decorator that returns what it was given is understood by type checkers wherever it is used."""
 
 
 class ManifestReader:
@@ -237,9 +237,7 @@ def has_promisor(config: Mapping[str, str]) -> bool:
     )
 
 
-def holds_sweep_lock(
-    operation: Callable[Concatenate[Context, _Parameters], _Result],
-) -> Callable[Concatenate[Context, _Parameters], _Result]:
+def holds_sweep_lock(operation: _Verb) -> _Verb:
     """Make an operation hold the sweep lock, shared, from its first look to its last write.
 
     The Git objects it writes are gathered: many become one pack.
@@ -249,11 +247,11 @@ def holds_sweep_lock(
     """
 
     @wraps(operation)
-    def run(context: Context, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def run(context: Context, /, *args: Any, **options: Any) -> Any:
         with context.history.no_sweep(), context.history.gathering():
-            return operation(context, *args, **kwargs)
+            return operation(context, *args, **options)
 
-    return run
+    return run  # type: ignore[return-value]  # it has the same signature
 
 
 def threads_of(context: Context | None) -> int:

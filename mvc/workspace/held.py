@@ -36,7 +36,7 @@ class _Place:
 
 
 class HeldChunks:
-    """The chunks of one commit that are held, as ``Repo.reading_nearby`` takes them.
+    """The chunks of one commit that are held, as ``RunStore.reading_nearby`` takes them.
 
     Attributes:
         given_bytes: what was read from here.
@@ -91,14 +91,22 @@ def _read(place: _Place, plain: memoryview) -> bool:
 
 def find_held(
     context: Context,
-    revision: str,
     files: Mapping[str, memoryview],
+    revision: str = "HEAD",
+    *,
     share: Share | None = None,
     peers: Peers | None = None,
 ) -> HeldChunks:
-    """Return the chunks of a commit that are in some files, and in the shares of its ranks.
+    """Return the chunks of a commit that are still in memory, for ``reading_nearby``.
 
-    One share is given, whichever; ``peers`` have those of the other ranks.
+    Args:
+        files: path → content, as it was committed.
+        revision: which commit.
+        share: what one rank kept of it, whichever.
+        peers: the shares of all ranks.
+
+    Raises:
+        NotFoundError: no such revision.
     """
     sources: dict[str, ByteSource] = {path: MemorySource(data) for path, data in files.items()}
     arrays: Mapping[str, int] = {}

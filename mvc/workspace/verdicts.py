@@ -126,7 +126,17 @@ HEALTH_MARKS: NoteKind[None] = NoteKind(HEALTHY_REF, "health mark", lambda _comm
 
 @holds_sweep_lock
 def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
-    """Mark a commit as healthy, durably; a mark that is there already stays as it is."""
+    """Mark a commit as one that a rollback may return to; the commit itself does not change.
+
+    Args:
+        revision: which commit; a mark that it already has stays.
+        note: a remark, on one line.
+
+    Raises:
+        NotFoundError: no such revision.
+        ConflictError: two ranks of its run held different bytes (``agreement`` of its log entry).
+        FormatError: the existing marks are damaged.
+    """
     commit = context.history.resolve_commit(revision)
     agreement = read_agreement(context.history.read_commit(commit).trailers)
     if agreement is not None and agreement.differed:
@@ -151,7 +161,15 @@ def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
 
 
 def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId, ...]:
-    """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first."""
+    """Return the healthy commits of a branch along first parents, newest first.
+
+    Args:
+        branch: defaults to HEAD.
+
+    Raises:
+        NotFoundError: no such branch.
+        FormatError: the history or its marks are damaged.
+    """
     history = context.history
     tip = history.head().commit if branch is None else history.get_branch(branch)
     marks = context.notebook(HEALTH_MARKS).open()

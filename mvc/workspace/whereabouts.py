@@ -35,7 +35,13 @@ class Whereabouts:
 
 @contextlib.contextmanager
 def leave_mark(context: Context) -> Iterator[str]:
-    """Leave a mark in the repository's folder until the end of the block; yields its name."""
+    """Leave a mark in the repository's folder, which ``look_for_mark`` finds; usable as a context manager.
+
+    It yields the name of the mark, which is there until the end of the block.
+
+    Raises:
+        StorageError: nothing can be written there.
+    """
     with scratch_folder(context) as folder:
         fs.write_durable(folder / _NAME, [b""])
         yield folder.name

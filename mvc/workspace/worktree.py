@@ -16,9 +16,13 @@ from mvc.history.values import MODE_EXECUTABLE, MODE_FILE, MODE_SYMLINK
 from mvc.workspace.context import GIT_DIR_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mvc.history.ignore import IgnoreRules
+    from mvc.workspace.context import Context
+
+    StrPath = str | os.PathLike[str]
+    Paths = StrPath | Iterable[StrPath]
 
 
 def git_mode(stat: FileStat) -> int:
@@ -51,6 +55,12 @@ def relative_path(worktree: Path, cwd: Path, name: str) -> str:
     if path.split("/")[0].casefold() == GIT_DIR_NAME:
         raise UsageError(f"{name!r} is inside {GIT_DIR_NAME}, the repository itself")
     return path
+
+
+def relative_paths(context: Context, paths: Paths) -> list[str]:
+    """Return what a user of Python calls paths, relative to the worktree, as repository paths."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return [relative_path(context.worktree, context.worktree, os.fspath(path)) for path in given]
 
 
 def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> Iterator[str]:

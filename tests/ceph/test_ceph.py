@@ -53,8 +53,8 @@ def check_copy(repo, url, folder):
     assert copy.head.commit == repo.head.commit
     assert (copy.worktree / _NAME).read_bytes() == (repo.worktree / _NAME).read_bytes()
     for one in (repo, copy):
-        assert one.fsck(data=True).problems == ()
-    assert copy.fsck(remote="origin", data=True).problems == ()
+        assert one.upkeep.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def once(action):
@@ -182,11 +182,11 @@ def test_a_daemon_is_killed_during_pushes(cluster, url, tmp_path, victim, capsys
         print(f"\n{victim} killed: the next push is accepted after {stall_s:.1f} s")
     tip = repo.head.commit
     acknowledged = [commit for commit, *_ in pushing.acknowledged]
-    there = repo.list_remote().refs["refs/heads/main"]
+    there = repo.remotes.refs().refs["refs/heads/main"]
     known = {entry.id for entry in repo.log(there)}
     assert set(acknowledged) <= known
     repo.push()
-    assert repo.list_remote().refs["refs/heads/main"] == tip
+    assert repo.remotes.refs().refs["refs/heads/main"] == tip
     check_copy(repo, url, tmp_path / "b")
 
 
@@ -290,7 +290,7 @@ def test_two_osds_hang_and_one_comes_back(cluster, url, tmp_path, monkeypatch, c
         print(f"one is back: the next push is accepted after {time.monotonic() - start_s:.1f} s")
     sent = {call[1] for one in opened for call in one.calls if call[0] == "upload"}
     assert len([key for key in sent if key.endswith(".pack") and key.startswith("packs/")]) <= 6
-    assert repo.list_remote().refs["refs/heads/main"] == commit
+    assert repo.remotes.refs().refs["refs/heads/main"] == commit
     check_copy(repo, url, tmp_path / "b")
 
 
@@ -327,7 +327,7 @@ def test_a_client_is_killed_at_any_point(cluster, url, tmp_path, verb, round_):
         process.wait()
     if process.returncode or verb == "push":
         found = clone(url, tmp_path / "b")
-        assert found.fsck(data=True).problems == ()
-        assert found.fsck(remote="origin", data=True).problems == ()
+        assert found.upkeep.fsck(data=True).problems == ()
+        assert found.upkeep.fsck(remote="origin", data=True).problems == ()
     repo.push()
     check_copy(repo, url, tmp_path / "c")

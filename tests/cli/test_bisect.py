@@ -153,4 +153,4 @@ def test_mistakes_change_nothing(line):
             (("start", "main@2", "main@5"), 4),
         ]:  # fmt: skip
         assert line("bisect", *words).code == code
-        assert Repo(line.folder).bisect_step() is None
+        assert Repo(line.folder).bisect.step() is None

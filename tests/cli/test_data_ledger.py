@@ -136,7 +136,7 @@ def test_a_digest_that_is_wrong_is_not_proven(mvc, history):
     repo = Repo.open(history[0], identity=Identity("Ada", "ada@example.org"))
     plan = SamplePlan((Source("web", 100),), batch=10)
     entry = PlanEntry(plan).move(10, SampleDigest(10, (1, 2, 3, 4)), Skips())
-    repo.create_branch("lie", "HEAD")
+    repo.branches.create("lie", "HEAD")
     state = {
         "w": np.zeros(3, np.float32),
         "data_record": {"ledger": {"dataloader": entry.to_json()}},

@@ -11,7 +11,7 @@ from support.cli import plain
 @pytest.fixture
 def marked(shell):
     """main: base (step 0, v1, healthy), tuned (1000), grown (2000)."""
-    Repo.open(shell.folder).mark_healthy("v1")
+    Repo.open(shell.folder).runs.mark_healthy("v1")
     return shell
 
 

@@ -54,8 +54,8 @@ def test_looking_at_what_was_stored_in_less_needs_no_arrays(shell):
     for step in (1, 2, 3):
         write_model(shell.folder / "model.safetensors", seed=9, norm=np.full(32, step, np.float32))
         repo.commit(f"step {step}", paths=".", step=step, delta=True)
-    assert repo.prune(repo.plan_prune(keep_last=1)).plan.releases
-    repo.repack()
+    assert repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1)).plan.releases
+    repo.upkeep.repack()
     repo.set_config("mvc.autorepack", "true")
     loaded = _modules(shell, ["log"], ["log", "--oneline", "--all"], ["branch"], ["status"])
     assert not loaded & {"torch", "numpy", "pydantic", "zstandard"}

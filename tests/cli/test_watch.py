@@ -10,6 +10,7 @@ import pytest
 from mvc import Repo
 from mvc.cli.render.text import cell_width
 from mvc.cli.render.watch import BLOCKS
+from mvc.training import RunStore
 from support.cli import plain
 from support.feeds import tell
 from support.screen import Screen
@@ -73,11 +74,11 @@ def test_json(run):
 
 
 def test_a_run_that_has_only_begun(empty):
-    with Repo.open(empty.folder).open_feed("exp/1") as feed:
+    with RunStore(Repo.open(empty.folder)).open_feed("exp/1") as feed:
         feed.append("start")
     answer = empty.ok("watch")
     assert answer.lines[0].startswith("exp/1  no step yet")
-    with Repo.open(empty.folder).open_feed("exp/1") as feed:
+    with RunStore(Repo.open(empty.folder)).open_feed("exp/1") as feed:
         feed.append("stop", step=3, reason="done")
     assert empty.ok("watch").lines[0].endswith("■ stopped: done")
 
@@ -117,7 +118,7 @@ def test_live_until_q(run):
     with Screen(run, "watch", "--interval", "0.1") as screen:
         screen.wait_for("step 500")
         screen.wait_for("q quits")
-        with Repo.open(run.folder).open_feed("main") as feed:
+        with RunStore(Repo.open(run.folder)).open_feed("main") as feed:
             feed.append("step", step=777, loss=1.0)
         screen.wait_for("step 777")
         screen.press(b"x")
@@ -146,7 +147,7 @@ def test_an_error_is_seen(empty):
 
 
 def test_the_scale_of_a_scaler(empty):
-    feed = Repo.open(empty.folder).open_feed("main")
+    feed = RunStore(Repo.open(empty.folder)).open_feed("main")
     feed.append("start", step=0)
     for step, (scale, overflows) in enumerate([(65536.0, 0), (32768.0, 1), (32768.0, 1)], start=1):
         feed.append("step", step=step, loss=2.0, scale=scale, overflows=overflows)

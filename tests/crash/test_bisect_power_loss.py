@@ -24,18 +24,18 @@ def _prepare(root):
 
 def _bisect(root):
     repo = Repo.open(root)
-    repo.bisect_start("HEAD", "HEAD~5")
-    repo.bisect_mark("good" if (root / "a").read_text() == "sound" else "bad")
-    repo.bisect_reset()
+    repo.bisect.start("HEAD", "HEAD~5")
+    repo.bisect.mark("good" if (root / "a").read_text() == "sound" else "bad")
+    repo.bisect.reset()
 
 
 def _go_on(root, ids):
     """Return what a bisection finds that goes on from where it was stopped."""
     repo = Repo.open(root)
-    step = repo.bisect_step()
+    step = repo.bisect.step()
     if step is None or step.status == "waiting":
-        repo.bisect_start(ids[-1], ids[0])
-    return repo.bisect_run(lambda _: (root / "a").read_text() == "sound").commit
+        repo.bisect.start(ids[-1], ids[0])
+    return repo.bisect.run(lambda _: (root / "a").read_text() == "sound").commit
 
 
 @pytest.mark.slow
@@ -62,9 +62,9 @@ def test_every_step(tmp_path, monkeypatch):
         for survivor in (pessimist, work):
             assert _go_on(survivor, ids) == ids[3], at
             repo = Repo.open(survivor)
-            repo.bisect_reset()
+            repo.bisect.reset()
             assert (repo.head.branch, repo.head.commit) == ("main", ids[-1]), at
             assert digests(survivor) == files, at
-            assert repo.fsck().ok, at
+            assert repo.upkeep.fsck().ok, at
             assert not list(repo.git_dir.glob("BISECT_*")), at
             shutil.rmtree(survivor)

@@ -191,7 +191,7 @@ def test_every_step(verb, tmp_path, monkeypatch):
         for survivor in (pessimist, work):
             state = _state(survivor)  # finishes an interrupted transition first
             assert state in allowed, f"{verb.__name__}, step {step}, {survivor.name}"
-            assert Repo.open(survivor).fsck(data=True).ok
+            assert Repo.open(survivor).upkeep.fsck(data=True).ok
             _check_goes_on(survivor, state, allowed[-1])
             shutil.rmtree(survivor)
 

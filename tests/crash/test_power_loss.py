@@ -69,10 +69,10 @@ def _commit_state(root: Path) -> None:
 
 def _branch_update(root: Path) -> None:
     repo = Repo.open(root)
-    repo.create_branch("moved", "HEAD")
-    repo.create_branch("moved", "HEAD~1", force=True)
-    repo.create_tag("v1", "HEAD", message="one")
-    repo.create_tag("v1", "HEAD~1", force=True)  # an alias, with a log
+    repo.branches.create("moved", "HEAD")
+    repo.branches.create("moved", "HEAD~1", force=True)
+    repo.tags.create("v1", "HEAD", message="one")
+    repo.tags.create("v1", "HEAD~1", force=True)  # an alias, with a log
 
 
 VERBS = [
@@ -90,7 +90,7 @@ def _state(root: Path) -> tuple:
     """What a user sees: history, refs, staged content, files."""
     repo = Repo.open(root)
     status = repo.status()
-    heads = tuple((ref.name, ref.commit) for ref in [*repo.branches(), *repo.tags()])
+    heads = tuple((ref.name, ref.commit) for ref in [*repo.branches.list(), *repo.tags.list()])
     return (repo.head.branch, repo.head.commit, heads, status.files, tuple(digests(root).items()))
 
 
@@ -142,7 +142,7 @@ def test_every_step(verb, tmp_path, monkeypatch):
 def _check_survivor(root, verb, step, before, after):
     where = f"{verb.__name__}, step {step}, {root.name}"
     state = _state(root)  # finishes an interrupted checkout first
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert report.ok, f"{where}: {report.problems}"
     if verb is _branch_update:
         # Four updates, each whole: every ref is at one of the places it ever had.

@@ -28,19 +28,19 @@ def _prepare(root):
         if step == 3:
             (root / "extra.bin").write_bytes(b"extra" * 500)
         repo.commit(f"step {step}", paths=".", step=step)
-        repo.create_branch("side", force=True)
-    repo.mark_healthy("main@1")
+        repo.branches.create("side", force=True)
+    repo.runs.mark_healthy("main@1")
 
 
 def _roll_back(root, branch):
     repo = Repo.open(root, identity=_WHO)
-    repo.rollback(repo.plan_rollback(branch=branch), reason="loss is NaN")
+    repo.runs.rollback(repo.runs.plan_rollback(branch=branch), reason="loss is NaN")
 
 
 def _state(root):
     repo = Repo.open(root)
     status = repo.status()  # finishes what was interrupted
-    heads = {ref.name: ref.commit for ref in repo.branches()}
+    heads = {ref.name: ref.commit for ref in repo.branches.list()}
     return repo.head, heads, status.files, digests(root)
 
 
@@ -79,7 +79,7 @@ def test_every_step(where, tmp_path, monkeypatch):
 def _check(root, branch, before, after, where):
     state = _state(root)
     repo = Repo.open(root, identity=_WHO)
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok, f"{where}: {report.problems}"
     tip = before[1][branch]
     is_back = state[1][branch] != tip

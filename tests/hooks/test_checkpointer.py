@@ -189,7 +189,7 @@ def test_a_forked_process_leaves_the_run_to_its_parent(keep, plain):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGTERM, "as of a worker that is terminated"
     run.ckpt.wait()
-    assert run.ckpt.repo.read_run("main").stopped is None
+    assert run.ckpt.repo.runs.read("main").stopped is None
     assert run.steps(2).now() == plain(3).now()
 
 

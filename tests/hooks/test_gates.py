@@ -72,7 +72,7 @@ def test_the_state_that_diverged_is_kept_as_it_is(keep, repo):
         next(run.model.parameters())[0] = 1e6
     run.step(loss=float("nan"))
     run.ckpt.close()
-    (kept,) = [one.name for one in repo.branches() if one.name.startswith("diverged/")]
+    (kept,) = [one.name for one in repo.branches.list() if one.name.startswith("diverged/")]
     (entry,) = repo.log(kept, limit=1)
     assert entry.health[0].largest > 1e5
 

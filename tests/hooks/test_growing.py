@@ -28,22 +28,22 @@ def train(folder, size, fault="none"):
 def test_a_run_grows_and_a_flipped_bit_holds_it_up(tmp_path):
     Repo.init(tmp_path / "run")
     repo = Repo.open(tmp_path / "run", identity=Identity("A Tester", "tester@example.org"))
-    assert repo.plan_scale(1, 8) == (1, 2, 4, 8)
+    assert repo.runs.plan_scale(1, 8) == (1, 2, 4, 8)
     for size in (1, 2):
-        result = repo.record_scale(train(tmp_path, size), limits=SLOW)
+        result = repo.runs.record_scale(train(tmp_path, size), limits=SLOW)
         assert (result.ok, result.commit) == (True, repo.resolve("main"))
     bad = train(tmp_path, 4, "flip")
     assert (bad["mismatches"], bad["checks"]) == (1, 7)
-    result = repo.record_scale(bad, limits=SLOW)
+    result = repo.runs.record_scale(bad, limits=SLOW)
     assert {one.gate for one in result.failed} == {"bits", "deviation"}
     refused = (
         r"8 ranks have to wait: 4 failed at bits: 1 of 7 checks found a rank that differs; at dev"
     )
     with pytest.raises(ConflictError, match=refused):
-        repo.scale_status().check(8)
+        repo.runs.scale_status().check(8)
     for size in (4, 8):
-        assert repo.record_scale(train(tmp_path, size), limits=SLOW).ok
-    status = repo.scale_status()
+        assert repo.runs.record_scale(train(tmp_path, size), limits=SLOW).ok
+    status = repo.runs.scale_status()
     assert status.next_ranks is None
     assert [one.annotations.step for one in repo.log("main")] == [30, 24, 18, 12, 6]
     assert len({status.results[ranks].commit for ranks in (1, 2, 4, 8)}) == 4

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mvc import Repo
-from mvc.training import Agreement, Dispute
+from mvc.training import Agreement, Dispute, RunStore
 from mvc_hooks.log import RunLog
 from mvc_hooks.reports import CommitReport
 
@@ -64,7 +64,7 @@ def test_ranks_that_differ_are_one_warning_and_one_alarm(tmp_path, caplog):
     caplog.set_level("INFO")
     repo = Repo.init(tmp_path)
     dispute = Dispute("model.safetensors", "w", 3, (0,), (1,))
-    log = RunLog(repo.open_feed("main"))
+    log = RunLog(RunStore(repo).open_feed("main"))
     for step, agreement in enumerate((None, Agreement(4, 9), Agreement(3, 9, 1, (dispute,)))):
         log.commit(
             CommitReport(step, "ab" * 20, "main", "x", 0.1, 0.2, 3, 4, 1, agreement=agreement)
@@ -76,6 +76,6 @@ def test_ranks_that_differ_are_one_warning_and_one_alarm(tmp_path, caplog):
         "the commit of step 2 cannot become healthy"
     )
     assert warnings == [f"replicas: {reason}"]
-    view = repo.read_run("main")
+    view = repo.runs.read("main")
     assert [(one.step, one.cause, one.reason) for one in view.alarms] == [(2, "replicas", reason)]
     assert [one.step for one in view.commits] == [2, 1, 0]

@@ -224,7 +224,7 @@ def test_a_value_that_one_rank_cannot_store_is_told_by_all(lab):
     assert first.error == second.error == "UnsupportedError"
     assert first.message == second.message
     assert 'state["values"]["odd"] is a function; mvc stores only data' in first.message
-    assert Repo(lab.folder / "odd value").branches() == []
+    assert Repo(lab.folder / "odd value").branches.list() == []
     for said in lab.say("odd value later"):
         assert said.error == "CommitFailedError"
         assert "commit of step 4 failed: rank 1: " in said.message
@@ -270,7 +270,7 @@ def test_a_bit_that_differs_on_one_rank_is_told_by_the_commit(lab):
     told = [line for line in said if line.startswith("WARNING:mvc_hooks:replicas: ")]
     assert len(told) == len(first.disputed)
     assert "4.weight in model.safetensors differs in chunk 0 between rank" in told[0]
-    alarms = [one for one in repo.read_run("main").alarms if one.cause == "replicas"]
+    alarms = [one for one in repo.runs.read("main").alarms if one.cause == "replicas"]
     assert sorted(one.step for one in alarms) == first.disputed
 
 
@@ -327,7 +327,7 @@ def test_a_sharded_run_resumes_and_goes_back_to_the_bit(lab):
         assert said.resumed == 6
     assert_same_end(lab, "sharded", "sharded in two")
     repo = Repo.open(lab.folder / "sharded back")
-    diverged = next(one.name for one in repo.branches() if one.name.startswith("diverged/"))
+    diverged = next(one.name for one in repo.branches.list() if one.name.startswith("diverged/"))
     assert repo.load_state(diverged)["run"]["step"] == 7
 
 
@@ -357,7 +357,7 @@ def test_four_processes(tmp_path):
     four = SimpleNamespace(folder=tmp_path)
     assert_same_end(four, "plain", "in two", 4)
     assert_same_end(four, "plain", "back", 4)
-    assert not Repo.open(tmp_path / "plain").fsck(data=True).problems
+    assert not Repo.open(tmp_path / "plain").upkeep.fsck(data=True).problems
     last = Repo.open(tmp_path / "unclosed")
     assert last.load_state("main")["run"]["step"] == 3, "committed after the process group had gone"
     assert last.load_state("main", folder="ranks/3")["pieces"]
@@ -421,7 +421,7 @@ def test_machines_with_a_store_in_common_train_as_in_one_folder(lab):
     assert all(
         torch.equal(stored[name], one) for name, one in whole.items() if "running" not in name
     )
-    assert other.fsck(data=True).problems == ()
+    assert other.upkeep.fsck(data=True).problems == ()
 
 
 def test_machines_with_a_store_in_common_roll_back(lab):

@@ -159,7 +159,7 @@ def _same(state, live):
 
 
 def _diverged(repo):
-    return [one.name for one in repo.branches() if one.name.startswith("diverged/")]
+    return [one.name for one in repo.branches.list() if one.name.startswith("diverged/")]
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -188,7 +188,7 @@ def test_what_is_left_behind_and_what_is_said_of_it(keep, plain, tmp_path, keeps
     assert facts["rolled_back_to"] == "step 2"
     assert facts["rolled_back_because"] == report.reason
     assert facts["skipped_batches"] == report.skipped == "6-6"
-    assert repo.read_run().rollbacks[0].skipped_batches == report.skipped_count == 1
+    assert repo.runs.read().rollbacks[0].skipped_batches == report.skipped_count == 1
     moves = [one.message for one in repo.reflog("refs/heads/main")]
     assert f"rollback: to {report.to_commit[:10]} (step 2): {report.reason}" in moves
 
@@ -318,8 +318,8 @@ def test_released_commits_are_passed_over(keep, plain, tmp_path):
     run = keep(ladder=_back(min_steps_back=3)).steps(8)
     run.ckpt.wait()
     repo = Repo.open(tmp_path / "run")
-    repo.prune(repo.plan_prune(keep_every=4))
-    repo.gc(grace_s=0)
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_every=4))
+    repo.upkeep.gc(grace_s=0)
     assert run.step(loss=_NAN).to_step == 4, "that of step 6 was released"
     assert run.steps(5).now() == plain(9).now()
 
@@ -342,7 +342,7 @@ def test_by_hand_in_python(keep, plain, tmp_path):
     report = run.ckpt.roll_back("main@2", "a look at it")
     assert (report.to_step, report.reason) == (2, "a look at it")
     assert run.steps(5).now() == plain(7).now()
-    Repo.open(tmp_path / "run").create_branch("elsewhere", "diverged/main/6")
+    Repo.open(tmp_path / "run").branches.create("elsewhere", "diverged/main/6")
     before = run.now()
     for revision, error in (("no-such", NotFoundError), ("elsewhere", ConflictError)):
         with pytest.raises(error):

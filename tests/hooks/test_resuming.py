@@ -62,7 +62,7 @@ def test_a_damaged_tip_is_left_for_the_commit_before_it(keep, plain, tmp_path, c
     repo = Repo.open(root)
     assert repo.load_state("diverged/main/6")["run"]["step"] == 6
     assert dict(repo.show("main").annotations.meta)["rolled_back_from"] == "step 6"
-    assert [back.to_step for back in repo.read_run("main").rollbacks] == [4]
+    assert [back.to_step for back in repo.runs.read("main").rollbacks] == [4]
 
 
 def test_a_branch_of_files_is_left_as_it_is(keep, tmp_path):
@@ -104,7 +104,7 @@ def test_it_is_mended_from_a_remote(keep, tmp_path, caplog):
     _train(keep)
     root = tmp_path / "run"
     repo = Repo.open(root)
-    repo.add_remote("origin", (tmp_path / "store").as_uri())
+    repo.remotes.add("origin", (tmp_path / "store").as_uri())
     repo.push("origin", ["main"])
     _damage(_packs(root)[-1])
     assert keep(every=2).ckpt.step_count == 6

@@ -431,4 +431,4 @@ def test_many_small_files_cost_few_syncs_and_files(repo, root, monkeypatch):
     assert repo.status().is_clean
     opened = Repo.open(root)
     opened.checkout(commit)
-    assert opened.fsck(data=True).ok
+    assert opened.upkeep.fsck(data=True).ok

@@ -115,7 +115,7 @@ def test_it_really_runs(repo, root):
     with pytest.raises(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)
     assert [load_exactly(repo, one) for one in commits] == [*range(AUTO_COMMITS), 30]
-    assert Repo.open(root).fsck(data=True).ok
+    assert Repo.open(root).upkeep.fsck(data=True).ok
 
 
 def test_a_command_that_ends_leaves_its_upkeep_running(repo, root):
@@ -134,7 +134,7 @@ def test_a_command_that_ends_leaves_its_upkeep_running(repo, root):
     with exclusive_lock(root / ".mvc" / LOCK_NAME):
         pass
     assert len(Repo.open(root)._context.store.packs()) == 1
-    assert Repo.open(root).fsck(data=True).ok
+    assert Repo.open(root).upkeep.fsck(data=True).ok
 
 
 def test_a_second_one_ends_at_once(repo, root):
@@ -167,6 +167,6 @@ def test_delta_beside_another_upkeep(repo, root):
         result = repo.commit("two", delta=True)
     assert repo.head.commit == result.commit
     assert not (repo._context.store.copies().bases >= 0).any()
-    repo.repack()
+    repo.upkeep.repack()
     assert (repo._context.store.copies().bases >= 0).any()
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok

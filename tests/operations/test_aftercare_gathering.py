@@ -13,6 +13,7 @@ from mvc.chunkstore import listing
 from mvc.chunkstore.listing import CLASSES_BYTES, GATHER_PACKS, find_crowd
 from mvc.history import object_gather
 from mvc.operations.aftercare import gather
+from mvc.training import RunStore
 from mvc.upkeep.sweep import upkeep_lock
 from support.images import make_image
 from support.kept_repo import WHO, commit_step, load_exactly
@@ -42,7 +43,7 @@ def check_numbers(repo, numbers):
         state = reader.load_state(f"main@{number}", framework="numpy")
         assert state["w"].tobytes() == values.tobytes()
         assert state["n"] == number
-    assert reader.fsck(data=True).ok
+    assert reader.upkeep.fsck(data=True).ok
 
 
 @pytest.mark.slow
@@ -127,7 +128,7 @@ def test_every_road_of_a_commit(repo, few):
         np.save(path, np.random.default_rng(number).standard_normal(300_000))
         repo.commit(f"{number}", paths=path, step=number)
         image = make_image({"m": {"w": np.full(300, number)}})
-        repo.commit_image(image, message=f"{number}, image", branch="image")
+        RunStore(repo).commit_image(image, message=f"{number}, image", branch="image")
         assert len(packs_of(repo)) <= 6  # three of each class
     np.save(repo.worktree / "again.npy", np.random.default_rng(2).standard_normal(300_000))
     (repo.worktree / "w.npy").unlink()
@@ -140,10 +141,10 @@ def test_health_marks_are_gathered_too(repo, monkeypatch):
     monkeypatch.setattr(object_gather, "_CROWD", 1)
     monkeypatch.setattr(object_gather, "FEW_OBJECTS", 5)
     for number in range(6):
-        repo.mark_healthy(repo.resolve("HEAD")) if number else None
+        repo.runs.mark_healthy(repo.resolve("HEAD")) if number else None
         commit_numbers(repo, [number])
     assert not list(repo._context.history.objects.iterate_loose())
-    assert len(repo.healthy()) == 5
+    assert len(repo.runs.healthy()) == 5
     git(repo.git_dir, "fsck", "--strict")
 
 
@@ -207,7 +208,7 @@ def test_a_damaged_pack_stays_as_it_is(repo, few):
     assert hurt.exists()
     assert hurt.stem in packs_of(repo)
     assert len(packs_of(repo)) == 3  # it, the joined ones and the newest
-    problems = Repo.open(repo.worktree).fsck(data=True).problems
+    problems = Repo.open(repo.worktree).upkeep.fsck(data=True).problems
     assert {problem.pack for problem in problems if problem.pack} == {hurt.stem}
 
 
@@ -221,4 +222,4 @@ def test_what_an_add_stored_and_no_commit_names_stays(repo, few):
     repo.restore("w.npy")
     assert np.load(path).sum() == np.arange(300_000).sum()
     gather(repo._context, repo.resolve("other"))
-    assert Repo.open(repo.worktree).fsck(data=True).ok
+    assert Repo.open(repo.worktree).upkeep.fsck(data=True).ok

@@ -26,36 +26,36 @@ def line(repo):
 
 def test_the_values_it_ends_with_begin_there(repo, line):
     ids = line(3, 5, 2, 1, None, 6, 7, None, 8)
-    found = repo.bisect_metric("loss", above=4)
+    found = repo.bisect.metric("loss", above=4)
     assert (found.commit, found.value) == (ids[5], 6)
     assert (found.before, found.before_value) == (ids[3], 1)
     assert found.unknown == (ids[4],)
     assert found.earlier == ids[1]
     assert found.tested == 7
-    assert repo.bisect_metric("loss", above=4, good=[ids[2]]).earlier is None
+    assert repo.bisect.metric("loss", above=4, good=[ids[2]]).earlier is None
 
 
 def test_not_a_number_is_bad_either_way(repo, line):
     ids = line(3, 2, math.nan, math.inf)
-    assert repo.bisect_metric("loss", above=100).commit == ids[2]
-    assert repo.bisect_metric("loss", below=1, bad=ids[2]).commit == ids[2]
+    assert repo.bisect.metric("loss", above=100).commit == ids[2]
+    assert repo.bisect.metric("loss", below=1, bad=ids[2]).commit == ids[2]
 
 
 def test_below(repo, line):
     ids = line(0.9, 0.8, 0.3, None)
-    assert repo.bisect_metric("loss", below=0.5).commit == ids[2]
+    assert repo.bisect.metric("loss", below=0.5).commit == ids[2]
 
 
 def test_what_was_never_good(repo, line):
     ids = line(None, 9, 8)
-    found = repo.bisect_metric("loss", above=1)
+    found = repo.bisect.metric("loss", above=1)
     assert (found.commit, found.before, found.unknown) == (ids[1], None, (ids[0],))
 
 
 def test_two_lines_that_both_went_wrong(repo, line):
     (base,) = line(1)
     (left,) = line(9)
-    repo.create_branch("side", base)
+    repo.branches.create("side", base)
     repo.switch("side", force=True)
     (right,) = line(8)
     history = repo._context.history
@@ -66,7 +66,7 @@ def test_two_lines_that_both_went_wrong(repo, line):
         message="m\n\nMetric: loss=9",
         author=repo._context.stamp(),
     )
-    found = repo.bisect_metric("loss", above=2, bad=merge)
+    found = repo.bisect.metric("loss", above=2, bad=merge)
     assert {found.commit, *found.others} == {left, right}
     assert found.before == base
 
@@ -76,20 +76,20 @@ def test_the_health_of_the_weights_is_a_metric_too(repo, root):
     for scale in (1, 2, 30, 40):
         write_model(root / "m.safetensors", norm=np.full(32, scale, np.float32))
         ids.append(repo.commit(str(scale), paths=".").id)
-    assert repo.bisect_metric("health.max", above=20).commit == ids[2]
-    assert repo.bisect_metric("health.norm", above=100).before == ids[1]
+    assert repo.bisect.metric("health.max", above=20).commit == ids[2]
+    assert repo.bisect.metric("health.norm", above=100).before == ids[1]
 
 
 def test_what_cannot_be_found(repo, line):
     ids = line(1, 5, 2)
     with pytest.raises(ConflictError, match="loss is 2 at commit") as failure:
-        repo.bisect_metric("loss", above=4)
+        repo.bisect.metric("loss", above=4)
     assert f"the last bad commit is {ids[1][:7]}" in failure.value.hint
     with pytest.raises(ConflictError, match="loss is 2 at commit") as failure:
-        repo.bisect_metric("loss", above=9)
+        repo.bisect.metric("loss", above=9)
     assert "another bound" in failure.value.hint
     with pytest.raises(NotFoundError, match="no commit has the metric 'lost'"):
-        repo.bisect_metric("lost", above=4)
+        repo.bisect.metric("lost", above=4)
     for bounds in ({}, {"above": 1, "below": 2}):
         with pytest.raises(UsageError):
-            repo.bisect_metric("loss", **bounds)
+            repo.bisect.metric("loss", **bounds)

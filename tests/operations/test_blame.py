@@ -186,8 +186,8 @@ def test_what_was_released_is_not_compared(repo, root):
     for number in range(6):
         save(root, w=number + 1)
         repo.commit(str(number), paths=".", step=number)
-    repo.create_tag("first", "HEAD~5")
-    repo.prune(repo.plan_prune(keep_every=2))
+    repo.tags.create("first", "HEAD~5")
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_every=2))
     points = by_name(repo.blame(compute=True))["w"].drift
     assert [point.distance for point in points] == [0.0, None, 2.0, None, 4.0, 5.0]
     assert all(point.changed for point in points[1:])

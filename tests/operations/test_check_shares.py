@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from mvc.training import RunStore
+
 torch = pytest.importorskip("torch")
 
 from mvc import ConflictError, FormatError, Repo, StorageError  # noqa: E402
@@ -70,7 +72,7 @@ def test_healthy_ranks_agree_on_all_that_is_due(tmp_path, topology, is_seen, mon
     for number in (2, 9):
         frozen = freeze_all(topology, number)
         lengths.add(tuple(len(image) for image, _ in frozen))
-        plan = repos[0].open_share(*frozen[0]).plan
+        plan = RunStore(repos[0]).open_share(*frozen[0]).plan
         due = [one[:2] for one in list_checkers(plan.keepers, number)]
         result, stored = commit_frozen(repos, frozen, is_seen=is_seen, message="many")
         assert result.agreement == Agreement(len(due), count_checkable(plan.keepers))
@@ -93,7 +95,7 @@ def test_the_blobs_are_the_same_with_a_check_and_without(tmp_path):
     repos = open_all(tmp_path, 4)
     commit_frozen(repos, freeze_all("crossed", 3), message="many")
     assert blobs_of(repos[0]) == blobs_of(alone)
-    assert not repos[0].fsck(data=True).problems
+    assert not repos[0].upkeep.fsck(data=True).problems
 
 
 def test_ranks_of_which_each_has_its_own_part_check_nothing(tmp_path):
@@ -132,7 +134,7 @@ def test_one_bit_on_one_rank_is_a_dispute_that_names_it(tmp_path, topology, role
     clean.commit_state(make_state(), message="clean")
     ranks = torch.Size(TOPOLOGIES[topology][0]).numel()
     repos = open_all(tmp_path, ranks)
-    plan = repos[0].open_share(*freeze_all(topology, 0)[0]).plan
+    plan = RunStore(repos[0]).open_share(*freeze_all(topology, 0)[0]).plan
     array, chunk, first = find_tensor(plan, "wide"), 16, 16 * CHUNK // 4
     division = plan.keepers.divisions[array]
     kept = [division.kept[number] for number, _ in division.find_parts(chunk)]
@@ -149,7 +151,7 @@ def test_one_bit_on_one_rank_is_a_dispute_that_names_it(tmp_path, topology, role
     assert (blobs_of(repos[0]) == blobs_of(clean)) == (role != "stored")
     if role == "neither":
         assert agreement.differed == 0
-        repos[0].mark_healthy(result.commit)
+        repos[0].runs.mark_healthy(result.commit)
         return
     (dispute,) = agreement.disputes
     assert agreement.differed == 1
@@ -158,8 +160,8 @@ def test_one_bit_on_one_rank_is_a_dispute_that_names_it(tmp_path, topology, role
     with pytest.raises(
         ConflictError, match=r"wide in model\.safetensors differs in chunk 16 between"
     ):
-        repos[0].mark_healthy(result.commit)
-    assert repos[0].healthy() == ()
+        repos[0].runs.mark_healthy(result.commit)
+    assert repos[0].runs.healthy() == ()
 
 
 def list_rounds(array, chunk):
@@ -208,10 +210,10 @@ def told(tmp_path):
     repo = new_repo(tmp_path)
     frozen = freeze_all("replicas", ROUND)
     repos = open_all(tmp_path, 4)
-    shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+    shares = [RunStore(one).open_share(*frozen[rank]) for rank, one in enumerate(repos)]
     peers, stored = SeenPeers(shares, is_seen=True), []
     for rank, one in enumerate(repos):
-        with one.store_share(shares[rank], peers) as found:
+        with RunStore(one).store_share(shares[rank], peers) as found:
             stored.append(found)
     assert stored[1].checked
     return repo, shares[0], stored
@@ -230,8 +232,8 @@ def test_a_rank_that_tells_something_else_makes_no_commit(told, change, why):
     repo, share, stored = told
     stored[1] = replace(stored[1], **change(stored[1]))
     with pytest.raises(FormatError, match=why):
-        repo.commit_shares(share, stored, message="never")
-    assert repo.branches() == []
+        RunStore(repo).commit_shares(share, stored, message="never")
+    assert repo.branches.list() == []
 
 
 def test_ids_that_end_within_one_are_refused(told):
@@ -243,9 +245,9 @@ def test_ids_that_end_within_one_are_refused(told):
 def test_a_rank_that_checks_nothing_leaves_its_chunks_unchecked(told):
     """As a writer of a version that does not know how."""
     repo, share, stored = told
-    everything = repo.commit_shares(share, stored, message="all").agreement
+    everything = RunStore(repo).commit_shares(share, stored, message="all").agreement
     stored[1] = replace(stored[1], checked=b"", check_round=-1)
-    some = repo.commit_shares(share, stored, message="some").agreement
+    some = RunStore(repo).commit_shares(share, stored, message="some").agreement
     assert 0 < some.agreed < everything.agreed
     assert (some.differed, some.chunks) == (0, everything.chunks)
 
@@ -263,13 +265,13 @@ def test_a_rank_out_of_reach_leaves_chunks_unchecked(tmp_path):
 
     for number in (0, 1):
         frozen = freeze_all("crossed", number)
-        shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+        shares = [RunStore(one).open_share(*frozen[rank]) for rank, one in enumerate(repos)]
         stored = []
         for rank, one in enumerate(repos):
-            with one.store_share(shares[rank], Apart(shares, is_seen=False)) as found:
+            with RunStore(one).store_share(shares[rank], Apart(shares, is_seen=False)) as found:
                 stored.append(found)
         assert len(asked) <= 4 * (number + 1), "who is out of reach is not asked for every chunk"
-        found = repos[0].commit_shares(shares[0], stored, message="many").agreement
+        found = RunStore(repos[0]).commit_shares(shares[0], stored, message="many").agreement
         agreed += 0 if found is None else found.agreed
         assert found is None or found.differed == 0
     due = sum(len([*list_checkers(shares[0].plan.keepers, number)]) for number in (0, 1))
@@ -285,7 +287,7 @@ def test_another_length_of_chunks_leaves_nothing_to_check(tmp_path):
 
 def test_an_amended_commit_keeps_what_was_checked_of_the_same_content(told):
     repo, share, stored = told
-    agreement = repo.commit_shares(share, stored, message="all").agreement
+    agreement = RunStore(repo).commit_shares(share, stored, message="all").agreement
     assert repo.commit("other words", amend=True).agreement == agreement
     (repo.worktree / "notes.txt").write_text("x")
     repo.add("notes.txt")

@@ -30,14 +30,14 @@ def two(repo, root):
     write(root, "config.json", "one")
     write(root, "only/in/first")
     commit_all(repo, "first", step=1)
-    repo.create_tag("v1")
-    repo.create_branch("old")
+    repo.tags.create("v1")
+    repo.branches.create("old")
     write_model(root / "m.safetensors", seed=2)
     write(root, "config.json", "two")
     shutil.rmtree(root / "only")
     write(root, "second/only")
     commit_all(repo, "second", step=2)
-    repo.create_tag("v2", message="annotated")
+    repo.tags.create("v2", message="annotated")
     return repo
 
 
@@ -69,8 +69,8 @@ class TestNames:
         assert two.checkout(commit[:8]).commit == commit
 
     def test_a_name_that_is_branch_and_tag_is_the_branch(self, two):
-        two.create_tag("old", "v2")
-        two.create_tag("main", "v1")
+        two.tags.create("old", "v2")
+        two.tags.create("main", "v1")
         result = two.checkout("old")
         assert (result.branch, result.commit) == ("old", two.resolve("v1"))
         result = two.switch("main")
@@ -132,7 +132,7 @@ class TestNames:
         write(root, "config.json", "edited")
         with pytest.raises(ConflictError):
             two.switch("x", create=True, start="v1")
-        assert [branch.name for branch in two.branches()] == ["main", "old"]
+        assert [branch.name for branch in two.branches.list()] == ["main", "old"]
 
     def test_before_the_first_commit(self, repo, root):
         write(root, "a")
@@ -143,7 +143,7 @@ class TestNames:
         assert repo.switch("other", create=True).branch == "other"
         assert codes(repo) == {"a": "A "}
         repo.commit("first")
-        assert [branch.name for branch in repo.branches()] == ["other"]
+        assert [branch.name for branch in repo.branches.list()] == ["other"]
 
     def test_away_from_a_branch_without_a_commit(self, two, root):
         history = two._context.history
@@ -346,7 +346,7 @@ class TestInTheWay:
         """``p`` is a file in v1 and gone in main, which has ``q/x``."""
         write(root, "p", "file")
         commit_all(repo, "one")
-        repo.create_tag("v1")
+        repo.tags.create("v1")
         (root / "p").unlink()
         write(root, "q/x", "deep")
         commit_all(repo, "two")
@@ -479,7 +479,7 @@ class TestStates:
             assert codes(run) == {}
 
     def test_a_new_branch_does_not(self, run, root):
-        run.create_branch("x")
+        run.branches.create("x")
         run.switch("y", create=True)
         assert self.files(root) == ["train.py"]
         assert codes(run) == {}
@@ -574,7 +574,7 @@ def test_the_branch_moves_while_files_are_prepared(two, root):
 
         def __call__(self, _):
             if not self.calls:
-                other.create_branch("old", "v2", force=True)
+                other.branches.create("old", "v2", force=True)
             self.calls += 1
 
     before = digests(root)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 
 from mvc import ConflictError, FormatError, Repo, UsageError
-from mvc.training import WriteCounts
+from mvc.training import RunStore, WriteCounts
 from support.bounds import on_disk
 from support.images import make_image
 from support.state_strategies import states, torch_states
@@ -32,7 +32,7 @@ def packs(repo):
 @given(state=states | torch_states)
 def test_the_same_tree_as_commit_state(repo, state):
     repo.commit_state(state, message="live", branch="live")
-    repo.commit_image(make_image(state), message="image", branch="image")
+    RunStore(repo).commit_image(make_image(state), message="image", branch="image")
     assert tree(repo, "image") == tree(repo, "live")
     assert repo.verify_state(state, "image").is_exact
 
@@ -41,7 +41,7 @@ def test_an_image_is_committed_like_a_state(repo, root):
     (root / "train.py").write_text("x")
     repo.commit("code", paths=".")
     state = {"model": {"w": torch.ones(300)}, "step": 1}
-    result = repo.commit_image(
+    result = RunStore(repo).commit_image(
         make_image(state), message="subject\n\nbody", step=5, metrics={"loss": 2}, meta={"by": "me"}
     )
     entry = repo.show()
@@ -50,16 +50,16 @@ def test_an_image_is_committed_like_a_state(repo, root):
     assert result.branch == "main"
     assert [path for path, _, _ in tree(repo)] == ["model.safetensors", "state.json", "train.py"]
     assert repo.status().is_clean
-    repo.commit_image(make_image({"ema": {"w": torch.ones(3)}}), message="another form")
+    RunStore(repo).commit_image(make_image({"ema": {"w": torch.ones(3)}}), message="another form")
     assert [path for path, _, _ in tree(repo)] == ["ema.safetensors", "state.json", "train.py"]
 
 
 def test_a_later_image_is_stored_as_differences(repo):
     values = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
-    repo.commit_image(make_image({"m": {"w": values}}), message="one", delta=True)
+    RunStore(repo).commit_image(make_image({"m": {"w": values}}), message="one", delta=True)
     first = sum(path.stat().st_size for path in packs(repo))
     values[:] *= 1 + 2**-20
-    repo.commit_image(make_image({"m": {"w": values}}), message="two", delta=True)
+    RunStore(repo).commit_image(make_image({"m": {"w": values}}), message="two", delta=True)
     assert sum(path.stat().st_size for path in packs(repo)) < first * 1.5
     assert repo.verify_state({"m": {"w": values}}).is_exact
 
@@ -74,9 +74,9 @@ def test_what_is_no_image_is_refused_and_nothing_written(repo):
         {**image, "../evil.safetensors": image["model.safetensors"]},
     ):
         with pytest.raises(FormatError):
-            repo.commit_image(broken, message="x")
+            RunStore(repo).commit_image(broken, message="x")
     with pytest.raises(UsageError, match="needs a message"):
-        repo.commit_image(image, message=" ")
+        RunStore(repo).commit_image(image, message=" ")
     assert repo.head.commit is None
     assert not packs(repo)
 
@@ -88,7 +88,7 @@ def commit(request, repo):
     def run(state, **options):
         if request.param == "live":
             return repo.commit_state(state, message="x", **options)
-        return repo.commit_image(make_image(state), message="x", **options)
+        return RunStore(repo).commit_image(make_image(state), message="x", **options)
 
     return run
 
@@ -143,7 +143,7 @@ class TestParent:
         with pytest.raises(ConflictError):
             commit({"m": {"w": array(1)}}, parent=base, progress=meanwhile)
         assert repo.resolve("main") == moved[0]
-        assert repo.fsck().ok
+        assert repo.upkeep.fsck().ok
 
 
 class TestDescribe:
@@ -157,7 +157,7 @@ class TestDescribe:
             return {"written": str(counts.stored_bytes), "by": "describe"}
 
         state = {"model": {"w": np.random.default_rng(0).standard_normal(500)}}
-        result = repo.commit_image(
+        result = RunStore(repo).commit_image(
             make_image(state), message="x", meta={"by": "caller", "kept": "yes"}, describe=describe
         )
         meta = repo.show().annotations.meta
@@ -170,9 +170,11 @@ class TestDescribe:
             raise KeyError("mine")
 
         with pytest.raises(KeyError, match="mine"):
-            repo.commit_image(make_image({"step": 1}), message="x", describe=describe)
+            RunStore(repo).commit_image(make_image({"step": 1}), message="x", describe=describe)
         with pytest.raises(UsageError):
-            repo.commit_image(make_image({"step": 1}), message="x", describe=lambda _: {"": "x"})
+            RunStore(repo).commit_image(
+                make_image({"step": 1}), message="x", describe=lambda _: {"": "x"}
+            )
         assert repo.head.commit is None
 
 
@@ -183,7 +185,7 @@ class TestOutline:
         state = {"model": {"w": torch.ones(2, 3)}, "step": 1}
         repo.commit_state(state, message="x", step=1)
         expected = {"model": {"w": ArrayOutline("tensor", "float32", (2, 3))}, "step": 1}
-        assert repo.outline_state("main@1") == expected
+        assert RunStore(repo).outline_state("main@1") == expected
         assert outline_image(make_image(state)) == expected
 
 

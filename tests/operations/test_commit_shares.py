@@ -2,6 +2,8 @@
 
 import pytest
 
+from mvc.training import RunStore
+
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
 
@@ -60,7 +62,7 @@ def test_the_same_state_has_the_same_blobs(tmp_path, alone, topology, is_seen):
     assert {path: blob for path, blob in found.items() if path not in own} == blobs_of(alone)
     assert own == {f"ranks/{rank}/pieces.safetensors" for rank in range(1, len(frozen))}
 
-    assert not repos[0].fsck(data=True).problems
+    assert not repos[0].upkeep.fsck(data=True).problems
     loaded = repos[0].load_state()
     expected = make_state()
     assert torch.equal(loaded["model"]["odd"], expected["model"]["odd"])
@@ -110,7 +112,7 @@ def test_the_next_commit_replaces_what_ranks_had(tmp_path):
     frozen = freeze_all(make_state(), "sharded")
     commit_frozen(open_all(tmp_path, 3), frozen, message="three", step=4)
     repo = Repo.open(tmp_path, identity=ME)
-    assert repo.outline_state(folder="ranks/2")["pieces"][0].shape == (2,)
+    assert RunStore(repo).outline_state(folder="ranks/2")["pieces"][0].shape == (2,)
     assert repo.load_state(folder="ranks/2")["pieces"][0].tolist() == [0, 1]
     assert repo.verify_state({"pieces": [torch.arange(2)]}, folder="ranks/2").is_exact
     assert not repo.verify_state({"pieces": [torch.zeros(2).long()]}, folder="ranks/2").is_exact
@@ -134,7 +136,7 @@ def test_differences_are_taken_from_the_last_commit(tmp_path):
     assert sum(one.counts.new_plain_bytes for one in stored) == wide
     assert sum(one.counts.stored_bytes for one in stored) < wide / 4
     assert torch.equal(repos[0].load_state()["model"]["wide"], second["model"]["wide"])
-    assert not repos[0].fsck(data=True).problems
+    assert not repos[0].upkeep.fsck(data=True).problems
 
 
 def test_ranks_that_hold_different_states_make_no_commit(tmp_path):
@@ -144,7 +146,7 @@ def test_ranks_that_hold_different_states_make_no_commit(tmp_path):
     frozen = freeze_all(state, "replicas")[:3] + freeze_all(other, "replicas")[3:]
     with pytest.raises(ConflictError, match="rank 3 holds another state than rank 0"):
         commit_frozen(open_all(tmp_path, 4), frozen, message="never")
-    assert repo.branches() == []
+    assert repo.branches.list() == []
 
 
 def test_a_rank_that_is_missing_or_told_too_little_makes_no_commit(tmp_path):
@@ -153,11 +155,11 @@ def test_a_rank_that_is_missing_or_told_too_little_makes_no_commit(tmp_path):
     repo = new_repo(tmp_path)
     frozen = freeze_all(make_state(), "sharded")
     repos = open_all(tmp_path, 3)
-    shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+    shares = [RunStore(one).open_share(*frozen[rank]) for rank, one in enumerate(repos)]
     peers = SeenPeers(shares, is_seen=True)
     stored = []
     for rank, one in enumerate(repos):
-        with one.store_share(shares[rank], peers) as found:
+        with RunStore(one).store_share(shares[rank], peers) as found:
             stored.append(found)
     for told, why in [
         (stored[:2], "of 3 ranks"),
@@ -167,26 +169,26 @@ def test_a_rank_that_is_missing_or_told_too_little_makes_no_commit(tmp_path):
         ([*stored[:2], replace(stored[2], health=())], "other files"),
     ]:
         with pytest.raises(FormatError, match=why):
-            repo.commit_shares(shares[0], told, message="never")
+            RunStore(repo).commit_shares(shares[0], told, message="never")
     with pytest.raises(ConflictError, match="cuts tensors"):
-        repo.commit_shares(
+        RunStore(repo).commit_shares(
             shares[0], [*stored[:2], replace(stored[2], chunk_bytes=8192)], message="never"
         )
-    assert repo.branches() == []
+    assert repo.branches.list() == []
 
 
 def test_parts_of_another_length_are_refused(tmp_path):
     new_repo(tmp_path)
     frozen = freeze_all(make_state(), "columns")
     repos = open_all(tmp_path, 4)
-    shares = [one.open_share(*frozen[rank]) for rank, one in enumerate(repos)]
+    shares = [RunStore(one).open_share(*frozen[rank]) for rank, one in enumerate(repos)]
 
     class Lying(SeenPeers):
         def fetch_part(self, rank, array, chunk):
             return super().fetch_part(rank, array, chunk)[:-1]
 
     with pytest.raises(StorageError, match="rank 1 sent"):
-        with repos[0].store_share(shares[0], Lying(shares, is_seen=False)):
+        with RunStore(repos[0]).store_share(shares[0], Lying(shares, is_seen=False)):
             pass
 
 
@@ -216,7 +218,7 @@ def test_weights_that_are_rounded_masters_are_stored_as_such(tmp_path, placement
     assert sum(one.counts.new_plain_bytes for one in stored) > master.nbytes * 1.5
     assert sum(one.counts.stored_bytes for one in stored) < master.nbytes
     assert torch.equal(repos[0].load_state()["model"]["w"], state["model"]["w"])
-    assert not repos[0].fsck(data=True).problems
+    assert not repos[0].upkeep.fsck(data=True).problems
 
 
 def freeze_own(seed=0, *, buffers=True):
@@ -258,7 +260,7 @@ def test_what_belongs_to_rank_0_is_in_the_state_and_not_in_the_form(tmp_path):
     assert found == blobs_of(alone)
     assert repos[0].load_state()["data"] == {"drawn": 4}
     assert torch.equal(repos[0].load_state(folder="ranks/2")["rng"], torch.arange(2))
-    assert not repos[0].fsck(data=True).problems
+    assert not repos[0].upkeep.fsck(data=True).problems
     commit_frozen(repos, freeze_own(1), message="again", parent=repos[0].resolve("HEAD"))
     assert torch.equal(repos[0].load_state()["rng"]["torch"], torch.arange(9) + 1)
     assert torch.equal(repos[0].load_state()["model"]["mean"], torch.ones(7))
@@ -272,11 +274,11 @@ def test_an_outline_says_whose_bytes_are_the_same(tmp_path):
         {"a": draw, "b": {"c": draw.clone(), "d": draw + 1}, "s": draw.to_sparse(), "n": 1},
         message="x",
     )
-    found = repo.outline_state(with_content=True)
+    found = RunStore(repo).outline_state(with_content=True)
     assert found["a"].content == found["b"]["c"].content != found["b"]["d"].content
     assert found["s"].content
-    assert found == repo.outline_state()
-    assert repo.outline_state()["a"].content is None
+    assert found == RunStore(repo).outline_state()
+    assert RunStore(repo).outline_state()["a"].content is None
 
 
 def test_what_is_stored_is_a_copy_of_other_ranks_memory():

@@ -41,7 +41,7 @@ def test_a_state_of_a_newer_mvc_is_not_mixed_with_another(repo, root):
         with pytest.raises(UnsupportedError, match="version 99"):
             refused()
     assert repo.resolve("HEAD") == commit
-    plan = repo.plan_prune(keep_tagged=True, weights_only=True)
+    plan = repo.upkeep.plan_prune(keep_tagged=True, weights_only=True)
     assert "model.safetensors" not in {path for one in plan.commits for path in one.paths}
 
 
@@ -159,7 +159,7 @@ class TestBranches:
     def test_another_branch_leaves_index_and_files_alone(self, repo, root):
         write(root, "a", "one")
         repo.commit("base", paths=".")
-        repo.create_branch("runs/one")
+        repo.branches.create("runs/one")
         write(root, "a", "staged")
         repo.add("a")
         result = repo.commit_state({"step": 1}, message="state", branch="runs/one")
@@ -244,7 +244,7 @@ class TestRefusals:
             with pytest.raises(UnsupportedError, match=r"model.*hooks.*1"):
                 repo.commit_state({"model": {"hooks": [1, bad]}}, message="x")
         assert repo.head.commit is None
-        assert repo.fsck().ok
+        assert repo.upkeep.fsck().ok
 
     def test_no_message(self, repo):
         for text in ("", " \n"):

@@ -80,10 +80,10 @@ def test_a_history_is_read_once_and_no_state_is_parsed_whole(repo, kind, monkeyp
             drawn = drawn.unlisted
         monkeypatch.setattr(data_ledgers, "parse_document", None)
         with Repo.open(repo.worktree) as fresh:
-            found = fresh.who_saw("3")
+            found = fresh.data.who_saw("3")
             assert len(found.affected) == length or kind == "plan"
         with Repo.open(repo.worktree) as fresh:
-            counts.append(count_reads(monkeypatch, lambda one=fresh: one.who_saw("3")))
+            counts.append(count_reads(monkeypatch, lambda one=fresh: one.data.who_saw("3")))
     assert counts[1] <= counts[0] + 20 * 6
 
 
@@ -93,19 +93,19 @@ def test_what_came_since_a_commit_reads_nothing_before_it(repo, monkeypatch):
         entry = move(entry, entry.cursor + 10)
         commit(repo, {"web": entry})
     with Repo.open(repo.worktree) as fresh:
-        assert fresh.seen_data("HEAD", "HEAD~3").loaders[0].digest.count == 30
+        assert fresh.data.seen("HEAD", "HEAD~3").loaders[0].digest.count == 30
     with Repo.open(repo.worktree) as fresh:
-        assert count_reads(monkeypatch, lambda: fresh.seen_data("HEAD", "HEAD~3")) < 40
+        assert count_reads(monkeypatch, lambda: fresh.data.seen("HEAD", "HEAD~3")) < 40
 
 
 def test_two_branches_part_where_they_part(repo):
     entry = move(PlanEntry(SamplePlan((Source("web", 1000),), batch=10)), 10)
     base = commit(repo, {"web": entry})
-    repo.create_branch("side", "HEAD")
+    repo.branches.create("side", "HEAD")
     for _ in range(3):
         entry = move(entry, entry.cursor + 10)
         commit(repo, {"web": entry})
-    found = repo.seen_data("HEAD", "side")
+    found = repo.data.seen("HEAD", "side")
     assert (found.since, found.loaders[0].digest.count) == (base, 30)
 
 
@@ -130,9 +130,9 @@ def test_a_plain_loader_reads_the_map_of_its_size(repo):
     saw = commit(
         repo, {"loader": draw(DrawnEntry("index"), [3, 31])}, environment=loader_facts(100)
     )
-    found = repo.who_saw(shard="001.tar")
+    found = repo.data.who_saw(shard="001.tar")
     assert (found.source, found.wanted, found.affected) == ("loader", range(30, 100), (saw,))
-    assert dict(repo.seen_data().loaders[0].samples[0].shards) == {"000.tar": 1, "001.tar": 1}
+    assert dict(repo.data.seen().loaders[0].samples[0].shards) == {"000.tar": 1, "001.tar": 1}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_why_the_shards_of_a_plain_loader_are_not_known(repo, facts, line):
     commit_map(repo, "train", [30, 70])
     commit(repo, {"loader": draw(DrawnEntry("index"), [3])}, environment=facts)
     with pytest.raises(NotFoundError) as caught:
-        repo.who_saw(shard="001.tar")
+        repo.data.who_saw(shard="001.tar")
     assert line in (caught.value.hint or "")
 
 
@@ -158,7 +158,7 @@ def test_a_shard_that_was_taken_down_is_found_in_the_commits_before(repo):
     second = commit_map(repo, "train", [30])
     later = SamplePlan((Source("web", 30, shards=second.tree),), batch=10, shuffle=False)
     after = commit(repo, {"web": move(PlanEntry(later, 40, 40), 50)})
-    found = repo.who_saw(shard="001.tar")
+    found = repo.data.who_saw(shard="001.tar")
     assert [(one.commit, one.seen) for one in found.saw] == [(saw, 10)]
     assert (found.affected[0], found.affected[-1]) == (after, saw)
 
@@ -172,14 +172,14 @@ def test_an_order_by_blocks_takes_its_sizes_from_the_map(repo, has_map):
     entry = move(PlanEntry(plan), 100)
     assert "runs" not in order.to_json()  # a commit has but their hash
     saw = commit(repo, {"web": entry})
-    found = repo.seen_data(prove=True).loaders[0]
+    found = repo.data.seen(prove=True).loaders[0]
     assert found.is_proven is has_map
     assert (found.times is None) is not has_map
     assert found.digest.count == 100
     if has_map:
         seen = plan.locate(np.arange(1)).index[0]
         shard = int(np.searchsorted(np.cumsum(sizes), seen, "right"))
-        assert repo.who_saw(shard=f"{shard:03}.tar").affected == (saw,)
+        assert repo.data.who_saw(shard=f"{shard:03}.tar").affected == (saw,)
 
 
 def test_windows_of_a_packed_stream_are_in_its_shards(repo):
@@ -187,7 +187,7 @@ def test_windows_of_a_packed_stream_are_in_its_shards(repo):
     order = BlockOrder(np.array([4, 9]), 2)
     source = Source("web", 13, None, made.tree, order, "packing")
     commit(repo, {"web": move(PlanEntry(SamplePlan((source,), batch=10)), 10)})
-    assert repo.who_saw(shard="001.tar").wanted == range(4, 13)
+    assert repo.data.who_saw(shard="001.tar").wanted == range(4, 13)
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
@@ -199,7 +199,7 @@ def test_a_source_that_the_newest_commit_does_not_have_is_looked_for_before(repo
         else {"ledger": {"new": DrawnEntry("index").to_json()}}
     )
     repo.commit_state({"data_record": state}, message="x")
-    assert repo.who_saw("web:2").saw[0].commit == first
+    assert repo.data.who_saw("web:2").saw[0].commit == first
     with pytest.raises(NotFoundError, match="no source 'wet'") as caught:
-        repo.who_saw("wet:3")
+        repo.data.who_saw("wet:3")
     assert caught.value.hint == f"sources are {'web' if is_empty else 'new'}"

@@ -11,7 +11,7 @@ from support.forgetful import ForgetfulDisk, PowerLoss
 
 def test_what_it_finds(repo, root, monkeypatch):
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
-    report = repo.doctor()
+    report = repo.upkeep.doctor()
     assert report.python == platform.python_version()
     assert report.versions["numpy"] != "missing"
     assert set(report.versions) >= {"dulwich", "blake3", "zstandard", "torch", "safetensors"}
@@ -63,7 +63,7 @@ def test_it_does_not_sweep_up_what_a_crash_left(repo, root, monkeypatch):
                 pytest.fail("the checkout never left a journal")
         disk.close()
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
-    Repo.open(root).doctor()
+    Repo.open(root).upkeep.doctor()
     opened = Repo.open(root)
     assert opened.status().recovered
     assert (root / "a").read_text() == "one"
@@ -74,7 +74,7 @@ def test_where_nothing_can_be_written(repo, root, monkeypatch):
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
     (root / ".mvc/mvc.lock").unlink(missing_ok=True)
     (root / ".mvc/mvc.lock").mkdir()
-    report = repo.doctor()
+    report = repo.upkeep.doctor()
     assert (report.write_bytes_per_s, report.sync_s) == (None, None)
     assert report.hash_bytes_per_s > 0
     assert any("nothing can be written here" in advice for advice in report.advice)
@@ -84,7 +84,7 @@ def test_beside_an_interrupted_checkout_it_leaves_nothing(repo, root, monkeypatc
     """A journal keeps scratch folders, and the measured file would be among them."""
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
     (root / ".mvc/transition.json").write_text("waiting")
-    repo.doctor()
+    repo.upkeep.doctor()
     assert list((root / ".mvc/tmp").iterdir()) == []
 
 
@@ -92,7 +92,7 @@ def test_a_gate_that_no_commit_passes_is_named(repo, monkeypatch):
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
     with (repo.git_dir / "config").open("a") as file:
         file.write("[gate]\n\tnan = none\n")
-    assert any("gate.nan must be a whole number" in text for text in repo.doctor().advice)
+    assert any("gate.nan must be a whole number" in text for text in repo.upkeep.doctor().advice)
 
 
 def test_what_is_under_way(repo, root, monkeypatch):
@@ -102,13 +102,13 @@ def test_what_is_under_way(repo, root, monkeypatch):
         (root / "a").write_text(text)
         repo.add(".")
         commits.append(repo.commit(text).commit)
-    assert repo.doctor().under_way == ()
+    assert repo.upkeep.doctor().under_way == ()
     assert repo.revert("HEAD~1").conflicts
-    assert repo.doctor().under_way == ("revert",)
+    assert repo.upkeep.doctor().under_way == ("revert",)
     repo.abort("revert")
-    repo.bisect_start("HEAD", "HEAD~2", checkout=False)
-    assert repo.doctor().under_way == ("bisect",)
+    repo.bisect.start("HEAD", "HEAD~2", checkout=False)
+    assert repo.upkeep.doctor().under_way == ("bisect",)
     assert repo.status().bisecting
     (root / ".mvc/CHERRY_PICK_HEAD").write_text("torn")
-    (advice,) = (one for one in repo.doctor().advice if "CHERRY_PICK_HEAD" in one)
+    (advice,) = (one for one in repo.upkeep.doctor().advice if "CHERRY_PICK_HEAD" in one)
     assert advice.startswith("what is under way cannot be told")

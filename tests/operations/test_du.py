@@ -39,8 +39,8 @@ class Count:
 
     def refs(self):
         return {
-            **{("branch", ref.name): ref.commit for ref in self.repo.branches()},
-            **{("tag", ref.name): ref.commit for ref in self.repo.tags()},
+            **{("branch", ref.name): ref.commit for ref in self.repo.branches.list()},
+            **{("tag", ref.name): ref.commit for ref in self.repo.tags.list()},
         }
 
     def named(self):
@@ -97,7 +97,7 @@ class Count:
 
 def compare_all(repo):
     """Compare every entry of every kind."""
-    report = repo.du(by=KINDS)
+    report = repo.upkeep.du(by=KINDS)
     count = Count(repo)
     staged = count.chunks(count.staged())
     refs = count.refs()
@@ -188,10 +188,10 @@ def test_every_number_is_what_counting_gives(steps):
             at = commits[second % len(commits)] if verb in ("branch", "tag") else None
             if verb == "branch":
                 repo.checkout(at, force=True)
-                repo.create_branch(f"b{first}", force=True)
+                repo.branches.create(f"b{first}", force=True)
                 repo.switch(f"b{first}", force=True)
             elif verb == "tag":
-                repo.create_tag(f"v{first}", at, force=True)
+                repo.tags.create(f"v{first}", at, force=True)
             elif verb == "reset":
                 repo.reset(commits[first % len(commits)], mode="hard")
             else:
@@ -217,7 +217,7 @@ def chain(repo, root):
 
 
 def test_a_base_is_shared_with_what_is_built_on_it(chain):
-    report = chain.du()
+    report = chain.upkeep.du()
     count = Count(chain)
     assert any(count.bases.values())
     oldest = chain.resolve("HEAD~3")
@@ -232,8 +232,8 @@ def test_a_base_is_shared_with_what_is_built_on_it(chain):
 
 
 def test_what_a_released_commit_leaves_as_a_base(chain):
-    before = chain.du().totals
-    chain.prune(chain.plan_prune(keep_last=1))
+    before = chain.upkeep.du().totals
+    chain.upkeep.prune(chain.upkeep.plan_prune(keep_last=1))
     report = compare_all(Repo.open(chain.worktree))
     assert report.totals.versions == 1
     assert report.totals.raw_bytes == before.raw_bytes // 4
@@ -248,7 +248,7 @@ def test_bytes_held_only_as_bases(chain):
     info = [entry.info.id for entry in chain.log()]
     records = [Release(commit, ("m.safetensors",), "--keep-last 1", 0) for commit in info[1:]]
     add_releases(chain._context, records)  # recorded, nothing freed yet
-    totals = Repo.open(chain.worktree).du().totals
+    totals = Repo.open(chain.worktree).upkeep.du().totals
     count = Count(chain)
     direct = count.chunks(count.versions([info[0]]))
     held = count.close(direct) - direct
@@ -262,10 +262,10 @@ def test_what_only_reflogs_hold_is_nobodys(repo, root):
     repo.commit("one", paths=".")
     write_model(root / "m.safetensors", seed=2)
     repo.commit("two", paths=".")
-    before = repo.du()
+    before = repo.upkeep.du()
     assert before.totals.reflog_bytes == 0
     repo.reset("HEAD~1", mode="hard")
-    after = Repo.open(root).du()
+    after = Repo.open(root).upkeep.du()
     assert len(after.commits) == 1
     assert after.totals.commits == 2
     assert after.totals.versions == before.totals.versions == 2
@@ -282,10 +282,10 @@ def test_deleting_a_branch_frees_what_was_said(repo, root):
     write_model(root / "m.safetensors", seed=2)
     repo.commit("two", paths=".")
     repo.switch("main")
-    before = repo.du()
+    before = repo.upkeep.du()
     said = {entry.name: entry.alone_bytes for entry in before.branches}
-    repo.delete_branch("side", force=True)
-    after = Repo.open(root).du().totals
+    repo.branches.delete("side", force=True)
+    after = Repo.open(root).upkeep.du().totals
     assert after.reflog_bytes == said["side"] > 0
     assert said["main"] == 0  # side holds all of it too
 
@@ -293,11 +293,11 @@ def test_deleting_a_branch_frees_what_was_said(repo, root):
 def test_the_index_counts_only_where_it_differs_from_head(repo, root):
     write_model(root / "m.safetensors", seed=1)
     repo.commit("one", paths=".")
-    alone = repo.du().branches[0].alone_bytes
-    assert alone == repo.du().totals.needed_bytes
+    alone = repo.upkeep.du().branches[0].alone_bytes
+    assert alone == repo.upkeep.du().totals.needed_bytes
     write_model(root / "m.safetensors", seed=2)
     repo.add(".")
-    report = Repo.open(root).du()
+    report = Repo.open(root).upkeep.du()
     assert report.branches[0].alone_bytes <= alone
     (file,) = report.files
     assert file.versions == 2
@@ -308,14 +308,14 @@ def test_a_detached_head_keeps_what_it_is_on(repo, root):
     write_model(root / "m.safetensors", seed=1)
     repo.commit("one", paths=".")
     repo.checkout("HEAD", detach=True)
-    (main,) = repo.du().branches
+    (main,) = repo.upkeep.du().branches
     assert main.alone_bytes == 0
     assert main.shared_bytes > 0
 
 
 def test_a_selection_of_commits(chain):
-    everything = chain.du(by=KINDS)
-    newest = chain.du("HEAD", by=KINDS)
+    everything = chain.upkeep.du(by=KINDS)
+    newest = chain.upkeep.du("HEAD", by=KINDS)
     (commit,) = newest.commits
     assert commit == next(one for one in everything.commits if one.name == chain.head.commit)
     chosen = newest.selection
@@ -324,11 +324,11 @@ def test_a_selection_of_commits(chain):
     assert newest.files[0].alone_bytes == commit.alone_bytes
     assert sum(one.raw_bytes for one in newest.tensors) == commit.raw_bytes
     assert newest.totals == everything.totals
-    pair = chain.du("HEAD~2..HEAD")
+    pair = chain.upkeep.du("HEAD~2..HEAD")
     assert len(pair.commits) == 2
     assert pair.selection.alone_bytes >= sum(one.alone_bytes for one in pair.commits)
     assert [one.name for one in pair.branches] == ["main"]
-    assert chain.du("HEAD~1").branches == ()
+    assert chain.upkeep.du("HEAD~1").branches == ()
     assert everything.selection is None
 
 
@@ -344,7 +344,7 @@ def test_views_share_their_storage(repo, root):
 
 
 def compare_tensors_only(repo):
-    report, count = repo.du(by=["tensor"]), Count(repo)
+    report, count = repo.upkeep.du(by=["tensor"]), Count(repo)
     versions = count.versions(count.named())
     users = {}
     for path, blob in versions:
@@ -357,7 +357,7 @@ def compare_tensors_only(repo):
 
 
 def test_an_empty_repository(repo):
-    report = repo.du(by=KINDS)
+    report = repo.upkeep.du(by=KINDS)
     assert (report.branches, report.commits, report.files, report.tensors) == ((), (), (), ())
     assert report.totals.ratio is None
     assert report.totals.needed_bytes == report.totals.packs == 0
@@ -368,11 +368,11 @@ def test_a_lost_pack_does_not_stop_it(repo, root):
     repo.commit("one", paths=".")
     for pack in (root / ".mvc/chunks/packs").iterdir():
         pack.unlink()
-    report = Repo.open(root).du(by=KINDS)
+    report = Repo.open(root).upkeep.du(by=KINDS)
     assert report.totals.needed_bytes == 0
     assert report.totals.raw_bytes > 0
 
 
 def test_only_kinds_that_exist(repo):
     with pytest.raises(UsageError, match="cannot list by 'colour'"):
-        repo.du(by=["colour"])
+        repo.upkeep.du(by=["colour"])

@@ -285,7 +285,7 @@ class TestFolder:
     def test_released_content_is_said_before_the_folder_is_made(self, model, root, tmp_path):
         save_file({"w": values(seed=9)}, root / "m.safetensors")
         model.commit("next", paths=".")
-        model.prune(model.plan_prune(keep_last=1))
+        model.upkeep.prune(model.upkeep.plan_prune(keep_last=1))
         with pytest.raises(ReleasedError):
             model.export("HEAD~1", tmp_path / "out")
         assert not (tmp_path / "out").exists()

@@ -46,7 +46,7 @@ def chunk_files(repo):
 def test_what_is_new_comes_and_the_branch_here_stays(repo, copy):
     old = copy.head.commit
     new = commit_model(repo, seed=1)
-    repo.create_tag("v1")
+    repo.tags.create("v1")
     repo.push(tags=True, all_branches=True)
     done = copy.fetch()
     assert {(one.name, one.status) for one in done.refs} == {
@@ -55,7 +55,7 @@ def test_what_is_new_comes_and_the_branch_here_stays(repo, copy):
     }
     assert copy.head.commit == old
     assert copy.resolve("origin/main") == copy.resolve("v1") == new
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     copy.checkout("origin/main", detach=True)
     assert same_files(repo, copy)
 
@@ -69,7 +69,7 @@ def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypa
     """A pack that holds much else is not fetched whole."""
     commit_model(repo, seed=1, name="other.safetensors", layers=20, width=64)
     small = commit_model(repo, seed=2, name="small.safetensors")
-    repo.plan_repack  # noqa: B018  the packs below are joined by hand
+    repo.upkeep.plan_repack  # noqa: B018  the packs below are joined by hand
     repo._context.store.gather(repo._context.store.packs())
     repo.push()
     copy = make_repo(tmp_path / "c", str(store))
@@ -82,7 +82,7 @@ def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypa
     )
     copy.fetch()
     assert copy.resolve("origin/main") == small
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_packs_that_build_upon_each_other_are_checked_in_their_order(repo, store, tmp_path):
@@ -103,11 +103,11 @@ def test_packs_that_build_upon_each_other_are_checked_in_their_order(repo, store
     assert copies.depths().max() >= 2
     copy = clone(store, tmp_path / "c")
     assert same_files(repo, copy)
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_branches_that_are_gone_are_pruned_when_asked(repo, copy):
-    repo.create_branch("side")
+    repo.branches.create("side")
     repo.push(all_branches=True)
     copy.fetch()
     repo.push("origin", [":side"])
@@ -159,7 +159,7 @@ def test_a_liar_leaves_nothing_behind(repo, copy, store, how, kind):
         copy.fetch()
     assert chunk_files(copy) == had
     assert copy.resolve("origin/main") == head
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_a_chunk_under_a_false_name_is_refused(repo, copy, store):
@@ -210,7 +210,7 @@ def test_a_fetch_that_was_cut_off_goes_on_where_it_was(repo, copy, monkeypatch):
     )
     copy.fetch()
     assert not [call for call in opened[-1].calls if call[0] == "read_ranges"]
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     copy.checkout("origin/main", detach=True)
     assert same_files(repo, copy)
 
@@ -285,7 +285,7 @@ def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined
         commit_model(repo, seed=20, name="other", layers=30, width=64)
         repo._context.store.gather(repo._context.store.packs())
         repo.push()
-        repo.create_branch("half", "HEAD~1")
+        repo.branches.create("half", "HEAD~1")
         repo.push("origin", ["half"])
         copy.fetch("origin", ["half"])
     else:
@@ -294,16 +294,16 @@ def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined
     assert opened[0].most_uploads <= 4
     assert opened[-1].all_bytes > 100 * part_bytes
     assert opened[-1].most_bytes <= 16 * part_bytes
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_a_ref_here_that_would_lose_commits_stops_the_fetch(repo, copy):
-    copy.create_branch("mine")
+    copy.branches.create("mine")
     commit_model(copy, seed=5)
-    copy.create_branch("mine", force=True)
-    copy.create_tag("v1")
+    copy.branches.create("mine", force=True)
+    copy.tags.create("v1")
     commit_model(repo, seed=6)
-    repo.create_tag("v1")
+    repo.tags.create("v1")
     repo.push(tags=True, all_branches=True)
     before = copy._context.history.list_refs()
     for spec, match in (
@@ -317,12 +317,12 @@ def test_a_ref_here_that_would_lose_commits_stops_the_fetch(repo, copy):
         assert copy._context.history.list_refs() == before
     copy.fetch("origin", ["+main:mine", "+v1:refs/tags/v1"])
     assert copy.resolve("mine") == copy.resolve("v1") == repo.head.commit
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_what_is_fetched_by_name_moves_what_follows_it_and_brings_no_tags(repo, copy):
     new = commit_model(repo, seed=1)
-    repo.create_tag("v1")
+    repo.tags.create("v1")
     repo.push(tags=True, all_branches=True)
     done = copy.fetch("origin", ["main"])
     assert [(one.name, one.new) for one in done.refs] == [("refs/remotes/origin/main", new)]
@@ -338,12 +338,12 @@ def test_what_is_fetched_by_name_moves_what_follows_it_and_brings_no_tags(repo, 
 
 
 def test_fetch_head_names_first_what_a_merge_takes(repo, copy):
-    repo.create_branch("early")
+    repo.branches.create("early")
     new = commit_model(repo, seed=1)
     repo.push(all_branches=True)
     copy.fetch()
     lines = (copy.git_dir / "FETCH_HEAD").read_text().splitlines()
-    assert lines[0] == f"{new}\t\tbranch 'main' of {copy.remotes()['origin'].url}"
+    assert lines[0] == f"{new}\t\tbranch 'main' of {copy.remotes.list()['origin'].url}"
     assert [line.split("\t")[1] for line in lines[1:]] == ["not-for-merge"]
     assert copy.resolve("FETCH_HEAD") == new
     assert copy.merge("FETCH_HEAD").commit == new
@@ -351,8 +351,8 @@ def test_fetch_head_names_first_what_a_merge_takes(repo, copy):
 
 def test_a_remote_may_have_several_fetch_rules(repo, copy):
     commit_model(repo, seed=1)
-    repo.create_branch("side")
-    repo.create_branch("other")
+    repo.branches.create("side")
+    repo.branches.create("other")
     repo.push(all_branches=True)
     config = copy.git_dir / "config"
     rule = '"+refs/heads/*:refs/remotes/origin/*"'

@@ -224,13 +224,13 @@ def test_a_store_that_is_away_is_told_of_once_and_waited_for(repo, store, tmp_pa
 def test_released_content_is_not_published(repo):
     old = commit_model(repo, seed=0)
     commit_model(repo, seed=1)
-    repo.prune(repo.plan_prune(keep_last=1))
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
     with pytest.raises(NotFoundError, match="lacks content"):
         repo.publish("prod", old)
     repo.push()
     with pytest.raises(NotFoundError, match="lacks content"):
         repo.publish("prod", old)
-    assert repo.list_remote().channels == {}
+    assert repo.remotes.refs().channels == {}
 
 
 def test_what_no_version_needs_is_not_kept(repo, follower):
@@ -293,7 +293,7 @@ def test_what_is_renamed_or_has_another_type_is_told(repo, store, tmp_path):
 def test_channels_are_listed(repo):
     commit = commit_model(repo)
     repo.publish("prod")
-    assert repo.list_remote().channels == {"prod": Channel(commit, 1)}
+    assert repo.remotes.refs().channels == {"prod": Channel(commit, 1)}
     told = Root(channels={"a b": Channel(commit, 1)}, nonce="0" * 32)
     with pytest.raises(FormatError, match="channel"):
         parse_root(encode_root(told))

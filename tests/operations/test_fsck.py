@@ -37,7 +37,7 @@ def index_of(pack):
 
 def test_a_sound_repository(two):
     calls = []
-    report = two.fsck(data=True, progress=calls.append)
+    report = two.upkeep.fsck(data=True, progress=calls.append)
     assert report.ok
     assert (report.problems, report.notices, report.repaired) == ((), (), ())
     assert (report.commits, report.files, report.data) == (2, 2, True)
@@ -58,11 +58,11 @@ def test_commits_that_add_no_file_are_counted(two, root):
     two.commit("back", paths=".")
     two.remove("m.safetensors")
     two.commit("removed")
-    assert two.fsck().commits == 5
+    assert two.upkeep.fsck().commits == 5
 
 
 def test_an_empty_one(repo):
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok
     assert (report.commits, report.files, report.chunks) == (0, 0, 0)
 
@@ -72,7 +72,7 @@ def test_what_is_staged_is_looked_at(repo, root):
     repo.add(".")
     (pack,) = packs(root)
     pack.unlink()
-    report = Repo.open(root).fsck()
+    report = Repo.open(root).upkeep.fsck()
     assert {problem.path for problem in report.problems if problem.path} == {"m.safetensors"}
     assert {problem.commit for problem in report.problems} == {None}
 
@@ -83,7 +83,7 @@ def test_a_commit_that_only_the_reflog_knows_is_looked_at(two, root):
     needed = {chunk.hex() for chunk in _chunks(two, "HEAD@{1}") - _chunks(two, "HEAD")}
     for pack in packs(root):
         pack.unlink()
-    report = Repo.open(root).fsck()
+    report = Repo.open(root).upkeep.fsck()
     found = {problem.chunk for problem in report.problems if problem.commit == lost}
     assert needed <= found
 
@@ -93,16 +93,16 @@ class TestLostIndex:
         pack = packs(root)[0]
         index_of(pack).unlink()
         opened = Repo.open(root)
-        report = opened.fsck()
+        report = opened.upkeep.fsck()
         (problem,) = report.problems
         assert (problem.kind, problem.pack) == ("missing-index", pack.stem)
         assert "fsck --repair" in problem.hint
         assert report.notices == ()
-        repaired = opened.fsck(repair=True)
+        repaired = opened.upkeep.fsck(repair=True)
         assert repaired.ok
         assert repaired.repaired == (pack.stem,)
         assert index_of(pack).exists()
-        assert Repo.open(root).fsck(data=True).ok
+        assert Repo.open(root).upkeep.fsck(data=True).ok
 
     def test_of_a_pack_that_nothing_needs(self, two, root):
         """What a crash leaves between the pack and its index: no problem, only a notice."""
@@ -112,7 +112,7 @@ class TestLostIndex:
         two.reset()
         (pack,) = set(packs(root)) - set(before)
         index_of(pack).unlink()
-        report = Repo.open(root).fsck()
+        report = Repo.open(root).upkeep.fsck()
         assert report.ok
         (notice,) = report.notices
         assert pack.stem in notice
@@ -124,15 +124,15 @@ class TestLostIndex:
         index.chmod(0o644)
         index.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
         opened = Repo.open(root)
-        kinds = {problem.kind for problem in opened.fsck().problems}
+        kinds = {problem.kind for problem in opened.upkeep.fsck().problems}
         assert kinds == {"bad-index"}
-        assert opened.fsck(repair=True).repaired == (pack.stem,)
+        assert opened.upkeep.fsck(repair=True).repaired == (pack.stem,)
         assert index.read_bytes() == before
 
     def test_repair_of_what_is_sound_does_nothing(self, two, root):
-        two.fsck(repair=True)  # makes the lock files, where nobody needed them before
+        two.upkeep.fsck(repair=True)  # makes the lock files, where nobody needed them before
         before = {path: path.stat().st_mtime_ns for path in (root / ".mvc").rglob("*")}
-        report = two.fsck(repair=True, data=True)
+        report = two.upkeep.fsck(repair=True, data=True)
         assert (report.ok, report.repaired, report.notices) == (True, (), ())
         after = {path: path.stat().st_mtime_ns for path in (root / ".mvc").rglob("*")}
         assert after == before
@@ -140,7 +140,7 @@ class TestLostIndex:
 
 def test_a_stray_file_is_a_notice(two, root):
     (root / ".mvc/chunks/packs/stray").write_text("x")
-    report = two.fsck()
+    report = two.upkeep.fsck()
     assert report.ok
     (notice,) = report.notices
     assert "stray" in notice
@@ -151,7 +151,7 @@ def test_a_missing_chunk_says_what_needs_it(two, root):
     for pack in packs(root):
         os.unlink(pack)
         index_of(pack).unlink()
-    report = Repo.open(root).fsck()
+    report = Repo.open(root).upkeep.fsck()
     assert not report.ok
     problems = [problem for problem in report.problems if problem.tensor == model[0].name]
     assert {problem.path for problem in problems} == {"m.safetensors"}
@@ -164,14 +164,14 @@ def test_adding_the_same_file_again_heals(repo, root):
         pack.unlink()
         index_of(pack).unlink()
     opened = Repo.open(root)
-    assert not opened.fsck().ok
+    assert not opened.upkeep.fsck().ok
     opened.commit_state({"model": {"w": np.arange(1000.0)}}, message="again")
-    assert opened.fsck(data=True).ok
+    assert opened.upkeep.fsck(data=True).ok
     assert opened.load_state("HEAD~1", framework="numpy")["model"]["w"][-1] == 999
 
 
 def test_notes_are_no_files_of_the_worktree(two):
-    before = two.fsck()
+    before = two.upkeep.fsck()
     notes = {two.head.commit: b'{"mvc-manifest":', two.show("HEAD~1").info.id: b"text"}
     for message in ("one", "two"):
         write_notes(
@@ -182,8 +182,8 @@ def test_notes_are_no_files_of_the_worktree(two):
             stamp=Stamp.now(two.identity),
         )
         notes = dict.fromkeys(notes, b"other")
-    assert two.fsck(data=True).problems == ()
-    after = two.fsck()
+    assert two.upkeep.fsck(data=True).problems == ()
+    after = two.upkeep.fsck()
     assert (after.commits, after.files, after.chunks) == (
         before.commits,
         before.files,
@@ -196,13 +196,13 @@ def test_a_pipe_is_reported_at_once(two, root, name):
     """Whoever opened it to read would wait forever."""
     (root / ".mvc" / name).unlink(missing_ok=True)
     os.mkfifo(root / ".mvc" / name)
-    problems = Repo.open(root).fsck().problems
+    problems = Repo.open(root).upkeep.fsck().problems
     assert f"{name} is a named pipe, not a file" in " ".join(one.detail for one in problems)
 
 
 def test_a_pipe_in_place_of_what_may_be_lost(two, root):
     os.mkfifo(root / ".mvc/repacked")
-    assert not two.is_repack_due()
+    assert not two.upkeep.is_repack_due()
 
 
 def _clone(root, target):
@@ -213,25 +213,25 @@ def _clone(root, target):
 def test_a_clone_that_lost_its_notes_says_so(five_steps, repo, root, tmp_path):
     """Stock Git clones no notes: what was pruned looks lost."""
     prune(repo, keep_last=1)
-    repo.gc(grace_s=0)
-    assert repo.fsck().ok
+    repo.upkeep.gc(grace_s=0)
+    assert repo.upkeep.fsck().ok
     clone = _clone(root, tmp_path / "clone")
-    (found, *_) = clone.fsck().problems
+    (found, *_) = clone.upkeep.fsck().problems
     assert (found.kind, found.detail) == (
         "incomplete-clone", f"this is a clone of {root}/.mvc, and Git clones no chunks",
     )  # fmt: skip
     shutil.copytree(root / ".mvc/chunks", clone.git_dir / "chunks")
     clone = Repo.open(clone.worktree)
-    (found, *_) = clone.fsck().problems
+    (found, *_) = clone.upkeep.fsck().problems
     assert found.kind == "incomplete-clone"
     assert "without its Git notes" in found.detail
     subprocess.run(shlex.split(found.hint), check=True, capture_output=True)
-    assert Repo.open(clone.worktree).fsck(data=True).ok
+    assert Repo.open(clone.worktree).upkeep.fsck(data=True).ok
 
 
 def test_what_is_lost_in_no_clone_has_no_such_explanation(two, root):
     for pack in packs(root):
         pack.unlink()
         index_of(pack).unlink()
-    kinds = {problem.kind for problem in Repo.open(root).fsck().problems}
+    kinds = {problem.kind for problem in Repo.open(root).upkeep.fsck().problems}
     assert kinds == {"missing-chunk"}

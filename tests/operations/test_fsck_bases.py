@@ -98,7 +98,7 @@ def test_the_chain_is_one(chain):
     assert list(links) == [one for number, one in enumerate(ids(chain)) if number != 3]
     assert sorted(links.values())[0:2] == [0, 1]
     assert max(links.values()) >= 2
-    assert chain.fsck(data=True).problems == ()
+    assert chain.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize("back", [4, 3])
@@ -108,8 +108,8 @@ def test_one_byte_in_a_base_is_reported_for_all_that_is_built_on_it(chain, root,
     links = expected(chain, base)
     assert len(links) >= 2
     damage(root, location)
-    assert Repo.open(root).fsck().ok  # nobody has read a body
-    report = Repo.open(root).fsck(data=True)
+    assert Repo.open(root).upkeep.fsck().ok  # nobody has read a body
+    report = Repo.open(root).upkeep.fsck(data=True)
     found = tensor_problems(report)
     assert found.keys() == links.keys()
     for commit, lost in found.items():
@@ -136,7 +136,7 @@ def test_a_missing_base_is_found_whether_data_is_read_or_not(chain, root):
     links = expected(chain, base)
     remove(root, place(chain, "HEAD~4"))
     for data in (False, True):
-        report = Repo.open(root).fsck(data=data)
+        report = Repo.open(root).upkeep.fsck(data=data)
         found = tensor_problems(report)
         assert found.keys() == links.keys()
         assert found.pop(commits[0]).kind == "missing-chunk"
@@ -151,7 +151,7 @@ def test_a_missing_base_is_found_whether_data_is_read_or_not(chain, root):
 def test_a_pack_of_which_only_the_index_is_left(chain, root):
     commits, location = ids(chain), place(chain, "HEAD~4")
     pack_of(root, location).unlink()
-    found = tensor_problems(Repo.open(root).fsck())
+    found = tensor_problems(Repo.open(root).upkeep.fsck())
     assert found[commits[0]].kind == "damaged-chunk"
     assert {found[commit].kind for commit in (commits[1], commits[2], commits[4])} == {"lost-base"}
     assert found[commits[4]].pack == location.pack
@@ -163,7 +163,7 @@ def test_the_lost_base_added_again_heals_everything(chain, root, how):
     packs = {path.name for path in pack_of(root, location).parent.iterdir()}
     how(root, location)
     opened = Repo.open(root)
-    repaired = opened.fsck(data=True, repair=True)
+    repaired = opened.upkeep.fsck(data=True, repair=True)
     assert not repaired.ok
     aside = list((root / ".mvc/chunks").glob("damaged/*"))
     assert [path.stem for path in aside] == ([location.pack] if how is damage else [])
@@ -171,7 +171,7 @@ def test_the_lost_base_added_again_heals_everything(chain, root, how):
     assert {name for name in packs - left if location.pack not in name} == set()
     write_step(root, 1, "again.safetensors")
     opened.add("again.safetensors")
-    assert Repo.open(root).fsck(data=True).problems == ()
+    assert Repo.open(root).upkeep.fsck(data=True).problems == ()
     for number, commit in enumerate(ids(opened)[:4]):
         write_step(root, number, "want.safetensors")
         want = (root / "want.safetensors").read_bytes()
@@ -185,7 +185,7 @@ def test_the_newest_version_added_again_heals_itself(chain, root):
     opened = Repo.open(root)
     write_step(root, 3, "again.safetensors")
     opened.add("again.safetensors")
-    found = tensor_problems(Repo.open(root).fsck(data=True))
+    found = tensor_problems(Repo.open(root).upkeep.fsck(data=True))
     assert set(found) == {commits[0], commits[1], commits[2]}
     assert Repo.open(root).tensor("HEAD", "m.safetensors", "w").shape == (40_000,)
 
@@ -199,7 +199,7 @@ def test_another_copy_of_the_base_is_enough(chain, root, tmp_path):
     for path in (tmp_path / "other/.mvc/chunks/packs").iterdir():
         shutil.copy(path, pack_of(root, location).parent / path.name)
     remove(root, location)
-    assert Repo.open(root).fsck(data=True).problems == ()
+    assert Repo.open(root).upkeep.fsck(data=True).problems == ()
 
 
 def test_what_nothing_needs_is_only_a_notice(chain, root):
@@ -211,7 +211,7 @@ def test_what_nothing_needs_is_only_a_notice(chain, root):
     records = [Release(commit, ("m.safetensors",), "--keep-tagged", 0) for commit in commits]
     chain.remove(["m.safetensors"], cached=True)
     add_releases(chain._context, records)
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert report.problems == ()
     assert report.released == 4
     assert len([text for text in report.notices if "a base is gone" in text]) == 3
@@ -223,5 +223,5 @@ def test_released_commits_are_not_among_those_affected(chain, root):
     commits = ids(chain)
     damage(root, place(chain, "HEAD"))
     add_releases(chain._context, [Release(commits[4], ("m.safetensors",), "--keep-last 1", 0)])
-    found = tensor_problems(Repo.open(root).fsck(data=True))
+    found = tensor_problems(Repo.open(root).upkeep.fsck(data=True))
     assert [item.commits for item in found.values()] == [(commits[3],)]

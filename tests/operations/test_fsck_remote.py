@@ -15,7 +15,7 @@ def repo(linked):
     repo = linked
     commit_model(repo)
     commit_model(repo, seed=1)
-    repo.create_tag("v1")
+    repo.tags.create("v1")
     repo.push(tags=True, all_branches=True)
     return repo
 
@@ -50,10 +50,10 @@ def kinds(report):
 def test_a_sound_remote_and_nothing_changes(repo, store):
     before, there = state(repo), sorted(store.rglob("*"))
     for data in (False, True):
-        report = repo.fsck(remote="origin", data=data)
+        report = repo.upkeep.fsck(remote="origin", data=data)
         assert (report.problems, report.notices, report.data) == ((), (), data)
         assert (report.commits, report.files) == (2, 2)
-        assert report.chunks == repo.fsck().chunks
+        assert report.chunks == repo.upkeep.fsck().chunks
     assert state(repo) == before
     assert sorted(store.rglob("*")) == there
 
@@ -79,14 +79,14 @@ def test_a_sound_remote_and_nothing_changes(repo, store):
 def test_what_is_wrong_there_is_found_without_reading_data(repo, store, spoil, found):
     before = state(repo)
     spoil(store)
-    assert found <= kinds(repo.fsck(remote="origin"))
+    assert found <= kinds(repo.upkeep.fsck(remote="origin"))
     assert state(repo) == before
 
 
 def test_damaged_bytes_there_are_found_with_data(repo, store):
     damage(largest_pack(store))
-    assert repo.fsck(remote="origin").ok
-    report = repo.fsck(remote="origin", data=True)
+    assert repo.upkeep.fsck(remote="origin").ok
+    report = repo.upkeep.fsck(remote="origin", data=True)
     assert {"bad-chunk", "bad-pack-hash", "damaged-chunk"} <= kinds(report)
     lost = next(one for one in report.problems if one.kind == "damaged-chunk")
     assert (lost.path, len(lost.commits)) == ("model.safetensors", 1)
@@ -97,7 +97,7 @@ def test_listings_not_requests_for_each_pack(repo, asked):
         commit_model(repo, seed=seed)
         repo.push()
     asked.clear()
-    assert repo.fsck(remote="origin").ok
+    assert repo.upkeep.fsck(remote="origin").ok
     names = [name for one in asked for name, *_ in one.calls]
     assert names.count("list") == 2
     assert "find_size" not in names
@@ -106,7 +106,7 @@ def test_listings_not_requests_for_each_pack(repo, asked):
 
 def test_what_no_root_names_is_told(repo, store):
     (store / "packs" / f"{'0' * 64}.pack").write_bytes(b"half")
-    report = repo.fsck(remote="origin")
+    report = repo.upkeep.fsck(remote="origin")
     assert report.ok
     assert report.notices == ("1 objects (4 bytes) that the root does not name",)
 
@@ -118,25 +118,25 @@ def test_lost_and_damaged_chunks_come_back(repo, store, tmp_path):
     first.unlink()
     first.with_suffix(".idx").unlink()
     damage(second)
-    assert not copy.fsck(data=True).ok
-    report = copy.fsck(repair=True, sources=["origin"])
+    assert not copy.upkeep.fsck(data=True).ok
+    report = copy.upkeep.fsck(repair=True, sources=["origin"])
     assert report.problems == ()
     assert report.data
     assert any("lost chunks came from" in line for line in report.notices)
-    assert copy.fsck(data=True).ok
+    assert copy.upkeep.fsck(data=True).ok
 
 
 def test_lost_git_objects_come_back(repo, store, tmp_path):
     copy = clone(str(store), tmp_path / "b")
     for path in (copy.git_dir / "objects").rglob("*.*"):
         path.unlink()
-    assert not copy.fsck().ok
-    assert copy.fsck(repair=True, sources=["origin"]).problems == ()
+    assert not copy.upkeep.fsck().ok
+    assert copy.upkeep.fsck(repair=True, sources=["origin"]).problems == ()
 
 
 def test_two_damaged_remotes_together_are_enough(repo, store, tmp_path):
     other = tmp_path / "other"
-    repo.add_remote("other", str(other))
+    repo.remotes.add("other", str(other))
     repo.push("other", all_branches=True)
     packs = sorted((repo.git_dir / "chunks/packs").glob("*.pack"))
     assert len(packs) == 2
@@ -145,19 +145,19 @@ def test_two_damaged_remotes_together_are_enough(repo, store, tmp_path):
     for pack in packs:
         pack.unlink()
         pack.with_suffix(".idx").unlink()
-    assert not repo.fsck(repair=True, sources=["origin"]).ok
-    assert repo.fsck(repair=True, sources=["origin", "other"]).problems == ()
+    assert not repo.upkeep.fsck(repair=True, sources=["origin"]).ok
+    assert repo.upkeep.fsck(repair=True, sources=["origin", "other"]).problems == ()
 
 
 def test_what_does_not_go_together(repo, tmp_path):
     with pytest.raises(UsageError, match="for a repair"):
-        repo.fsck(sources=["origin"])
+        repo.upkeep.fsck(sources=["origin"])
     with pytest.raises(UsageError, match="from here"):
-        repo.fsck(remote="origin", repair=True)
+        repo.upkeep.fsck(remote="origin", repair=True)
     with pytest.raises(NotFoundError, match="no remote 'orign'"):
-        repo.fsck(repair=True, sources=["orign"])
+        repo.upkeep.fsck(repair=True, sources=["orign"])
     with pytest.raises(NotFoundError, match="nothing was pushed"):
-        repo.fsck(remote=str(tmp_path / "empty"))
+        repo.upkeep.fsck(remote=str(tmp_path / "empty"))
 
 
 def objects_of(repo):
@@ -176,12 +176,12 @@ def test_damaged_git_objects_come_back(repo, store, tmp_path):
     loose[1].chmod(0o644)
     loose[1].write_bytes(b"")
     loose[2].unlink()
-    assert not repo.fsck().ok
-    report = repo.fsck(repair=True, sources=["origin"])
+    assert not repo.upkeep.fsck().ok
+    report = repo.upkeep.fsck(repair=True, sources=["origin"])
     assert report.problems == ()
     assert any(f"lost Git objects came from {store}" in line for line in report.notices)
     assert sum("damaged, now damaged/objects-" in line for line in report.notices) == 2
-    assert repo.fsck(data=True).problems == ()
+    assert repo.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize("spoil", [flip, lambda path: flip(path.with_suffix(".idx")),
@@ -191,10 +191,10 @@ def test_a_damaged_git_pack_comes_back(repo, store, tmp_path, spoil):
     copy = clone(str(store), tmp_path / "b")
     pack = largest(objects_of(copy).glob("pack/*.pack"))
     spoil(pack)
-    assert not copy.fsck().ok
-    report = copy.fsck(repair=True, sources=["origin"])
+    assert not copy.upkeep.fsck().ok
+    report = copy.upkeep.fsck(repair=True, sources=["origin"])
     assert report.problems == ()
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     assert list(copy.log()) == list(repo.log())
     names = {path.stem for path in objects_of(copy).glob("pack/*.idx")}
     assert names == {path.stem for path in objects_of(copy).glob("pack/*.pack")}
@@ -203,7 +203,7 @@ def test_a_damaged_git_pack_comes_back(repo, store, tmp_path, spoil):
 def test_each_remote_gives_what_is_sound_there(repo, store, tmp_path):
     """One has a damaged Git pack, the other damaged content: together they are enough."""
     other = tmp_path / "other"
-    repo.add_remote("other", str(other))
+    repo.remotes.add("other", str(other))
     repo.push("other", all_branches=True)
     damage(next(store.glob("history/*.pack")))
     for pack in other.glob("packs/*.pack"):
@@ -212,10 +212,10 @@ def test_each_remote_gives_what_is_sound_there(repo, store, tmp_path):
         path.unlink()
     for pack in (repo.git_dir / "chunks/packs").glob("*.pack"):
         damage(pack)
-    report = repo.fsck(repair=True, sources=["origin"])
+    report = repo.upkeep.fsck(repair=True, sources=["origin"])
     assert not report.ok
     assert any(line.startswith(f"{store}: Git pack") for line in report.notices)
-    report = repo.fsck(repair=True, sources=["origin", "other"])
+    report = repo.upkeep.fsck(repair=True, sources=["origin", "other"])
     assert report.problems == ()
     assert any(f"lost Git objects came from {other}" in line for line in report.notices)
     assert any(f"lost chunks came from {store}" in line for line in report.notices)
@@ -226,12 +226,12 @@ def test_what_is_sound_in_a_damaged_git_pack_is_kept(repo, tmp_path):
     for seed in range(2, 9):
         commit_model(repo, seed=seed)
     repo.push()
-    copy = clone(repo.remotes()["origin"].url.prefix, tmp_path / "b")
+    copy = clone(repo.remotes.list()["origin"].url.prefix, tmp_path / "b")
     pack = largest(objects_of(copy).glob("pack/*.pack"))
     flip(pack)
     empty = tmp_path / "empty"
-    copy.add_remote("empty", str(empty))
-    report = copy.fsck(repair=True, sources=["empty"])
+    copy.remotes.add("empty", str(empty))
+    report = copy.upkeep.fsck(repair=True, sources=["empty"])
     assert f"nothing was pushed to {empty} yet" in report.notices
     assert {problem.kind for problem in report.problems} <= {
         "object-missing", "unreadable-history", "bad-manifest"

@@ -26,7 +26,7 @@ def kept(root):
 @pytest.fixture
 def swept(root, kept):
     """Like ``kept``, and nothing left to remove."""
-    Repo.open(root).gc(grace_s=0)
+    Repo.open(root).upkeep.gc(grace_s=0)
     return kept
 
 
@@ -62,24 +62,24 @@ def snapshot(root):
 
 def _forget(repo, branch):
     """Delete a branch; nothing but old age keeps what only it had."""
-    repo.delete_branch(branch, force=True)
+    repo.branches.delete(branch, force=True)
     make_old(repo.worktree)
 
 
 class TestNothingToDo:
     def test_writes_nothing_and_opens_no_pack(self, root, swept, repo, reads):
         before = snapshot(root)
-        repo.gc(grace_s=0)
-        repo.gc()
+        repo.upkeep.gc(grace_s=0)
+        repo.upkeep.gc()
         assert snapshot(root) == before
         assert reads == []
 
     def test_a_plan_changes_nothing(self, root, kept, repo, reads):
         before = snapshot(root)
-        plan = repo.plan_gc(grace_s=0)
+        plan = repo.upkeep.plan_gc(grace_s=0)
         assert not plan.is_empty
-        repo.plan_repack()
-        repo.plan_prune(keep_last=1)
+        repo.upkeep.plan_repack()
+        repo.upkeep.plan_prune(keep_last=1)
         after = snapshot(root)
         assert {name: what for name, what in after.items() if not name.endswith(".lock")} == {
             name: what for name, what in before.items() if not name.endswith(".lock")
@@ -91,31 +91,31 @@ class TestNothingToDo:
         def size_bytes():
             return sum(path.stat().st_size for path in (root / ".mvc").rglob("*") if path.is_file())
 
-        before, plan = size_bytes(), repo.plan_gc(grace_s=0)
+        before, plan = size_bytes(), repo.upkeep.plan_gc(grace_s=0)
         assert plan.freed_bytes > 0
-        result = repo.gc(plan)
+        result = repo.upkeep.gc(plan)
         assert result.removed_objects == plan.objects > 0
         assert before - size_bytes() == pytest.approx(result.freed_bytes, abs=200)
         assert result.freed_bytes >= plan.freed_bytes
-        assert repo.plan_gc(grace_s=0).is_empty
+        assert repo.upkeep.plan_gc(grace_s=0).is_empty
 
 
 class TestAge:
     def test_young_garbage_stays(self, root, swept, repo):
         doomed = commit_step(repo, 50, branch="doomed")
-        repo.delete_branch("doomed", force=True)
-        assert repo.plan_gc().is_empty
-        assert repo.plan_gc(grace_s=DAY_S).is_empty
-        repo.gc()
-        repo.repack()
-        repo.create_branch("again", doomed)
+        repo.branches.delete("doomed", force=True)
+        assert repo.upkeep.plan_gc().is_empty
+        assert repo.upkeep.plan_gc(grace_s=DAY_S).is_empty
+        repo.upkeep.gc()
+        repo.upkeep.repack()
+        repo.branches.create("again", doomed)
         assert load_exactly(repo, "again") == 50
 
     def test_old_garbage_goes(self, root, swept, repo):
         doomed = commit_step(repo, 50, branch="doomed")
         _forget(repo, "doomed")
-        assert repo.plan_gc(grace_s=60 * DAY_S).is_empty
-        assert repo.gc().removed_objects
+        assert repo.upkeep.plan_gc(grace_s=60 * DAY_S).is_empty
+        assert repo.upkeep.gc().removed_objects
         assert not repo._context.history.has_object(doomed)
         swept.check(root)
 
@@ -124,16 +124,16 @@ class TestAge:
         old = commit_step(repo, 50, branch="doomed")
         make_old(root)
         young = commit_step(repo, 51, branch="doomed", delta=True)
-        repo.delete_branch("doomed", force=True)
-        repo.gc()
-        repo.create_branch("again", young)
+        repo.branches.delete("doomed", force=True)
+        repo.upkeep.gc()
+        repo.branches.create("again", young)
         assert [load_exactly(repo, one) for one in ("again", old)] == [51, 50]
 
     def test_repack_removes_objects_before_content(self, root, swept, repo):
         """No commit is left that looks whole and has lost its content."""
         doomed = commit_step(repo, 50, branch="doomed")
         _forget(repo, "doomed")
-        repo.repack()
+        repo.upkeep.repack()
         assert not repo._context.history.has_object(doomed)
         swept.check(root)
 
@@ -158,14 +158,14 @@ class TestReflog:
         return commit
 
     def test_repack_keeps_what_a_log_still_knows(self, root, left, swept, repo):
-        repo.repack()
+        repo.upkeep.repack()
         assert load_exactly(repo, left) == 60
         swept.check(root)
 
     def test_gc_forgets_it_from_the_log_first(self, root, left, swept, repo):
-        plan = repo.plan_gc()
+        plan = repo.upkeep.plan_gc()
         assert plan.reflog_entries
-        repo.gc(plan)
+        repo.upkeep.gc(plan)
         assert not repo._context.history.has_object(left)
         assert left not in {entry.new for entry in repo.reflog("HEAD")}
         swept.check(root)
@@ -176,10 +176,10 @@ class TestReleased:
         """A reset to a released commit stages what is not there; that is no damage."""
         repo.reset(kept.released[0], mode="mixed")
         for _ in range(2):
-            assert repo.fsck(data=True).ok
-            repo.gc(grace_s=0)
-            repo.repack()
-            repo.prune(repo.plan_prune(keep_last=9))
+            assert repo.upkeep.fsck(data=True).ok
+            repo.upkeep.gc(grace_s=0)
+            repo.upkeep.repack()
+            repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=9))
         repo.undo(force=True)
         kept.check(root)
 
@@ -188,7 +188,7 @@ class TestReleased:
         context = repo._context
         repo.switch("side")
         _forget(repo, "main")
-        repo.delete_tag("three")
+        repo.tags.delete("three")
         released = [one for one in kept.released if one not in {e.info.id for e in repo.log()}]
         expiry = plan_gc(context, grace_s=0).expiry
         for path in (root / ".mvc" / "logs").rglob("*"):
@@ -202,9 +202,9 @@ class TestReleased:
             if path.is_file():
                 os.utime(path)
         assert not all(context.history.has_object(one) for one in kept.released) or not released
-        repo.gc()  # manifests and trees are young, and what they name is long gone
-        repo.repack()
-        assert repo.fsck(data=True).ok
+        repo.upkeep.gc()  # manifests and trees are young, and what they name is long gone
+        repo.upkeep.repack()
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_a_deleted_branch_with_a_released_manifest(self, kept, repo):
         """What nobody let go can be had again for two weeks, whoever else let the same go."""
@@ -213,14 +213,14 @@ class TestReleased:
         twin = repo.commit_state(
             repo.load_state(commit, framework="numpy"), message="twin", branch="twin"
         ).commit
-        repo.delete_branch("twin", force=True)
+        repo.branches.delete("twin", force=True)
         commit_step(repo, 71)
-        repo.prune(repo.plan_prune(keep_last=1))
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
         assert commit in released_commits(repo._context)
-        repo.create_branch("twin", twin)
+        repo.branches.create("twin", twin)
         assert load_exactly(repo, "twin") == 70
-        assert repo.fsck(data=True).ok
-        repo.gc()
+        assert repo.upkeep.fsck(data=True).ok
+        repo.upkeep.gc()
 
 
 class TestBases:
@@ -229,23 +229,23 @@ class TestBases:
         repo, commits = repo_of_run
         copies = repo._context.store.copies()
         assert int(copies.depths().max()) >= 2
-        repo.prune(repo.plan_prune(keep_last=1))
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
         for commit in commits[:-1]:
             with pytest.raises(ReleasedError):
                 repo.load_state(commit, framework="numpy")
         assert load_exactly(repo, commits[-1]) == 3
-        assert repo.plan_gc(grace_s=0).is_empty
-        assert repo.fsck(data=True).notices == ()
+        assert repo.upkeep.plan_gc(grace_s=0).is_empty
+        assert repo.upkeep.fsck(data=True).notices == ()
 
     def test_the_middle_of_a_chain(self, root, repo_of_run):
         """The first version goes, the others are chained upon it: one gc does it all."""
         repo, commits = repo_of_run
-        repo.create_tag("second", commits[1])
-        repo.prune(repo.plan_prune(keep_last=1))
+        repo.tags.create("second", commits[1])
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
         assert [load_exactly(repo, one) for one in commits[1:]] == [2, 3]
-        plan = repo.plan_gc(grace_s=0)
+        plan = repo.upkeep.plan_gc(grace_s=0)
         assert plan.is_empty, plan
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_a_little_garbage_whose_base_goes(self, root):
         """Too little to write its pack anew for the space, but nobody could decode it any more."""
@@ -259,11 +259,11 @@ class TestBases:
         later = {"w": near * np.float32(1.0001), "big": big}
         repo.commit_state(later, message="upon it", branch="doomed", delta=True)
         repo.commit_state({"big": big}, message="stays")
-        repo.delete_branch("doomed", force=True)
-        plan = repo.plan_gc(grace_s=0)
+        repo.branches.delete("doomed", force=True)
+        plan = repo.upkeep.plan_gc(grace_s=0)
         assert plan.sweep.rewritten_packs == 1
-        repo.gc(plan)
-        report = repo.fsck(data=True)
+        repo.upkeep.gc(plan)
+        report = repo.upkeep.fsck(data=True)
         assert (report.problems, report.notices) == ((), ())
         assert repo.load_state("HEAD", framework="numpy")["big"].tobytes() == big.tobytes()
 
@@ -279,7 +279,7 @@ class TestDamage:
     def test_a_damaged_pack_stops_it(self, root, kept, repo):
         """Nothing is removed that a damaged pack might have to be mended with."""
         store = repo._context.store
-        batches = repo.plan_gc(grace_s=0).sweep.batches
+        batches = repo.upkeep.plan_gc(grace_s=0).sweep.batches
         needed = store.packs() - {pack for batch in batches for pack in batch.remove}
         pack = root / ".mvc" / "chunks" / "packs" / f"{min(needed)}.pack"
         pack.chmod(0o644)
@@ -287,7 +287,7 @@ class TestDamage:
             file.truncate(pack.stat().st_size // 2)
         before = store.packs()
         with pytest.raises(CorruptionError, match="missing or damaged") as caught:
-            Repo.open(root).gc(grace_s=0)
+            Repo.open(root).upkeep.gc(grace_s=0)
         assert "fsck" in caught.value.hint
         assert Repo.open(root)._context.store.packs() == before
 
@@ -301,30 +301,30 @@ class TestDamage:
         pack.write_bytes(data)
         before = repo._context.store.packs()
         with pytest.raises(CorruptionError):
-            Repo.open(root).repack()
+            Repo.open(root).upkeep.repack()
         assert before <= Repo.open(root)._context.store.packs()
 
     def test_missing_pack(self, root, swept, repo):
         pack = min((root / ".mvc" / "chunks" / "packs").glob("*.pack"))
         pack.unlink()
         with pytest.raises(CorruptionError):
-            Repo.open(root).gc(grace_s=0)
+            Repo.open(root).upkeep.gc(grace_s=0)
 
 
 def test_writers_may_not_sweep(root, kept, repo):
     """Who holds the lock of writers is told, not hung."""
-    plan = repo.plan_gc(grace_s=0)
+    plan = repo.upkeep.plan_gc(grace_s=0)
     with repo._context.history.no_sweep():
         with pytest.raises(Exception, match="cannot sweep"):
             run_gc(repo._context, plan)
-    repo.gc(plan)
-    again = repo.gc(plan)  # it is out of date by now, so it is made again
+    repo.upkeep.gc(plan)
+    again = repo.upkeep.gc(plan)  # it is out of date by now, so it is made again
     assert (again.removed_packs, again.removed_objects) == (0, 0)
 
 
 def test_a_repair_waits_for_no_sweep(root, kept, repo):
     """It moves packs, which a sweep has planned with."""
     with upkeep_lock(repo._context), pytest.raises(ConflictError, match="is running"):
-        repo.fsck(repair=True)
-    assert repo.fsck().ok
-    assert repo.fsck(repair=True).ok
+        repo.upkeep.fsck(repair=True)
+    assert repo.upkeep.fsck().ok
+    assert repo.upkeep.fsck(repair=True).ok

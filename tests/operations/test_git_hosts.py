@@ -54,13 +54,13 @@ def web(host):
 def repo(tmp_path, host, store):
     """A repository with a host that is a folder, which takes the least time."""
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", str(host), str(store))
+    repo.remotes.add("origin", str(host), str(store))
     return repo
 
 
 @pytest.fixture
 def web_repo(repo, web):
-    repo.set_remote_url("origin", f"{web.url}/model.git")
+    repo.remotes.set_url("origin", f"{web.url}/model.git")
     return repo
 
 
@@ -85,7 +85,7 @@ def content_root(store):
 
 def test_history_goes_to_the_host_and_content_to_the_store(url, host, store, tmp_path):
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", url, str(store))
+    repo.remotes.add("origin", url, str(store))
     first = commit_model(repo)
     done = repo.push(set_upstream=True)
     assert [(one.name, one.status) for one in done.refs] == [("refs/heads/main", "created")]
@@ -103,14 +103,14 @@ def test_history_goes_to_the_host_and_content_to_the_store(url, host, store, tmp
     name = "model.safetensors"
     assert (copy.worktree / name).read_bytes() == (repo.worktree / name).read_bytes()
     second = commit_model(copy, seed=1)
-    copy.create_tag("v1", "HEAD", message="a tag")
+    copy.tags.create("v1", "HEAD", message="a tag")
     assert copy.push(refspecs=["main", "v1"], remote="origin").sent_bytes
     result = repo.pull()
     assert [one.status for one in result.fetched.refs] == ["updated", "created"]
     assert repo.head.commit == second
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
     assert repo.push().refs[0].status == "unchanged"
-    assert sorted(repo.list_remote().refs) == ["refs/heads/main", "refs/tags/v1"]
+    assert sorted(repo.remotes.refs().refs) == ["refs/heads/main", "refs/tags/v1"]
 
 
 def test_stock_git_reads_the_host_and_pushes_to_it(web_repo, web, tmp_path):
@@ -130,13 +130,13 @@ def test_stock_git_reads_the_host_and_pushes_to_it(web_repo, web, tmp_path):
     stock("gc", "-q", cwd=web.root / "model.git")
     repo.pull()
     assert (repo.worktree / "notes.txt").read_text().endswith("more 2\n")
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 @pytest.mark.parametrize("url", ["http", "file"], indirect=True)  # protocols 2 and 0
 def test_what_a_shallow_clone_never_had_comes_when_it_is_used_again(url, host, store, tmp_path):
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", url, str(store))
+    repo.remotes.add("origin", url, str(store))
     for text in ("first", "second", "third"):
         (repo.worktree / "notes.txt").write_text(text)
         repo.commit(text, paths=["notes.txt"])
@@ -158,7 +158,7 @@ def test_a_ref_that_moved_meanwhile_is_left_and_the_packs_are_no_harm(repo, host
     commit_model(repo)
     repo.push()
     other = clone(
-        f"git+file://{host}", tmp_path / "b", content_url=repo.remotes()["origin"].content
+        f"git+file://{host}", tmp_path / "b", content_url=repo.remotes.list()["origin"].content
     )
     other.identity = repo.identity
     commit_model(other, seed=1)
@@ -182,7 +182,7 @@ def test_what_the_host_refuses_moves_nothing_and_says_why(repo, host):
     hook.write_text('#!/bin/sh\ntest "$1" != refs/heads/kept\n')
     hook.chmod(0o755)
     commit_model(repo, seed=1)
-    repo.create_branch("kept")
+    repo.branches.create("kept")
     with pytest.raises(ConflictError, match="refs/heads/kept: hook declined") as caught:
         repo.push("origin", ["main", "kept"])
     assert "moved" not in caught.value.message
@@ -207,7 +207,7 @@ def test_what_has_moved_on_a_host_is_followed(web_repo, web):
     netrc = web.root.parent / "home" / ".netrc"
     netrc.write_text("machine 127.0.0.1 login ann password token\n")
     netrc.chmod(0o600)
-    web_repo.set_remote_url("origin", f"{web.url}/model")
+    web_repo.remotes.set_url("origin", f"{web.url}/model")
     web_repo.push()
     web_repo.fetch()
     assert sum(path.startswith("/model/") for _, path, _ in web.requests) > 1
@@ -223,7 +223,7 @@ def test_a_lost_answer_is_looked_up(web_repo, web, host):
 
 def test_without_a_store_only_small_files_travel(tmp_path, host):
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", f"git+file://{host}")
+    repo.remotes.add("origin", f"git+file://{host}")
     (repo.worktree / "notes.txt").write_text("x")
     repo.commit("notes", paths=["notes.txt"])
     repo.push()
@@ -232,14 +232,14 @@ def test_without_a_store_only_small_files_travel(tmp_path, host):
     with pytest.raises(UsageError, match="Git host") as caught:
         repo.push()
     assert "--content" in caught.value.hint
-    repo.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "store"))
+    repo.remotes.set_url("origin", f"git+file://{host}", str(tmp_path / "store"))
     repo.push()
     with pytest.raises(UsageError, match="Git host"):
         clone(f"git+file://{host}", tmp_path / "c")
     assert not (tmp_path / "c").exists()
     bare = clone(f"git+file://{host}", tmp_path / "c", content=False)
     assert next(iter(bare.log())).id == repo.head.commit
-    bare.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "store"))
+    bare.remotes.set_url("origin", f"git+file://{host}", str(tmp_path / "store"))
     assert bare.tensor("HEAD", "model.safetensors", "norm").shape
 
 
@@ -248,9 +248,9 @@ def test_a_store_is_one_or_the_other(repo, host, store, tmp_path):
     repo.push()
     with pytest.raises(ConflictError, match=r"content for a Git host, /.*/model"):
         clone(str(store), tmp_path / "b")
-    repo.add_remote("plain", str(tmp_path / "other"))
+    repo.remotes.add("plain", str(tmp_path / "other"))
     repo.push("plain")
-    repo.set_remote_url("origin", f"git+file://{host}", str(tmp_path / "other"))
+    repo.remotes.set_url("origin", f"git+file://{host}", str(tmp_path / "other"))
     with pytest.raises(ConflictError, match="history of its own"):
         repo.push("origin", ["main:new"])
     with pytest.raises(UnsupportedError, match="no channels"):
@@ -260,27 +260,27 @@ def test_a_store_is_one_or_the_other(repo, host, store, tmp_path):
 def test_a_host_that_is_not_there_or_no_git(tmp_path, web):
     repo = make_repo(tmp_path / "a")
     with pytest.raises(NotFoundError, match="not a Git repository"):
-        repo.list_remote(f"{web.url}/nothing.git")
+        repo.remotes.refs(f"{web.url}/nothing.git")
     web.answer = lambda path: (200, {"Content-Type": "text/html"}, b"<html>")
     with pytest.raises(StorageError, match="not as a Git server"):
-        repo.list_remote(f"{web.url}/model.git")
+        repo.remotes.refs(f"{web.url}/model.git")
     for where, fact in (("http://localhost:1/x", "elsewhere"), ("/x", "one place to the next")):
         web.answer = lambda path, where=where: (302, {"Location": where}, b"")
         with pytest.raises(StorageError, match=fact):
-            repo.list_remote(f"{web.url}/model.git")
+            repo.remotes.refs(f"{web.url}/model.git")
     with pytest.raises(StorageError, match="refused"):
-        repo.list_remote("http://127.0.0.1:1/model.git")
+        repo.remotes.refs("http://127.0.0.1:1/model.git")
     with pytest.raises(StorageError, match="refused"):
-        repo.list_remote("git://127.0.0.1:1/model.git")
+        repo.remotes.refs("git://127.0.0.1:1/model.git")
     with pytest.raises(StorageError):
-        repo.list_remote(f"git+file://{tmp_path}/nothing")
+        repo.remotes.refs(f"git+file://{tmp_path}/nothing")
 
 
 @pytest.mark.parametrize("scheme", ["http", "git"])
 def test_a_host_that_is_silent_is_given_up(tmp_path, scheme):
     repo = make_repo(tmp_path / "a")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        repo.add_remote("origin", f"{scheme}://127.0.0.1:{server.getsockname()[1]}/x")
+        repo.remotes.add("origin", f"{scheme}://127.0.0.1:{server.getsockname()[1]}/x")
         repo.set_config("remote.origin.timeout", "1")
         with pytest.raises(StorageError, match="timed out"):
             repo.fetch()
@@ -347,7 +347,7 @@ def test_a_host_that_sends_less_or_other_than_it_names(web_repo, web, store, tmp
     repo.push()
     copy.fetch()
     assert copy.resolve("origin/main") == other
-    assert copy.fsck(data=True).ok
+    assert copy.upkeep.fsck(data=True).ok
 
 
 def test_a_host_that_never_ends_is_stopped(tmp_path, web, monkeypatch):
@@ -360,7 +360,7 @@ def test_a_host_that_never_ends_is_stopped(tmp_path, web, monkeypatch):
     kind = {"Content-Type": "application/x-git-upload-pack-advertisement"}
     web.answer = lambda path: (200, kind, said)
     with pytest.raises(FormatError, match="says more than"):
-        make_repo(tmp_path / "a").list_remote(f"{web.url}/model.git")
+        make_repo(tmp_path / "a").remotes.refs(f"{web.url}/model.git")
 
 
 def test_credentials_come_from_netrc_and_helpers_and_are_nowhere_else(web_repo, web, tmp_path):
@@ -382,7 +382,7 @@ def test_credentials_come_from_netrc_and_helpers_and_are_nowhere_else(web_repo, 
     commit_model(repo, seed=1)
     repo.push()
     copy = clone(
-        f"{web.url}/model.git", tmp_path / "b", content_url=repo.remotes()["origin"].content
+        f"{web.url}/model.git", tmp_path / "b", content_url=repo.remotes.list()["origin"].content
     )
     home = tmp_path / "home"
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != home]
@@ -403,7 +403,7 @@ def test_the_config_of_a_repository_names_no_helper_and_no_command(web_repo, web
     with pytest.raises(StorageError, match="does not let us in"):
         repo.push()
     with pytest.raises(StorageError):
-        repo.list_remote("ssh://git@localhost:1/x")
+        repo.remotes.refs("ssh://git@localhost:1/x")
     assert not mark.exists()
 
 
@@ -414,7 +414,7 @@ def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
     with (repo.worktree / ".mvc/config").open("a") as file:
         file.write("[http]\n\tsslVerify = false\n")
     with run_web_host(host.parent, key) as web:
-        repo.set_remote_url("origin", f"{web.url}/model.git")
+        repo.remotes.set_url("origin", f"{web.url}/model.git")
         with pytest.raises(UsageError, match=r"http\.sslverify is refused"):
             repo.push()
         repo.set_config("http.sslverify", None)
@@ -434,8 +434,8 @@ def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
 def test_a_push_of_what_was_released_takes_the_records_along(repo, host, store, tmp_path):
     for seed in range(3):
         commit_model(repo, seed=seed)
-    repo.prune(repo.plan_prune(keep_last=1))
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
     repo.push()
     copy = clone(f"git+file://{host}", tmp_path / "b", content_url=str(store))
-    assert copy.fsck(data=True).ok
-    assert repo.fsck(remote="origin", data=True).ok
+    assert copy.upkeep.fsck(data=True).ok
+    assert repo.upkeep.fsck(remote="origin", data=True).ok

@@ -22,8 +22,8 @@ def forked(repo):
         return repo.commit(text, allow_empty=True, time_s=next(time_s), **options).commit
 
     commit("base", step=1)
-    repo.create_tag("v1", message="the first")
-    repo.create_branch("side")
+    repo.tags.create("v1", message="the first")
+    repo.branches.create("side")
     m1 = commit("m1", step=2, metrics={"loss": 0.5})
     repo.switch("side")
     s1 = commit("s1")
@@ -94,7 +94,7 @@ def test_a_stock_git_tagged_something_else(forked, root):
     run_git(root / ".mvc", "tag", "tree", "main^{tree}")
     run_git(root / ".mvc", "tag", "-a", "-m", "x", "note", "main^{tree}")
     assert len(list(forked.log(everything=True))) == 6
-    assert {tag.name: tag.subject for tag in forked.tags()} == {
+    assert {tag.name: tag.subject for tag in forked.tags.list()} == {
         "note": "", "tree": "", "v1": "base",
     }  # fmt: skip
     with pytest.raises(NotFoundError, match="not a commit"):

@@ -43,13 +43,13 @@ def damage(repo, revision):
 
 def test_a_sound_commit_is_left_alone(two):
     before = packs(two)
-    assert two.mend_commit("HEAD") == ()
+    assert two.upkeep.mend("HEAD") == ()
     assert packs(two) == before
 
 
 def test_what_is_lost_is_stored_again_when_it_comes_again(two):
     bad = damage(two, "HEAD")
-    told = two.mend_commit("HEAD")
+    told = two.upkeep.mend("HEAD")
     assert [line.partition(":")[0] for line in told] == [bad.stem]
     assert not bad.exists()
     two.commit_state(_SECOND, message="again", step=2)
@@ -58,17 +58,17 @@ def test_what_is_lost_is_stored_again_when_it_comes_again(two):
 
 
 def test_a_remote_gives_what_is_lost(two, tmp_path):
-    two.add_remote("origin", (tmp_path / "store").as_uri())
+    two.remotes.add("origin", (tmp_path / "store").as_uri())
     two.push("origin", ["main"])
     damage(two, "HEAD")
-    told = two.mend_commit("HEAD")
+    told = two.upkeep.mend("HEAD")
     assert told[-1].startswith("what was lost came from ")
     assert np.array_equal(two.load_state("HEAD", framework="numpy")["a"], _SECOND["a"])
     assert two.config().get("remote.origin.promisor") is None
 
 
 def test_a_remote_that_cannot_be_asked_is_told(two, tmp_path):
-    two.add_remote("origin", (tmp_path / "store").as_uri())
+    two.remotes.add("origin", (tmp_path / "store").as_uri())
     damage(two, "HEAD")
-    told = two.mend_commit("HEAD")
+    told = two.upkeep.mend("HEAD")
     assert told[-1].startswith("nothing was pushed to ")

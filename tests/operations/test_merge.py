@@ -113,7 +113,7 @@ class TestTensors:
         assert result.tensors["merged"] == 1
         assert result.bytes_computed == 48
         assert "Merge-Param: weight=0.25,0.75" in message(repo)
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_changed_here_and_removed_there(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"a": None})
@@ -220,7 +220,7 @@ class TestTensors:
         found = load_file(root / "m.safetensors")
         assert (found["a"] == big["a"] * 3).all()
         assert (found["b"] == big["b"] * 2).all()
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_npy_files_are_merged_whole_or_not(self, parted, root):
         def save(value, name="x.npy"):
@@ -484,7 +484,7 @@ class TestGoingOn:
     @pytest.mark.parametrize("text", [b"garbage\n", b"\xff" * 50, b"0" * 41 + b"\n"])
     def test_damaged_marks_are_an_error_that_reset_mends(self, one, root, text, mode):
         (one.git_dir / "MERGE_HEAD").write_bytes(text)
-        for verb in (one.status, one.abort, lambda: one.merge("main"), one.plan_gc):
+        for verb in (one.status, one.abort, lambda: one.merge("main"), one.upkeep.plan_gc):
             with pytest.raises(CorruptionError, match="MERGE_HEAD") as caught:
                 verb()
             assert "mvc reset" in caught.value.hint
@@ -530,10 +530,10 @@ class TestGoingOn:
     def test_an_undecided_version_outlives_gc(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"a": 20})
         repo.merge("side")
-        repo.delete_branch("side", force=True)
+        repo.branches.delete("side", force=True)
         (repo.git_dir / "logs").rename(repo.git_dir / "gone")
-        repo.gc(repo.plan_gc(grace_s=0))
-        assert repo.fsck(data=True).ok
+        repo.upkeep.gc(repo.upkeep.plan_gc(grace_s=0))
+        assert repo.upkeep.fsck(data=True).ok
         repo.conclude(strategy="theirs")
         assert read(root)["a"] == 20
 
@@ -702,7 +702,7 @@ class TestStates:
 
     def test_weights_are_averaged_and_the_optimizer_needs_a_rule(self, repo, root):
         self.trained(repo, 0, 1)
-        repo.create_branch("side")
+        repo.branches.create("side")
         self.trained(repo, 2, 3)
         state = {
             "model": {"w": np.full(6, 4, np.float32), "b": np.full(2, 4, np.float32)},

@@ -47,7 +47,7 @@ def branches(repo):
         repo.add(["model.safetensors", "config.json"])
         repo.commit(branch)
         if seed is None:
-            repo.create_tag("base")
+            repo.tags.create("base")
     return repo
 
 
@@ -85,7 +85,7 @@ def test_a_recipe_made_again_is_the_same_to_the_bit_whatever_the_names_mean_by_t
     save_file(_model(9), branches.worktree / "model.safetensors")
     branches.add("model.safetensors")
     branches.commit("main moved on")
-    branches.create_branch("side", "main", force=True)
+    branches.branches.create("side", "main", force=True)
     replay = branches.replay_merge(first)
     assert (replay.commit, replay.is_same, replay.files) == (first, True, 3)
 
@@ -141,7 +141,7 @@ def test_shards_become_one_file(branches):
     )
     branches.add(".")
     branches.commit("shards")
-    branches.create_tag("sharded")
+    branches.tags.create("sharded")
     branches.commit_recipe(RECIPE.replace("base_model: base", "base_model: sharded"))
     assert sorted(one.path for one in branches.ls("HEAD")) == [
         "config.json", "mergekit_config.yml", "model.safetensors",
@@ -182,7 +182,7 @@ def test_a_preview_says_what_becomes_of_every_file(branches):
 
     lines = [f"{number}\n" for number in range(9)]
     put(both="".join(lines), gone="g\n", torn="t\n", kept="k\n")
-    branches.create_branch("apart", "HEAD")
+    branches.branches.create("apart", "HEAD")
     put(both="".join(["first\n", *lines]), torn="ours\n", mine="m\n", same="s\n")
     branches.switch("apart")
     branches.remove("gone")

@@ -58,7 +58,7 @@ class TestTorch:
         assert (root / "m.pt").read_bytes() == packed(state(300, emb=7, mid=5))
         assert load(root)["epoch"] == 300
         repo.conclude()
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_methods_blend_and_tied_tensors_stay_tied(self, saved, root, repo):
         repo.set_config("mvc.chunkbytes", "1024")  # the checksum of a tensor is made of several

@@ -94,7 +94,7 @@ def test_one_side_has_other_files(branches, root, save, per_file, ours_moved, re
     check(root, save, model(layers__0__norm=50, lm_head=51, layers__2__proj=60), per_file)
     repo.conclude()
     assert repo.status().is_clean
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_both_moved_tensors_and_ours_stays(branches, root, save):

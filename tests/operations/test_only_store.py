@@ -68,7 +68,7 @@ def test_each_commit_is_on_the_store_and_few_requests_bring_it(repo, store, monk
     commit_model(repo)
     assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD")}
     assert repo.resolve("origin/main") == repo.resolve("main@{u}") == repo.resolve("HEAD")
-    assert repo.fsck(remote="origin", data=True).problems == ()
+    assert repo.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_another_machine_goes_on_and_reads_what_it_needs(repo, store, tmp_path):
@@ -82,7 +82,7 @@ def test_another_machine_goes_on_and_reads_what_it_needs(repo, store, tmp_path):
     assert done.unsent is None
     assert read_root(store).refs["refs/heads/main"] == done.commit
     copy = clone(store, tmp_path / "c")
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     assert copy.load_state("HEAD")["step"] == 2
 
 
@@ -98,7 +98,7 @@ def test_a_branch_that_others_moved_is_a_clear_conflict_and_nothing_is_lost(repo
     again = repo.commit_state(state_of(4), message="four")
     assert "diverged" in again.unsent  # to have heard of it is not to give it up
     assert read_root(store).refs["refs/heads/main"] == theirs
-    repo.create_branch("mine")
+    repo.branches.create("mine")
     repo.switch("mine")
     last = repo.commit_state(state_of(5), message="five")
     assert last.unsent is None
@@ -128,7 +128,7 @@ def test_a_commit_that_cannot_be_sent_stands_and_the_next_one_brings_it(
 def test_a_rollback_moves_the_branch_there_too_and_keeps_what_was_left(repo, store):
     first = repo.commit_state(state_of(1), message="one", step=1).commit
     left = repo.commit_state(state_of(2), message="two", step=2).commit
-    repo.rollback(repo.plan_rollback(first), reason="diverged")
+    repo.runs.rollback(repo.runs.plan_rollback(first), reason="diverged")
     done = repo.commit_state(state_of(3), message="three", step=3)
     assert done.unsent is None
     refs = read_root(store).refs
@@ -144,11 +144,11 @@ def test_what_is_here_is_bounded_and_the_rest_is_read_from_the_store(repo, store
     for seed in range(8):
         state = repo.load_state(f"main@{seed}")
         np.testing.assert_array_equal(state["model"]["w"], state_of(seed)["model"]["w"])
-    assert repo.fsck(data=True).problems == ()
-    repo.gc(grace_s=0)
-    repo.repack()
+    assert repo.upkeep.fsck(data=True).problems == ()
+    repo.upkeep.gc(grace_s=0)
+    repo.upkeep.repack()
     assert repo.load_state("main@0")["step"] == 0
-    assert repo.fsck(remote="origin", data=True).problems == ()
+    assert repo.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_what_a_reset_leaves_keeps_its_content_and_a_new_message_leaves_nothing(repo, store):
@@ -161,14 +161,14 @@ def test_what_a_reset_leaves_keeps_its_content_and_a_new_message_leaves_nothing(
     assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD"), diverged: left}
     assert repo.commit("other words", amend=True).unsent is None
     assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD"), diverged: left}
-    repo.gc_remote(grace_s=0)
+    repo.remotes.gc(grace_s=0)
     for commit, seed in ((left, 3), ("HEAD", 9), ("main@0", 0)):
         np.testing.assert_array_equal(
             repo.load_state(commit)["model"]["w"], state_of(seed)["model"]["w"]
         )
-    assert repo.fsck(data=True).problems == ()
-    repo.gc(grace_s=0)
-    repo.repack()
+    assert repo.upkeep.fsck(data=True).problems == ()
+    repo.upkeep.gc(grace_s=0)
+    repo.upkeep.repack()
 
 
 def test_what_init_refuses_leaves_nothing(repo, store, tmp_path):
@@ -193,7 +193,7 @@ def test_a_repository_moves_to_a_store(tmp_path, store):
     Repo.init(tmp_path / "a", store=store)
     repo.commit_state(state_of(1), message="one")
     copy = clone(store, tmp_path / "b")
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     assert copy.resolve("HEAD~") == old
 
 
@@ -209,11 +209,11 @@ def test_a_commit_that_is_killed_leaves_both_sides_sound(tmp_path, store):
             outcome = zygote.run("commit_one", work, at=at)
             assert outcome.killed or not outcome.error, outcome.error
             before = clone(place / "store", place / "before")
-            assert before.fsck(data=True).problems == ()
+            assert before.upkeep.fsck(data=True).problems == ()
             again = Repo.open(work, identity=WHO)
             assert again.commit_state(state_of(9), message="nine").unsent is None
             after = clone(place / "store", place / "after")
-            assert after.fsck(data=True).problems == ()
+            assert after.upkeep.fsck(data=True).problems == ()
             assert after.resolve("HEAD") == again.resolve("HEAD")
             assert after.load_state("HEAD")["step"] == 9
 
@@ -221,5 +221,5 @@ def test_a_commit_that_is_killed_leaves_both_sides_sound(tmp_path, store):
 def _copy(repo, store, place):
     shutil.copytree(store, place / "store")
     shutil.copytree(repo.worktree, place / "work")
-    Repo.open(place / "work").set_remote_url("origin", str(place / "store"))
+    Repo.open(place / "work").remotes.set_url("origin", str(place / "store"))
     return place / "work"

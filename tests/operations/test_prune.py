@@ -21,7 +21,7 @@ from support.releases import released_commits
 
 class TestPlan:
     def test_changes_nothing(self, repo, context, five_steps):
-        plan = repo.plan_prune(keep_last=2, now_s=NOW_S)
+        plan = repo.upkeep.plan_prune(keep_last=2, now_s=NOW_S)
         assert [one.step for one in plan.commits if one.paths] == [3000, 2000, 1000]
         assert [one.step for one in plan.commits if one.reasons] == [5000, 4000]
         assert {release.commit for release in plan.releases} == {
@@ -36,20 +36,20 @@ class TestPlan:
 
     def test_kept_and_released_are_all_files(self, repo, context, five_steps):
         for policy in ({"keep_last": 2}, {"keep_every": 2000}, {"keep_tagged": True}):
-            for one in repo.plan_prune(**policy).commits:
+            for one in repo.upkeep.plan_prune(**policy).commits:
                 tree = context.history.read_tree(one.commit)
                 assert {*one.paths, *one.kept_paths} == {*tree} - {"state.json"}
                 assert not (one.reasons and one.paths)
 
     def test_nonsense(self, repo, five_steps):
         with pytest.raises(UsageError, match="keeps nothing"):
-            repo.plan_prune()
+            repo.upkeep.plan_prune()
         with pytest.raises(NotFoundError, match="matches 'x'"):
-            repo.plan_prune(keep_last=1, also_diverged=["x"])
+            repo.upkeep.plan_prune(keep_last=1, also_diverged=["x"])
 
     def test_an_empty_repository(self, repo):
-        plan = repo.plan_prune(keep_last=1)
-        assert (plan.commits, plan.releases, repo.prune(plan).freed_bytes) == ((), (), 0)
+        plan = repo.upkeep.plan_prune(keep_last=1)
+        assert (plan.commits, plan.releases, repo.upkeep.prune(plan).freed_bytes) == ((), (), 0)
 
 
 class TestRun:
@@ -63,29 +63,29 @@ class TestRun:
         for step in (1000, 2000, 3000):
             with pytest.raises(ReleasedError):
                 repo.load_state(five_steps[step])
-        report = repo.fsck(data=True)
+        report = repo.upkeep.fsck(data=True)
         assert (report.problems, report.released) == ((), 6)
         assert prune(repo, keep_last=2).freed_bytes == 0
 
     def test_a_commit_that_a_ref_protects_meanwhile(self, repo, five_steps):
-        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
-        repo.create_branch("late", "main@2000")
+        plan = repo.upkeep.plan_prune(keep_last=1, now_s=NOW_S)
+        repo.branches.create("late", "main@2000")
         with pytest.raises(ConflictError, match="protects"):
-            repo.prune(plan)
+            repo.upkeep.prune(plan)
         assert load(repo, "late") == 2000
 
     def test_a_new_commit_is_no_hindrance(self, repo, five_steps):
-        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        plan = repo.upkeep.plan_prune(keep_last=1, now_s=NOW_S)
         commit(repo, 6000)
-        repo.prune(plan)
+        repo.upkeep.prune(plan)
         assert [load(repo, name) for name in ("main", "main@5000")] == [6000, 5000]
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_stopped_between_records_and_sweep(self, repo, context, five_steps):
-        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        plan = repo.upkeep.plan_prune(keep_last=1, now_s=NOW_S)
         add_releases(context, plan.releases)
         assert load(repo, five_steps[1000]) == 1000  # the chunks decide
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
         again = prune(repo, keep_last=1)
         assert again.plan.releases == ()
         assert again.freed_bytes > 0
@@ -109,7 +109,7 @@ class TestRun:
         (root / "notes.txt").write_text("later")
         repo.add(".")
         repo.commit("notes")
-        plan = repo.plan_prune(keep_last=1)
+        plan = repo.upkeep.plan_prune(keep_last=1)
         assert [one.kept_paths for one in plan.commits] == 2 * [("model.safetensors",)]
         assert plan.releases == ()
 
@@ -122,7 +122,7 @@ class TestRun:
             with pytest.raises(ReleasedError):
                 repo.load_state(revision)
         assert load(repo, last.commit) == 6000
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_what_is_staged_stays(self, repo, root):
         for seed in range(3):
@@ -132,7 +132,7 @@ class TestRun:
         repo.reset("HEAD~2", mode="mixed")
         repo.reset("main@{1}", mode="soft")
         prune(repo, keep_last=1)
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
         repo.restore("model.safetensors")
 
     def test_only_plain_files(self, repo, root):
@@ -167,7 +167,7 @@ class TestWeightsOnly:
         assert prune(repo, keep_last=1).freed_bytes > 0
         with pytest.raises(ReleasedError):
             repo.tensor(five_steps[1000], "model.safetensors", "w")
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_files(self, repo, root):
         for seed in range(2):
@@ -175,14 +175,14 @@ class TestWeightsOnly:
                 write_model(root / f"{name}.safetensors", seed=10 * seed + len(name))
             repo.add(".")
             repo.commit(f"{seed}")
-        plan = repo.plan_prune(keep_last=1, weights_only=True)
+        plan = repo.upkeep.plan_prune(keep_last=1, weights_only=True)
         assert plan.commits[1].paths == ("optimizer.safetensors",)
 
 
 class TestAgain:
     def test_a_rerun_is_recognised(self, repo, context, five_steps):
         prune(repo, keep_last=1)
-        repo.create_branch("again", five_steps[1000])
+        repo.branches.create("again", five_steps[1000])
         first = commit(repo, 1500, branch="again")
         assert first.identical_to is None
         second = commit(repo, 2000, branch="again")
@@ -191,9 +191,9 @@ class TestAgain:
         assert twin.paths == ("model.safetensors", "optimizer.safetensors")
         assert find_release(context, five_steps[2000]) is None
         assert load(repo, five_steps[2000]) == 2000
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
         # The content counts as kept again, until a policy lets it go.
-        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        plan = repo.upkeep.plan_prune(keep_last=1, now_s=NOW_S)
         assert [one.step for one in plan.commits if one.kept_paths and not one.reasons] == [2000]
 
     def test_a_part_of_it(self, repo, context, five_steps):
@@ -214,7 +214,7 @@ class TestAgain:
         assert result.identical_to.subject == "model 0"
         repo.checkout("HEAD~3")
         assert released_commits(context) == {repo.resolve("main~2")}
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_stays_when_it_goes_again(self, repo, five_steps):
         prune(repo, keep_last=1)
@@ -224,7 +224,7 @@ class TestAgain:
         for revision in ("HEAD~1", five_steps[2000]):
             with pytest.raises(ReleasedError):
                 repo.load_state(revision)
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
 
 class TestFsck:
@@ -236,9 +236,9 @@ class TestFsck:
         repo.add(".")
         second = repo.commit("notes").commit
         add_releases(context, [Release(first, ("model.safetensors",), "--keep-last 1", NOW_S)])
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
         shutil.rmtree(repo.git_dir / "chunks")
-        report = Repo.open(root).fsck()
+        report = Repo.open(root).upkeep.fsck()
         missing = [one for one in report.problems if one.kind == "missing-chunk"]
         assert {one.commit for one in missing} == {second}
         assert report.released == 0
@@ -247,7 +247,7 @@ class TestFsck:
         prune(repo, keep_last=4)
         notes = {five_steps[2000]: b"Released: never"}
         write_notes(context.history, RELEASED_REF, notes, message="x", stamp=context.stamp())
-        report = repo.fsck()
+        report = repo.upkeep.fsck()
         assert [(one.kind, one.commit) for one in report.problems] == [
             ("bad-release-record", five_steps[2000])
         ]
@@ -262,12 +262,12 @@ class TestFsck:
             message="x",
             stamp=context.stamp(),
         )
-        problems = Repo.open(repo.worktree).fsck().problems
+        problems = Repo.open(repo.worktree).upkeep.fsck().problems
         assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", five_steps[1000])}
 
 
 def test_diverged_stays_unless_named(repo, five_steps):
-    repo.create_branch("diverged/main/5000")
+    repo.branches.create("diverged/main/5000")
     repo.reset(five_steps[2000], mode="soft")
     repo.reset("HEAD")
     commit(repo, 2500)
@@ -278,7 +278,7 @@ def test_diverged_stays_unless_named(repo, five_steps):
         with pytest.raises(ReleasedError):
             repo.load_state(five_steps[step])
     assert load(repo, "main") == 2500
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -293,9 +293,9 @@ def test_any_mixture_keeps_what_is_kept(repo, context, seed):
             branch = ["main", "side"][rng.integers(2)]
             made[commit(repo, step, branch=branch).commit] = step
         elif what == 4:
-            repo.create_branch(f"diverged/{turn}", rng.choice(list(made)))
+            repo.branches.create(f"diverged/{turn}", rng.choice(list(made)))
         elif what == 5:
-            repo.create_tag(f"t{turn}", rng.choice(list(made)))
+            repo.tags.create(f"t{turn}", rng.choice(list(made)))
         else:
             policies = [
                 {"keep_last": 1},
@@ -305,19 +305,19 @@ def test_any_mixture_keeps_what_is_kept(repo, context, seed):
                 if repo_has_diverged(repo)
                 else {"keep_last": 2},
             ]
-            plan = repo.plan_prune(now_s=NOW_S, **policies[rng.integers(4)])
+            plan = repo.upkeep.plan_prune(now_s=NOW_S, **policies[rng.integers(4)])
             before = {one: loads(repo, one) for one in made}
-            repo.prune(plan)
+            repo.upkeep.prune(plan)
             kept = {one.commit for one in plan.commits if one.reasons}
             assert all(loads(repo, one) for one in kept if before[one])
-        report = repo.fsck(data=True)
+        report = repo.upkeep.fsck(data=True)
         assert report.problems == ()
     for one, step in made.items():
         assert not loads(repo, one) or load(repo, one) == step
 
 
 def repo_has_diverged(repo):
-    return any(branch.name.startswith("diverged/") for branch in repo.branches())
+    return any(branch.name.startswith("diverged/") for branch in repo.branches.list())
 
 
 def loads(repo, commit):

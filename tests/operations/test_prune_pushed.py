@@ -33,29 +33,32 @@ def used_bytes(repo):
 
 def test_what_the_remote_has_goes_and_comes_back(repo, store):
     before, used = files_of(repo), used_bytes(repo)
-    plan = repo.plan_prune(pushed=True)
+    plan = repo.upkeep.plan_prune(pushed=True)
     assert used_bytes(repo) == used
     assert [bool(one.paths) for one in plan.commits] == [False, True, True, True]
-    done = repo.prune(plan)
+    done = repo.upkeep.prune(plan)
     assert used_bytes(repo) <= used / 3
     assert done.freed_bytes >= used / 2
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok
     assert (report.released, report.promised > 0) == (0, True)
     assert files_of(repo) == before
-    assert repo.gc().removed_packs == 0
+    assert repo.upkeep.gc().removed_packs == 0
     repo.checkout("HEAD~3", detach=True)
     assert load_file(repo.worktree / NAME).keys()
-    assert repo.prune(repo.plan_prune(pushed="origin")).freed_bytes == 0 or repo.fsck().ok
+    assert (
+        repo.upkeep.prune(repo.upkeep.plan_prune(pushed="origin")).freed_bytes == 0
+        or repo.upkeep.fsck().ok
+    )
 
 
 def test_what_is_not_pushed_stays(repo):
     used = used_bytes(repo)
     new = commit_model(repo, seed=9)
     commit_model(repo, seed=10)
-    plan = repo.plan_prune(pushed=True)
+    plan = repo.upkeep.plan_prune(pushed=True)
     assert {one.commit: one.reasons for one in plan.commits}[new] == ("not pushed",)
-    repo.prune(plan)
+    repo.upkeep.prune(plan)
     repo.set_config("remote.origin.promisor", None)
     assert load(repo, new)
     assert load(repo, "HEAD")
@@ -74,18 +77,18 @@ def test_what_the_remote_lost_stays(repo, store, harm):
         else:
             pack.with_suffix(".idx").unlink()
     before, used = files_of(repo), used_bytes(repo)
-    assert repo.prune(repo.plan_prune(pushed=True)).freed_bytes <= 0
+    assert repo.upkeep.prune(repo.upkeep.plan_prune(pushed=True)).freed_bytes <= 0
     assert used_bytes(repo) == used
     assert files_of(repo) == before
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_what_gets_lost_after_the_plan_stays(repo, store):
-    plan, used = repo.plan_prune(pushed=True), used_bytes(repo)
+    plan, used = repo.upkeep.plan_prune(pushed=True), used_bytes(repo)
     assert plan.freed_bytes > 0
     for pack in (store / "packs").glob("*.pack"):
         pack.unlink()
-    repo.prune(plan)
+    repo.upkeep.prune(plan)
     assert used_bytes(repo) == used
 
 
@@ -103,40 +106,40 @@ def test_it_is_promised_before_it_goes(repo, monkeypatch, last):
 
     monkeypatch.setattr(LocalStorage, "delete", die)
     with pytest.raises(KeyboardInterrupt):
-        repo.prune(repo.plan_prune(pushed=True))
+        repo.upkeep.prune(repo.upkeep.plan_prune(pushed=True))
     monkeypatch.undo()
     repo = Repo(repo.worktree)
-    assert {one.kind for one in repo.fsck(data=True).problems} <= {"missing-index"}
+    assert {one.kind for one in repo.upkeep.fsck(data=True).problems} <= {"missing-index"}
     assert files_of(repo) == before
-    repo.gc()
-    assert repo.fsck(data=True).ok
+    repo.upkeep.gc()
+    assert repo.upkeep.fsck(data=True).ok
     assert files_of(repo) == before
 
 
 def test_what_is_here_needs_no_remote(repo, store):
-    repo.prune(repo.plan_prune(pushed=True))
-    repo.gc(grace_s=0)
+    repo.upkeep.prune(repo.upkeep.plan_prune(pushed=True))
+    repo.upkeep.gc(grace_s=0)
     known = (repo.git_dir / "remotes/origin/indexes/packs").glob("*.idx")
     assert {one.name for one in known} == {one.name for one in (store / "packs").glob("*.idx")}
     store.rename(store.with_name("away"))
     repo = Repo(repo.worktree)
     assert load(repo, "HEAD")
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
     with pytest.raises(StorageError, match="origin"):
         load(repo, "HEAD~")
 
 
 def test_rules_say_what_else_stays(repo):
-    plan = repo.plan_prune(pushed=True, keep_last=3)
+    plan = repo.upkeep.plan_prune(pushed=True, keep_last=3)
     assert [bool(one.paths) for one in plan.commits] == [False, False, False, True]
 
 
 def test_a_remote_is_needed(repo, store, tmp_path):
     with pytest.raises(NotFoundError, match="nowhere"):
-        repo.plan_prune(pushed="nowhere")
+        repo.upkeep.plan_prune(pushed="nowhere")
     with pytest.raises(UsageError, match="name"):
-        repo.plan_prune(pushed=str(store))
+        repo.upkeep.plan_prune(pushed=str(store))
     other = make_repo(tmp_path / "other", str(tmp_path / "empty"))
     commit_model(other)
     with pytest.raises(NotFoundError, match="nothing was pushed"):
-        other.plan_prune(pushed=True)
+        other.upkeep.plan_prune(pushed=True)

@@ -36,7 +36,7 @@ def test_the_current_branch_is_pushed_with_all_it_needs(repo, store, tmp_path):
     assert copy.head.commit == commit
     for name in ("model.safetensors",):
         assert (copy.worktree / name).read_bytes() == (repo.worktree / name).read_bytes()
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_what_is_there_is_not_sent_again(repo, asked):
@@ -67,7 +67,7 @@ def test_a_limit_counts_all_that_travels(repo, store, tmp_path, monkeypatch):
 def test_moving_a_ref_to_what_is_there_is_two_requests(repo, asked):
     commit_model(repo)
     repo.push()
-    repo.create_branch("side")
+    repo.branches.create("side")
     repo.push("origin", ["side"])
     assert asked[-1].calls == [("read_tagged", "root"), ("replace", "root")]
 
@@ -89,7 +89,7 @@ def test_a_branch_that_would_lose_commits_is_refused_and_nothing_moves(repo, sto
     other.push()
     before = refs_of(store)
     commit_model(repo, seed=2)
-    repo.create_branch("side")
+    repo.branches.create("side")
     with pytest.raises(ConflictError, match="not here"):
         repo.push("origin", ["main", "side"])
     assert refs_of(store) == before
@@ -105,8 +105,8 @@ def test_a_branch_that_would_lose_commits_is_refused_and_nothing_moves(repo, sto
 
 def test_refs_are_deleted_and_tags_stay_where_they_are(repo, store):
     commit_model(repo)
-    repo.create_branch("side")
-    repo.create_tag("v1", message="one")
+    repo.branches.create("side")
+    repo.tags.create("v1", message="one")
     repo.push(all_branches=True, tags=True)
     assert set(refs_of(store)) == {"refs/heads/main", "refs/heads/side", "refs/tags/v1"}
     assert repo.push("origin", [":side"]).refs[0].status == "deleted"
@@ -114,7 +114,7 @@ def test_refs_are_deleted_and_tags_stay_where_they_are(repo, store):
     with pytest.raises(NotFoundError):
         repo.push("origin", [":side"])
     commit_model(repo, seed=4)
-    repo.create_tag("v1", message="two", force=True)
+    repo.tags.create("v1", message="two", force=True)
     with pytest.raises(ConflictError, match="exists"):
         repo.push("origin", ["v1"])
     assert repo.push("origin", ["+v1"]).refs[0].status == "forced"
@@ -175,7 +175,7 @@ def test_a_push_that_was_cut_off_is_resumed_without_sending_a_pack_again(repo, s
 def test_an_upstream_is_set_and_counted(repo, store, tmp_path):
     commit_model(repo)
     repo.push(set_upstream=True)
-    up = repo.upstream()
+    up = repo.remotes.upstream()
     assert (up.remote, up.branch, up.ahead, up.behind) == ("origin", "main", 0, 0)
     commit_model(repo, seed=1)
     commit_model(repo, seed=2)
@@ -184,7 +184,7 @@ def test_an_upstream_is_set_and_counted(repo, store, tmp_path):
     commit_model(other, seed=3)
     other.push()
     repo.fetch()
-    up = repo.upstream()
+    up = repo.remotes.upstream()
     assert (up.ahead, up.behind) == (2, 1)
 
 
@@ -194,17 +194,17 @@ def test_what_was_released_is_pushed_without_its_content_and_known_as_released(
     for seed in range(4):
         commit_model(repo, seed=seed)
     commit_model(repo, seed=9, name="other.safetensors")
-    assert repo.prune(repo.plan_prune(keep_last=1)).plan.releases
+    assert repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1)).plan.releases
     repo.push()
     copy = clone(store, tmp_path / "b")
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     released = [entry.id for entry in repo.log() if entry.released]
     assert len(released) == 3
     assert [entry.id for entry in copy.log() if entry.released] == released
     with pytest.raises(ReleasedError):
         copy.checkout("HEAD~3")
     copy.identity = repo.identity
-    copy.add_remote("third", str(tmp_path / "third"))
+    copy.remotes.add("third", str(tmp_path / "third"))
     copy.push("third")
     third = clone(tmp_path / "third", tmp_path / "c")
     assert [entry.id for entry in third.log() if entry.released] == released
@@ -232,7 +232,7 @@ def test_many_pushes_leave_few_git_packs(repo, store, tmp_path, monkeypatch):
     assert max(counts) <= 8
     copy = clone(store, tmp_path / "b")
     assert [entry.id for entry in copy.log()] == [entry.id for entry in repo.log()]
-    assert copy.fsck().problems == ()
+    assert copy.upkeep.fsck().problems == ()
 
 
 def test_a_push_beside_one_that_joins_git_packs_is_planned_again(
@@ -256,7 +256,7 @@ def test_a_push_beside_one_that_joins_git_packs_is_planned_again(
 
     monkeypatch.setattr(RootStore, "update", push_between)
     other.push()
-    assert clone(store, tmp_path / "c").fsck(data=True).problems == ()
+    assert clone(store, tmp_path / "c").upkeep.fsck(data=True).problems == ()
 
 
 def test_a_damaged_git_pack_is_not_joined(repo, store, monkeypatch):
@@ -307,8 +307,8 @@ def test_many_pushes_leave_few_packs_and_clones_ask_little(
     for number in range(24):
         path = "model.safetensors"
         assert copy.read_file(f"HEAD~{number}", path) == repo.read_file(f"HEAD~{number}", path)
-    assert copy.fsck(data=True).problems == ()
-    assert repo.fsck(remote="origin", data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
+    assert repo.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_a_push_of_what_is_there_joins_nothing(repo, store, monkeypatch):
@@ -317,7 +317,7 @@ def test_a_push_of_what_is_there_joins_nothing(repo, store, monkeypatch):
         repo.push()
     before = names_of_packs(store)
     monkeypatch.setattr(history, "CROWD_PACKS", 2)
-    repo.create_tag("v1")
+    repo.tags.create("v1")
     repo.push(tags=True)
     assert names_of_packs(store) == before
 

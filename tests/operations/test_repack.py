@@ -21,36 +21,36 @@ class TestRun:
     def test_takes_less_and_is_the_same(self, root, whole_run):
         repo, commits = whole_run
         before = sum(repo._context.store.list_packs().packs.values())
-        plan = repo.plan_repack()
+        plan = repo.upkeep.plan_repack()
         assert plan.chunks
-        result = repo.repack(plan)
+        result = repo.upkeep.repack(plan)
         after = sum(repo._context.store.list_packs().packs.values())
         assert result.pack_bytes == after < 0.8 * before
         assert result.deltas > len(commits)
         assert result.new_packs == len(repo._context.store.packs()) == 1
         assert [load_exactly(Repo.open(root), one) for one in commits] == list(range(12))
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
 
     def test_chains_stay_short(self, whole_run):
         """Commit after commit, repack after repack."""
         repo, _ = whole_run
         for step in range(12, 18):
             commit_step(repo, step, delta=step % 2 == 0)
-            repo.repack()
+            repo.upkeep.repack()
             copies = repo._context.store.copies()
             assert int(copies.depths().max()) <= 4
 
     def test_what_is_packed_well_stays(self, root, whole_run, monkeypatch):
         repo, _ = whole_run
-        repo.repack()
+        repo.upkeep.repack()
         commits = walk_all(repo._context)
         files = pack_files(root)
         note = (root / ".mvc" / "repacked").stat()
         reads = count_reads(monkeypatch)
         for other in (repo, Repo.open(root)):
-            plan = other.plan_repack()
+            plan = other.upkeep.plan_repack()
             assert plan.is_empty
-            result = other.repack(plan)
+            result = other.upkeep.repack(plan)
             assert (result.removed_packs, result.new_packs, result.freed_bytes) == (0, 0, 0)
         assert pack_files(root) == files
         assert (root / ".mvc" / "repacked").stat().st_mtime_ns == note.st_mtime_ns
@@ -59,23 +59,23 @@ class TestRun:
 
     def test_looking_again_changes_nothing(self, root, whole_run):
         repo, _ = whole_run
-        repo.repack()
+        repo.upkeep.repack()
         files = pack_files(root)
-        repo.repack(repo.plan_repack(everything=True))
+        repo.upkeep.repack(repo.upkeep.plan_repack(everything=True))
         assert pack_files(root) == files
 
     def test_a_lost_note_costs_only_a_look(self, root, whole_run):
         repo, commits = whole_run
-        repo.repack()
+        repo.upkeep.repack()
         for text in (b"", b"no such thing\n", bytes(300), b"f" * 40 + b"\n"):
             (root / ".mvc" / "repacked").write_bytes(text)
-            assert repo.plan_repack().is_empty
-            repo.repack()
+            assert repo.upkeep.plan_repack().is_empty
+            repo.upkeep.repack()
         assert load_exactly(repo, commits[0]) == 0
 
     def test_roundings_stay_roundings(self, whole_run):
         repo, _ = whole_run
-        repo.repack()
+        repo.upkeep.repack()
         encodings = np.concatenate([x.encodings for x in repo._context.store.copies().indexes])
         assert (encodings == Encoding.CAST).sum() == 12
 
@@ -95,6 +95,6 @@ class TestRun:
 def test_repack_of_everything_kept(root):
     kept = build_kept(root)
     repo = Repo.open(root)
-    repo.repack(repo.plan_repack(everything=True))
+    repo.upkeep.repack(repo.upkeep.plan_repack(everything=True))
     kept.check(root)
-    assert repo.plan_repack().is_empty
+    assert repo.upkeep.plan_repack().is_empty

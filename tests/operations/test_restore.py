@@ -256,4 +256,4 @@ class TestReset:
             two.reset(mode="soft")
         two.reset(mode=mode)
         assert codes(two) == ({"a": " M"} if mode == "mixed" else {})
-        assert Repo.open(root).fsck().ok
+        assert Repo.open(root).upkeep.fsck().ok

@@ -16,13 +16,13 @@ from support.stockgit import git
 
 def test_no_branch(repo):
     with pytest.raises(NotFoundError, match="'main' has no commit yet"):
-        repo.plan_rollback(step=1)
+        repo.runs.plan_rollback(step=1)
     commit = repo.commit("one", step=1, allow_empty=True).commit
     repo.checkout(commit)
     with pytest.raises(UsageError, match="HEAD is not on a branch") as caught:
-        repo.plan_rollback(step=1)
+        repo.runs.plan_rollback(step=1)
     assert "`branch`" in caught.value.hint
-    assert repo.plan_rollback(step=1, branch="main").is_empty
+    assert repo.runs.plan_rollback(step=1, branch="main").is_empty
 
 
 def test_what_merges_brought_in_is_counted_as_git_does(repo):
@@ -43,17 +43,17 @@ def test_what_merges_brought_in_is_counted_as_git_does(repo):
     )
     for target in (base, one, side, merge, tip):
         expected = int(git(repo.git_dir, "rev-list", "--count", f"{target}..{tip}"))
-        assert repo.plan_rollback(target).abandoned == expected
+        assert repo.runs.plan_rollback(target).abandoned == expected
 
 
 def test_nothing_to_do(trained):
     repo, commits = trained
     for options in ({"step": 600}, {"step": 10**6}, {"steps_back": 0}, {"revision": "HEAD"}):
         before = everything(repo)
-        plan = repo.plan_rollback(**options)
+        plan = repo.runs.plan_rollback(**options)
         assert plan.is_empty
         assert (plan.abandoned, plan.diverged_branch) == (0, None)
-        result = repo.rollback(plan, reason="none")
+        result = repo.runs.rollback(plan, reason="none")
         assert (result.commit, result.left, result.diverged_branch) == (commits[600],) * 2 + (None,)
         assert everything(repo) == before
 
@@ -63,7 +63,7 @@ def test_nothing_to_do(trained):
 
 def test_the_branch_goes_back_and_the_tip_stays(trained):
     repo, commits = trained
-    result = repo.rollback(repo.plan_rollback(at_step=612), reason="loss is NaN")
+    result = repo.runs.rollback(repo.runs.plan_rollback(at_step=612), reason="loss is NaN")
     assert dataclasses.astuple(result) == (
         "main", commits[400], commits[600], "diverged/main/612", 2, (), (),
     )  # fmt: skip
@@ -79,12 +79,12 @@ def test_the_branch_goes_back_and_the_tip_stays(trained):
     assert repo.load_state(framework="numpy")["w"][0] == 400
     again = repo.commit_state({"w": np.zeros(50, np.float32)}, message="other", step=500)
     assert again.parents == (commits[400],)
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_the_log_tells_of_it(trained):
     repo, commits = trained
-    repo.rollback(repo.plan_rollback(at_step=612), reason="loss is\nNaN")
+    repo.runs.rollback(repo.runs.plan_rollback(at_step=612), reason="loss is\nNaN")
     entries = {entry.info.id: entry for entry in repo.log(everything=True)}
     assert set(entries) == set(commits.values())
     found = entries[commits[600]].diverged
@@ -97,7 +97,7 @@ def test_the_log_tells_of_it(trained):
 
 def test_a_stock_git_tells_of_it(trained):
     repo, commits = trained
-    repo.rollback(repo.plan_rollback(step=300), reason="loss is NaN")
+    repo.runs.rollback(repo.runs.plan_rollback(step=300), reason="loss is NaN")
     shown = git(repo.git_dir, "log", "--notes=diverged", "-1", "diverged/main/600")
     assert "Notes (diverged):\n    Diverged: loss is NaN\n    Branch: main\n" in shown
     assert f"Rolled-back-to: {commits[300]} (step 300)" in shown
@@ -106,7 +106,7 @@ def test_a_stock_git_tells_of_it(trained):
 
 def test_undo_brings_it_back(trained):
     repo, commits = trained
-    repo.rollback(repo.plan_rollback(), reason="by mistake")
+    repo.runs.rollback(repo.runs.plan_rollback(), reason="by mistake")
     result = repo.undo()
     assert (result.kind, result.commit) == ("reset", commits[600])
     assert repo.load_state(framework="numpy")["w"][0] == 600
@@ -123,7 +123,7 @@ def test_a_redone_rollback_says_all_that_it_said(trained):
         entry = next(entry for entry in repo.log(everything=True) if entry.diverged)
         return entry.info.id, entry.refs, dataclasses.replace(entry.diverged, time_s=None)
 
-    repo.rollback(repo.plan_rollback(at_step=612), reason="loss is NaN")
+    repo.runs.rollback(repo.runs.plan_rollback(at_step=612), reason="loss is NaN")
     before = told()
     assert (before[2].at_step, before[1]) == (612, ("diverged/main/612",))
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_redone_rollback_says_all_that_it_said(trained):
         repo.undo(redo=True)
         assert told() == before
     repo.undo()
-    repo.rollback(repo.plan_rollback(step=300), reason="by hand")
+    repo.runs.rollback(repo.runs.plan_rollback(step=300), reason="by hand")
     repo.undo()
     assert repo.undo(redo=True).diverged_branch == "diverged/main/600"
     assert told()[2].at_step is None
@@ -154,7 +154,7 @@ def test_files_follow_the_branch(filed, root):
     repo, commits = filed
     (root / "untracked").write_text("mine")
     (root / "same").write_text("edited")
-    result = repo.rollback(repo.plan_rollback(step=1))
+    result = repo.runs.rollback(repo.runs.plan_rollback(step=1))
     assert (result.written, result.removed) == (("file",), ("extra",))
     assert (root / "file").read_text() == "1"
     assert not (root / "extra").exists()
@@ -180,11 +180,11 @@ def test_local_changes_are_not_lost(filed, root, kind):
         target = 1
         if kind == "staged":
             repo.add("file")
-    before, plan = everything(repo), repo.plan_rollback(step=target)
+    before, plan = everything(repo), repo.runs.plan_rollback(step=target)
     with pytest.raises(ConflictError):
-        repo.rollback(plan, reason="no")
+        repo.runs.rollback(plan, reason="no")
     assert everything(repo) == before
-    repo.rollback(plan, force=True)
+    repo.runs.rollback(plan, force=True)
     assert repo.status().is_clean
     assert repo.head.commit == plan.target
 
@@ -194,7 +194,7 @@ def test_a_branch_where_head_is_not(filed, root):
     repo.switch("side", create=True)
     (root / "file").write_text("mine")
     before = everything(repo)
-    result = repo.rollback(repo.plan_rollback(step=1, branch="main"), reason="NaN")
+    result = repo.runs.rollback(repo.runs.plan_rollback(step=1, branch="main"), reason="NaN")
     after = everything(repo)
     assert (result.written, result.removed) == ((), ())
     assert (after[0], after[2:]) == (before[0], before[2:])
@@ -206,29 +206,29 @@ def test_a_branch_where_head_is_not(filed, root):
 
 def test_names_that_are_taken(trained):
     repo, commits = trained
-    repo.create_branch("diverged/main/600", commits[100])
-    plan = repo.plan_rollback()
+    repo.branches.create("diverged/main/600", commits[100])
+    plan = repo.runs.plan_rollback()
     assert plan.diverged_branch == "diverged/main/600-2"
-    assert repo.rollback(plan).diverged_branch == "diverged/main/600-2"
+    assert repo.runs.rollback(plan).diverged_branch == "diverged/main/600-2"
     assert repo.resolve("diverged/main/600") == commits[100]
     repo.reset(commits[600], mode="hard")
-    again = repo.rollback(
-        repo.plan_rollback(step=100), reason="again"
+    again = repo.runs.rollback(
+        repo.runs.plan_rollback(step=100), reason="again"
     )  # the same tip: its own name
     assert again.diverged_branch == "diverged/main/600-2"
     note = git(repo.git_dir, "notes", "--ref=diverged", "show", commits[600])
     assert note.count("Diverged:") == 2
     assert repo.show(commits[600]).diverged.reason == "again"
-    repo.create_branch("diverged/main/100/deep", commits[100])
+    repo.branches.create("diverged/main/100/deep", commits[100])
     repo.commit_state({"w": np.zeros(9)}, message="x", step=101)
-    assert repo.plan_rollback(step=100, at_step=100).diverged_branch == "diverged/main/100-2"
+    assert repo.runs.plan_rollback(step=100, at_step=100).diverged_branch == "diverged/main/100-2"
 
 
 def test_a_name_that_is_taken_meanwhile(trained):
     repo, commits = trained
-    plan = repo.plan_rollback()
-    repo.create_branch("diverged/main/600", commits[300])
-    result = repo.rollback(plan)
+    plan = repo.runs.plan_rollback()
+    repo.branches.create("diverged/main/600", commits[300])
+    result = repo.runs.rollback(plan)
     assert (plan.diverged_branch, result.diverged_branch) == (
         "diverged/main/600", "diverged/main/600-2",
     )  # fmt: skip
@@ -237,10 +237,10 @@ def test_a_name_that_is_taken_meanwhile(trained):
 
 def test_a_name_that_cannot_be_leaves_everything_as_it_is(trained):
     repo, commits = trained
-    repo.create_branch("diverged/main", commits[100])
-    before, plan = everything(repo), repo.plan_rollback()
+    repo.branches.create("diverged/main", commits[100])
+    before, plan = everything(repo), repo.runs.plan_rollback()
     with pytest.raises(ConflictError, match="cannot exist together with refs/heads/diverged/main"):
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
     assert everything(repo) == before
     assert repo.show(commits[600]).diverged is None
 
@@ -248,25 +248,25 @@ def test_a_name_that_cannot_be_leaves_everything_as_it_is(trained):
 def test_back_again_and_again(trained):
     """Each time from another tip, and once on a branch that was left behind itself."""
     repo, commits = trained
-    repo.rollback(repo.plan_rollback())
+    repo.runs.rollback(repo.runs.plan_rollback())
     repo.commit_state({"w": np.zeros(9)}, message="x", step=600)
-    assert repo.rollback(repo.plan_rollback()).diverged_branch == "diverged/main/600-2"
-    assert repo.rollback(repo.plan_rollback()).commit == commits[200]
-    result = repo.rollback(repo.plan_rollback(branch="diverged/main/600", step=500))
+    assert repo.runs.rollback(repo.runs.plan_rollback()).diverged_branch == "diverged/main/600-2"
+    assert repo.runs.rollback(repo.runs.plan_rollback()).commit == commits[200]
+    result = repo.runs.rollback(repo.runs.plan_rollback(branch="diverged/main/600", step=500))
     assert result.diverged_branch == "diverged/diverged/main/600/600"
-    names = {ref.name: ref.commit for ref in repo.branches()}
+    names = {ref.name: ref.commit for ref in repo.branches.list()}
     assert names["diverged/main/600"] == commits[500]
     assert names["diverged/main/400"] == commits[400]
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_prune_spares_what_was_left(trained):
     repo, commits = trained
-    repo.rollback(repo.plan_rollback(step=100))
+    repo.runs.rollback(repo.runs.plan_rollback(step=100))
     for step in (110, 120):
         repo.commit_state({"w": np.full(50, step, np.float32)}, message=f"{step}", step=step)
-    repo.prune(repo.plan_prune(keep_last=1))
-    repo.gc(grace_s=0)
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
+    repo.upkeep.gc(grace_s=0)
     for step in (200, 400, 600):
         assert repo.load_state(commits[step], framework="numpy")["w"][0] == step
 
@@ -276,19 +276,19 @@ def test_prune_spares_what_was_left(trained):
 
 def test_a_commit_in_between(trained):
     repo, _ = trained
-    plan = repo.plan_rollback()
+    plan = repo.runs.plan_rollback()
     other = Repo.open(repo.worktree, identity=repo.identity)
     new = other.commit_state({"w": np.zeros(9)}, message="late", step=700).commit
     before = everything(repo)
     with pytest.raises(ConflictError, match="moved since the rollback was planned") as caught:
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
     assert caught.value.hint == "plan it again"
     assert everything(repo) == before
     assert repo.head.commit == new
     repo.switch("side", create=True)
-    other.delete_branch("main", force=True)
+    other.branches.delete("main", force=True)
     with pytest.raises(ConflictError, match="and is gone"):
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -299,7 +299,7 @@ def test_a_commit_while_it_is_under_way(trained, monkeypatch, elsewhere):
     repo, commits = trained
     if elsewhere:
         repo.switch("side", create=True)
-    plan = repo.plan_rollback(branch="main")
+    plan = repo.runs.plan_rollback(branch="main")
     other = Repo.open(repo.worktree, identity=repo.identity)
     real, made = module.check_whole, []
 
@@ -310,7 +310,7 @@ def test_a_commit_while_it_is_under_way(trained, monkeypatch, elsewhere):
 
     monkeypatch.setattr(module, "check_whole", check)
     with pytest.raises(ConflictError):
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
     assert repo.resolve("main") == made[0]
     assert not [name for name in refs(repo) if "diverged" in name]
     assert repo.show(commits[600]).diverged is None
@@ -321,7 +321,7 @@ def test_head_comes_onto_the_branch_while_it_is_under_way(trained, monkeypatch):
 
     repo, commits = trained
     repo.switch("side", create=True)
-    plan = repo.plan_rollback(branch="main")
+    plan = repo.runs.plan_rollback(branch="main")
     other, real = Repo.open(repo.worktree, identity=repo.identity), module.check_whole
 
     def check(context, commit):
@@ -330,7 +330,7 @@ def test_head_comes_onto_the_branch_while_it_is_under_way(trained, monkeypatch):
 
     monkeypatch.setattr(module, "check_whole", check)
     with pytest.raises(ConflictError, match="HEAD moved"):
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
     assert repo.resolve("main") == commits[600]
 
 
@@ -344,7 +344,7 @@ def test_an_interrupted_switch_is_finished_first(filed, root, monkeypatch):
         patch.setattr(module, "_apply", lambda *_: 1 // 0)
         repo.switch("main")
     assert repo.head.branch == "side"
-    result = repo.rollback(repo.plan_rollback(step=1, branch="main"))
+    result = repo.runs.rollback(repo.runs.plan_rollback(step=1, branch="main"))
     assert result.removed == ("extra",)
     assert (root / "file").read_text() == "1"
     assert repo.head.branch == "main"
@@ -356,19 +356,21 @@ def test_an_interrupted_switch_is_finished_first(filed, root, monkeypatch):
 
 def test_content_that_is_released_after_the_plan(trained):
     repo, _ = trained
-    plan = repo.plan_rollback(step=300)
-    repo.prune(repo.plan_prune(keep_last=1))
+    plan = repo.runs.plan_rollback(step=300)
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
     before = everything(repo)
     with pytest.raises(ReleasedError):
-        repo.rollback(plan)
+        repo.runs.rollback(plan)
     assert everything(repo) == before
 
 
 def test_reasons_stay_on_one_line(trained):
     repo, commits = trained
-    repo.rollback(repo.plan_rollback(), reason="a\n\nReleased: \x1b[2J\udcff" + "b" * 9000)
+    repo.runs.rollback(
+        repo.runs.plan_rollback(), reason="a\n\nReleased: \x1b[2J\udcff" + "b" * 9000
+    )
     assert repo.show(commits[600]).diverged.reason.startswith("a Released: [2J bbb")
     assert len(repo.reflog()[0].message) < 600
     assert "\x1b" not in repo.reflog()[0].message
     assert repo._context.history.find_ref(HEALTHY_REF) is not None
-    assert repo.fsck().ok
+    assert repo.upkeep.fsck().ok

@@ -18,7 +18,7 @@ GOOD = {
 @pytest.fixture
 def run(repo):
     repo.commit("one", allow_empty=True)
-    repo.plan_scale(1, 4)
+    repo.runs.plan_scale(1, 4)
     return repo
 
 
@@ -27,43 +27,46 @@ def measure(ranks, **changes):
 
 
 def test_each_size_waits_for_the_one_before(run):
-    assert run.scale_status().next_ranks == 1
+    assert run.runs.scale_status().next_ranks == 1
     with pytest.raises(ConflictError, match="2 ranks have to wait: nothing was judged on 1 yet"):
-        run.record_scale(measure(2))
-    assert run.record_scale(measure(1)).ok
+        run.runs.record_scale(measure(2))
+    assert run.runs.record_scale(measure(1)).ok
     run.commit("two", allow_empty=True)
-    failed = run.record_scale(measure(2, sync_p99_s=0.081))
+    failed = run.runs.record_scale(measure(2, sync_p99_s=0.081))
     assert [one.gate for one in failed.failed] == ["sync"]
     text = (
         "4 ranks have to wait: 2 failed at sync: P99 of a gradient sync is 0.081 s, at most 0.05 s"
     )
-    for ask in (lambda: run.record_scale(measure(4)), lambda: run.scale_status().check(4)):
+    for ask in (
+        lambda: run.runs.record_scale(measure(4)),
+        lambda: run.runs.scale_status().check(4),
+    ):
         with pytest.raises(ConflictError, match=text):
             ask()
-    assert run.record_scale(measure(2)).ok
-    run.scale_status().check(4)
-    assert run.record_scale(measure(4)).ok
-    status = run.scale_status()
+    assert run.runs.record_scale(measure(2)).ok
+    run.runs.scale_status().check(4)
+    assert run.runs.record_scale(measure(4)).ok
+    status = run.runs.scale_status()
     assert (status.steps, status.next_ranks, set(status.results)) == ((1, 2, 4), None, {1, 2, 4})
 
 
 def test_a_size_that_fails_later_counts(run):
-    assert run.record_scale(measure(1)).ok
-    assert not run.record_scale(measure(1, recovery_s=99)).ok
+    assert run.runs.record_scale(measure(1)).ok
+    assert not run.runs.record_scale(measure(1, recovery_s=99)).ok
     with pytest.raises(ConflictError, match="1 failed at recovery: recovery is 99 s, at most 30 s"):
-        run.record_scale(measure(2))
+        run.runs.record_scale(measure(2))
 
 
 def test_the_loss_is_that_of_the_size_before(run):
-    run.record_scale(measure(1, loss=1.0))
-    run.record_scale(measure(2, loss=1.5), limits={"loss_rise": 0.5})
-    (loss,) = run.record_scale(measure(2, loss=1.06)).failed
+    run.runs.record_scale(measure(1, loss=1.0))
+    run.runs.record_scale(measure(2, loss=1.5), limits={"loss_rise": 0.5})
+    (loss,) = run.runs.record_scale(measure(2, loss=1.06)).failed
     assert loss.text == "loss is 1.06, at most 1.05 after 1 at the size before"
 
 
 def test_a_waiver_is_kept(run):
-    run.record_scale(measure(1, recovery_s=None), waive=["recovery"])
-    result = run.scale_status().results[1]
+    run.runs.record_scale(measure(1, recovery_s=None), waive=["recovery"])
+    result = run.runs.scale_status().results[1]
     assert result.ok
     assert [one.gate for one in result.verdicts if one.status == "waived"] == ["recovery"]
     text = git(run.git_dir, "log", "--notes=scale")
@@ -71,21 +74,21 @@ def test_a_waiver_is_kept(run):
 
 
 def test_results_of_what_was_left_do_not_count(run):
-    run.record_scale(measure(1))
+    run.runs.record_scale(measure(1))
     run.commit("two", allow_empty=True)
-    run.record_scale(measure(2))
+    run.runs.record_scale(measure(2))
     left = run.head.commit
-    run.rollback(run.plan_rollback("HEAD~1"))
-    assert run.scale_status().next_ranks == 2
-    assert run.scale_status(left).next_ranks == 4
+    run.rollback(run.runs.plan_rollback("HEAD~1"))
+    assert run.runs.scale_status().next_ranks == 2
+    assert run.runs.scale_status(left).next_ranks == 4
 
 
 def test_a_plan_that_is_made_longer_keeps_its_results(run):
-    run.record_scale(measure(1))
-    assert run.plan_scale(1, 8) == (1, 2, 4, 8)
-    assert run.scale_status().next_ranks == 2
-    assert run.plan_scale(3, 9, keep=False) == (3, 6, 9)
-    assert run.scale_status().steps == (1, 2, 4, 8)
+    run.runs.record_scale(measure(1))
+    assert run.runs.plan_scale(1, 8) == (1, 2, 4, 8)
+    assert run.runs.scale_status().next_ranks == 2
+    assert run.runs.plan_scale(3, 9, keep=False) == (3, 6, 9)
+    assert run.runs.scale_status().steps == (1, 2, 4, 8)
 
 
 def test_notes_by_others_stay_and_pass_nothing(run):
@@ -94,9 +97,9 @@ def test_notes_by_others_stay_and_pass_nothing(run):
         write_notes(
             run._context.history, SCALE_REF, {commit: text}, message="x", stamp=run._context.stamp()
         )
-        assert run.scale_status().next_ranks == 1
-    run.record_scale(measure(1))
-    assert run.scale_status().next_ranks == 2
+        assert run.runs.scale_status().next_ranks == 1
+    run.runs.record_scale(measure(1))
+    assert run.runs.scale_status().next_ranks == 2
     assert b"\xff\xfe" in run._context.history.read_blob(
         run._context.notebook(_kind()).find_note(commit)
     )
@@ -109,27 +112,27 @@ def _kind():
 
 
 def test_gc_keeps_the_notes(run):
-    run.record_scale(measure(1))
+    run.runs.record_scale(measure(1))
     run.gc(grace_s=0)
-    assert run.scale_status().next_ranks == 2
-    assert not run.fsck(data=True).problems
+    assert run.runs.scale_status().next_ranks == 2
+    assert not run.upkeep.fsck(data=True).problems
 
 
 def test_what_is_wrong_is_said_and_notes_nothing(repo):
     with pytest.raises(NotFoundError, match="no plan to grow is kept here"):
-        repo.scale_status()
-    repo.plan_scale(1, 4)
-    assert repo.scale_status().next_ranks == 1
+        repo.runs.scale_status()
+    repo.runs.plan_scale(1, 4)
+    assert repo.runs.scale_status().next_ranks == 1
     with pytest.raises(NotFoundError, match="has no commit yet"):
-        repo.record_scale(measure(1))
+        repo.runs.record_scale(measure(1))
     repo.commit("one", allow_empty=True)
     with pytest.raises(UsageError, match="3 ranks are not in the plan"):
-        repo.record_scale(measure(3))
+        repo.runs.record_scale(measure(3))
     with pytest.raises(UsageError, match="'typo' is not a gate"):
-        repo.record_scale(measure(1), waive=["typo"])
+        repo.runs.record_scale(measure(1), waive=["typo"])
     with pytest.raises(NotFoundError):
-        repo.scale_status("nowhere")
+        repo.runs.scale_status("nowhere")
     assert repo._context.history.find_ref(SCALE_REF) is None
     repo.set_config("scale.plan", "8 1")
     with pytest.raises(FormatError, match=r"scale\.plan is '8 1'"):
-        repo.scale_status()
+        repo.runs.scale_status()

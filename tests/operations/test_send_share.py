@@ -13,7 +13,7 @@ from mvc.operations import commit_shares
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from mvc.training import Whereabouts, choose_senders, parse_stored_share
+from mvc.training import RunStore, Whereabouts, choose_senders, parse_stored_share
 from support.nodes import ME, commit_nodes, freeze_ranks, make_nodes, state_of, stored_by
 from support.remote_repos import commit_model
 from support.sharded import SeenPeers
@@ -52,11 +52,11 @@ def test_the_commit_is_that_of_one_process_and_all_of_it_is_on_the_store(nodes, 
         path: entry for path, entry in same.items() if path != "state.json"
     }
     assert [bool(one.packs) for one in stored] == [False, True, True]
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     other = clone(store, tmp_path / "other")
     check_state(other, 1)
     assert other.load_state(folder="ranks/2", framework="numpy")["pieces"][0][0] == 2
-    assert not other.fsck(data=True).problems
+    assert not other.upkeep.fsck(data=True).problems
 
 
 def test_every_machine_reads_what_the_others_have_stored(nodes):
@@ -64,16 +64,16 @@ def test_every_machine_reads_what_the_others_have_stored(nodes):
     first = commit_nodes(nodes, 1)[0].commit
     check_state(nodes[0], 1)
     for repo in nodes[1:]:
-        repo.bring_commit(first)
+        RunStore(repo).bring_commit(first)
         check_state(repo, 1, first)
     second = commit_nodes(nodes, 2)[0].commit
     check_state(nodes[0], 2)
     for repo in nodes[1:]:
-        repo.bring_commit(second)
+        RunStore(repo).bring_commit(second)
         check_state(repo, 2, second)
         assert repo.resolve(f"{second}~1") == first
         with pytest.raises(NotFoundError, match="neither here nor on"):
-            repo.bring_commit("0" * 40)
+            RunStore(repo).bring_commit("0" * 40)
 
 
 def test_few_requests_bring_a_commit(nodes, asked):
@@ -85,7 +85,7 @@ def test_few_requests_bring_a_commit(nodes, asked):
         with stored_by(nodes, frozen) as (share, stored):
             sent = [call for one in asked for call in one.calls]
             asked.clear()
-            assert nodes[0].commit_shares(share, stored, message=f"{seed}").unsent is None
+            assert RunStore(nodes[0]).commit_shares(share, stored, message=f"{seed}").unsent is None
             made = [call for one in asked for call in one.calls]
         counts.append((len(sent), len(made)))
         indexes = [call for call in sent if call[0] == "read" and call[1].endswith(".idx")]
@@ -106,7 +106,7 @@ def test_differences_are_taken_from_the_last_commit(tmp_path, store, monkeypatch
     for one in stored[1:]:
         assert one.counts.stored_bytes < one.counts.new_plain_bytes / 2
     assert done.written_bytes < sum(one.counts.new_plain_bytes for one in stored) / 2
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def nudge(state, seed):
@@ -133,12 +133,12 @@ def test_what_others_joined_meanwhile_is_not_sent_again(nodes, store, monkeypatc
     assert len(read_root(store).listed.packs) < 9
     before = sum(path.stat().st_size for path in store.glob("packs/*.pack"))
     for repo in nodes:
-        repo.gc()
+        repo.upkeep.gc()
     done, _ = commit_nodes(nodes, 3)
     after = sum(path.stat().st_size for path in store.glob("packs/*.pack"))
     assert after - before < 10_000
     assert done.unsent is None
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_health_is_known_of_all_files_and_gates_read_nothing(nodes, asked):
@@ -159,7 +159,7 @@ def test_machines_that_make_no_commits_stay_small(nodes, tmp_path):
     sizes = [sum(p.stat().st_size for p in repo.git_dir.glob("chunks/packs/*")) for repo in nodes]
     assert all(size < 1_200_000 for size in sizes), sizes
     check_state(nodes[0], 0, "HEAD~5")
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 @pytest.mark.parametrize("when", ["before", "lost"])
@@ -167,12 +167,12 @@ def test_a_push_that_fails_is_made_up_for_by_the_next(nodes, store, monkeypatch,
     commit_nodes(nodes, 1)
     with stored_by(nodes, freeze_ranks(state_of(2), RANKS)) as (share, stored):
         with breaking(monkeypatch, lambda name: when if name in ("upload", "replace") else None):
-            done = nodes[0].commit_shares(share, stored, message="two")
+            done = RunStore(nodes[0]).commit_shares(share, stored, message="two")
     if when == "before":
         assert "503" in done.unsent
     check_state(nodes[0], 2)  # it is known where the others have put their parts
     assert commit_nodes(nodes, 3)[0].unsent is None
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     check_state(clone(store, nodes[0].worktree.parent / "other"), 2, "origin/main~1")
 
 
@@ -215,10 +215,10 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_commit(tmp_path, store, mo
     while not survived:
         number += 1
         plan, _ = killing_at(number)
-        share = nodes[1].open_share(*(frozen := freeze_ranks(state_of(number), 2))[1])
-        peers = SeenPeers([nodes[0].open_share(*frozen[0]), share], is_seen=True)
+        share = RunStore(nodes[1]).open_share(*(frozen := freeze_ranks(state_of(number), 2))[1])
+        peers = SeenPeers([RunStore(nodes[0]).open_share(*frozen[0]), share], is_seen=True)
         with breaking(monkeypatch, plan), contextlib.suppress(KilledError):
-            with nodes[1].store_share(share, peers, send=True):
+            with RunStore(nodes[1]).store_share(share, peers, send=True):
                 survived = True
         assert read_root(store).refs == {"refs/heads/main": first}
         assert number < 40
@@ -236,7 +236,7 @@ def test_rank_0_that_dies_while_it_commits_leaves_the_store_as_it_was(tmp_path, 
         plan, calls = killing_at(number)
         with stored_by(nodes, freeze_ranks(state_of(number), 2)) as (share, stored):
             with breaking(monkeypatch, plan), contextlib.suppress(KilledError):
-                nodes[0].commit_shares(share, stored, message=f"{number}")
+                RunStore(nodes[0]).commit_shares(share, stored, message=f"{number}")
                 survived = True
         refs = read_root(store).refs
         assert refs == {"refs/heads/main": last} or "replace" in calls
@@ -253,9 +253,9 @@ def check_whole_and_swept(nodes, store):
     """Make one more commit; nothing of it is missing, and gc leaves nothing that is not needed."""
     done = commit_nodes(nodes, 99)[0]
     assert done.unsent is None
-    nodes[0].gc_remote(grace_s=0)
-    nodes[0].gc_remote(grace_s=0)
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    nodes[0].remotes.gc(grace_s=0)
+    nodes[0].remotes.gc(grace_s=0)
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     root = read_root(store)
     there = {path.stem for path in store.glob("packs/*.pack")}
     assert there == RootStore(LocalStorage(store)).read_listing(root).packs.keys()
@@ -267,9 +267,9 @@ def test_what_was_sent_survives_a_gc_before_the_commit(nodes, store):
     commit_nodes(nodes, 1)
     other = clone(store, nodes[0].worktree.parent / "other")
     with stored_by(nodes, freeze_ranks(state_of(2), RANKS)) as (share, stored):
-        other.gc_remote()
-        assert nodes[0].commit_shares(share, stored, message="two").unsent is None
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+        other.remotes.gc()
+        assert RunStore(nodes[0]).commit_shares(share, stored, message="two").unsent is None
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     check_state(clone(store, nodes[0].worktree.parent / "whole"), 2)
 
 
@@ -277,13 +277,13 @@ def test_what_a_gc_took_before_the_commit_makes_none(nodes, store):
     first = commit_nodes(nodes, 1)[0].commit
     other = clone(store, nodes[0].worktree.parent / "other")
     with stored_by(nodes, freeze_ranks(state_of(2), RANKS)) as (share, stored):
-        other.gc_remote(grace_s=0)
-        other.gc_remote(grace_s=0)
+        other.remotes.gc(grace_s=0)
+        other.remotes.gc(grace_s=0)
         with pytest.raises(StorageError, match="what rank 1 has sent is not on"):
-            nodes[0].commit_shares(share, stored, message="never")
+            RunStore(nodes[0]).commit_shares(share, stored, message="never")
     assert nodes[0].resolve("HEAD") == first
     assert commit_nodes(nodes, 2)[0].unsent is None  # sent anew
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_another_pusher_between_two_looks_at_the_root(nodes, store):
@@ -294,10 +294,10 @@ def test_another_pusher_between_two_looks_at_the_root(nodes, store):
         other.switch("mine", create=True)
         mine = commit_model(other)
         other.push("origin", ["mine"])
-        done = nodes[0].commit_shares(share, stored, message="two")
+        done = RunStore(nodes[0]).commit_shares(share, stored, message="two")
     assert done.unsent is None
     assert read_root(store).refs == {"refs/heads/main": done.commit, "refs/heads/mine": mine}
-    assert nodes[0].fsck(remote="origin", data=True).problems == ()
+    assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store, monkeypatch):
@@ -306,10 +306,12 @@ def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store, monkeypat
         one = dict(list(stored[1].packs.items())[1:])
         with pytest.raises(StorageError, match=r"what rank 1 has sent is not on .* lacks some"):
             told = [stored[0], replace(stored[1], packs={**stored[2].packs, **one}), stored[2]]
-            nodes[0].commit_shares(share, told, message="never")
+            RunStore(nodes[0]).commit_shares(share, told, message="never")
         with pytest.raises(StorageError, match="rank 2 has stored chunks that are not in this"):
-            nodes[0].commit_shares(share, [*stored[:2], replace(stored[2], packs={})], message="no")
-    assert nodes[0].branches() == []
+            RunStore(nodes[0]).commit_shares(
+                share, [*stored[:2], replace(stored[2], packs={})], message="no"
+            )
+    assert nodes[0].branches.list() == []
     with pytest.raises(FormatError, match="not a pack"):
         parse_stored_share(replace(stored[1], packs={"../x": 4}).encode())
 
@@ -317,18 +319,18 @@ def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store, monkeypat
 def test_a_rank_cannot_send_without_a_store(tmp_path):
     repo = Repo.init(tmp_path)
     frozen = freeze_ranks(state_of(1), 2)
-    shares = [repo.open_share(*one) for one in frozen]
+    shares = [RunStore(repo).open_share(*one) for one in frozen]
     with pytest.raises(UsageError, match="no store has the content"):
-        with repo.store_share(shares[1], SeenPeers(shares, is_seen=True), send=True):
+        with RunStore(repo).store_share(shares[1], SeenPeers(shares, is_seen=True), send=True):
             pass
 
 
 def test_ranks_find_out_what_they_share(nodes, tmp_path, store):
     same = Repo.open(nodes[0].worktree)
     bare = Repo.init(tmp_path / "bare")
-    with nodes[0].leave_mark() as mark:
-        found = [repo.look_for_mark(mark) for repo in (nodes[0], same, nodes[1], bare)]
-    assert not nodes[0].look_for_mark(mark).sees_mark
+    with RunStore(nodes[0]).leave_mark() as mark:
+        found = [RunStore(repo).look_for_mark(mark) for repo in (nodes[0], same, nodes[1], bare)]
+    assert not RunStore(nodes[0]).look_for_mark(mark).sees_mark
     place = str(store)
     assert found[0] == Whereabouts(sees_mark=True, store=place)
     assert found[2:] == [Whereabouts(sees_mark=False, store=place), Whereabouts(False, None)]
@@ -340,7 +342,7 @@ def test_ranks_find_out_what_they_share(nodes, tmp_path, store):
     with pytest.raises(UsageError):
         choose_senders([Whereabouts(sees_mark=True, store=None), found[2]])
     with pytest.raises(UsageError, match="not a mark"):
-        same.look_for_mark("../../x")
+        RunStore(same).look_for_mark("../../x")
     repo = Repo.init(tmp_path / "alone")
     repo.identity = ME
-    repo.bring_commit(commit_model(repo))
+    RunStore(repo).bring_commit(commit_model(repo))

@@ -18,11 +18,11 @@ def repo(linked):
     for seed in range(5):
         commit_model(repo, seed=seed)
         if seed == 1:
-            repo.create_tag("old", message="annotated")
+            repo.tags.create("old", message="annotated")
         if seed == 2:
-            repo.create_branch("side")
-    repo.create_tag("new", message="annotated")
-    repo.create_tag("light", "HEAD~")
+            repo.branches.create("side")
+    repo.tags.create("new", message="annotated")
+    repo.tags.create("light", "HEAD~")
     repo.push(all_branches=True, tags=True)
     return repo
 
@@ -47,8 +47,8 @@ def used_bytes(repo):
 
 
 def check(copy):
-    assert copy.fsck(data=True).problems == ()
-    assert copy.fsck().promised == 0
+    assert copy.upkeep.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck().promised == 0
     git(copy, "fsck", "--strict")
     assert git(copy, "log", "--format=%H", "HEAD").split() == ids(copy)
 
@@ -56,7 +56,7 @@ def check(copy):
 def test_a_shallow_clone_has_the_newest_commits_of_one_branch(repo, store, tmp_path):
     copy = shallow(store, tmp_path / "b", 2)
     assert ids(copy) == ids(repo)[:2]
-    assert {one.name for one in copy.tags()} == {"light", "new"}
+    assert {one.name for one in copy.tags.list()} == {"light", "new"}
     assert used_bytes(copy) < used_bytes(repo) / 2
     model = "model.safetensors"
     assert (copy.worktree / model).read_bytes() == (repo.worktree / model).read_bytes()
@@ -72,7 +72,7 @@ def test_what_is_out_of_sight_is_not_here(repo, store, tmp_path):
     copy = shallow(store, tmp_path / "b", 2)
     found = git(copy, "cat-file", "--batch-all-objects", "--batch-check")
     assert found.count(" commit ") == 2
-    copy.gc(grace_s=0)
+    copy.upkeep.gc(grace_s=0)
     check(copy)
     copy.fetch(unshallow=True)
     assert ids(copy) == ids(repo)
@@ -89,19 +89,19 @@ def test_work_goes_on_in_a_shallow_clone(repo, store, tmp_path):
     assert copy.pull().merged.commit == newer
     assert len(ids(copy)) == 3
     check(copy)
-    assert clone(store, tmp_path / "whole").fsck(data=True).ok
+    assert clone(store, tmp_path / "whole").upkeep.fsck(data=True).ok
 
 
 def test_half_a_history_is_not_pushed_elsewhere(repo, store, tmp_path):
     copy = shallow(store, tmp_path / "b")
     commit_model(copy, seed=8)
-    copy.add_remote("other", str(tmp_path / "other"))
+    copy.remotes.add("other", str(tmp_path / "other"))
     with pytest.raises(NotFoundError, match="history here ends"):
         copy.push("other", ["main"])
     assert not (tmp_path / "other" / "root").exists()
     copy.fetch(unshallow=True)
     copy.push("other", ["main"])
-    assert clone(tmp_path / "other", tmp_path / "whole").fsck(data=True).ok
+    assert clone(tmp_path / "other", tmp_path / "whole").upkeep.fsck(data=True).ok
 
 
 def test_it_gets_deeper_but_never_shorter(repo, store, tmp_path):
@@ -118,7 +118,7 @@ def test_it_gets_deeper_but_never_shorter(repo, store, tmp_path):
     assert not (copy.git_dir / "shallow").exists()
     check(copy)
     copy.fetch()
-    assert {one.name for one in copy.tags()} == {"light", "new", "old"}
+    assert {one.name for one in copy.tags.list()} == {"light", "new", "old"}
     with pytest.raises(UsageError, match="whole history"):
         copy.fetch(unshallow=True)
 
@@ -141,10 +141,10 @@ def test_shallow_and_without_content(repo, store, tmp_path):
     copy = shallow(store, tmp_path / "b", 2, content=False)
     assert ids(copy) == ids(repo)[:2]
     assert used_bytes(copy) == 0
-    assert copy.fsck().ok
+    assert copy.upkeep.fsck().ok
     copy.checkout("HEAD~", detach=True)
-    copy.gc(grace_s=0)
-    assert copy.fsck().ok
+    copy.upkeep.gc(grace_s=0)
+    assert copy.upkeep.fsck().ok
 
 
 def test_a_merge_is_cut_on_both_sides(tmp_path, store):
@@ -152,7 +152,7 @@ def test_a_merge_is_cut_on_both_sides(tmp_path, store):
     repo = make_repo(tmp_path / "a", str(store))
     for seed in range(2):
         commit_model(repo, seed=seed)
-    repo.create_branch("side", "HEAD~")
+    repo.branches.create("side", "HEAD~")
     repo.switch("side")
     commit_model(repo, seed=5, name="other.safetensors")
     repo.switch("main")
@@ -181,7 +181,7 @@ def test_a_kill_before_the_end_leaves_what_was(repo, store, tmp_path, monkeypatc
 
 def test_a_list_of_something_else_is_refused(repo):
     (repo.git_dir / "shallow").write_text("../../etc/passwd\n")
-    found = Repo(repo.worktree).fsck().problems
+    found = Repo(repo.worktree).upkeep.fsck().problems
     assert any("shallow lists" in one.detail for one in found)
     with pytest.raises(FormatError, match="shallow lists"):
         list(Repo(repo.worktree).log())
@@ -190,14 +190,14 @@ def test_a_list_of_something_else_is_refused(repo):
 def test_a_history_on_a_git_host(tmp_path, store):
     host = make_bare(tmp_path / "host.git")
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", str(host), str(store))
+    repo.remotes.add("origin", str(host), str(store))
     for seed in range(3):
         commit_model(repo, seed=seed)
-    repo.create_tag("new", message="annotated")
+    repo.tags.create("new", message="annotated")
     repo.push(tags=True, all_branches=True)
     copy = shallow(str(host), tmp_path / "b", 2, content_url=str(store))
     assert ids(copy) == ids(repo)[:2]
-    assert [one.name for one in copy.tags()] == ["new"]
+    assert [one.name for one in copy.tags.list()] == ["new"]
     check(copy)
     new = commit_model(copy, seed=8)
     copy.push()
@@ -206,5 +206,5 @@ def test_a_history_on_a_git_host(tmp_path, store):
     check(copy)
     empty = shallow(str(host), tmp_path / "c", 1, content_url=str(store), content=False)
     assert ids(empty) == [new]
-    assert empty.fsck().ok
+    assert empty.upkeep.fsck().ok
     assert list(empty.tensors("HEAD"))

@@ -12,7 +12,7 @@ from mvc.operations.sharing import known_traps, meet
 
 
 def test_two_processes_of_this_machine_find_nothing_wrong(repo):
-    report = repo.probe_sharing(wait_s=1)
+    report = repo.upkeep.probe_sharing(wait_s=1)
     assert report.problems == ()
     assert len(report.members) == 2
     assert report.machines == 1
@@ -24,7 +24,9 @@ def test_all_who_come_in_time_take_part(repo):
     found = []
     others = [Repo.open(repo.worktree) for _ in range(2)]
     threads = [
-        threading.Thread(target=lambda one=one, s=s: found.append(one.probe_sharing(wait_s=s)))
+        threading.Thread(
+            target=lambda one=one, s=s: found.append(one.upkeep.probe_sharing(wait_s=s))
+        )
         for one, s in zip(others, (2, 1.5), strict=True)
     ]
     for one in threads:
@@ -44,7 +46,7 @@ def test_locks_that_do_not_exclude_are_found(repo, monkeypatch):
         "flock",
         lambda descriptor, how: None if how & fcntl.LOCK_SH else real(descriptor, how),
     )
-    report = repo.probe_sharing(wait_s=1)
+    report = repo.upkeep.probe_sharing(wait_s=1)
     assert any("lock that another process holds was given" in one for one in report.problems)
 
 

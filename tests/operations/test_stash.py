@@ -119,8 +119,8 @@ def test_the_stack(work, root):
     work.stash_drop()
     assert git(work.git_dir, "stash", "list").strip() == "stash@{0}: On main: 0"
     assert work.resolve("stash") == work.stashes()[0].commit
-    work.gc(work.plan_gc(grace_s=0))
-    assert work.fsck(data=True).ok
+    work.upkeep.gc(work.upkeep.plan_gc(grace_s=0))
+    assert work.upkeep.fsck(data=True).ok
     work.stash_apply()
     assert read(root)["a"] == 10
     with pytest.raises(NotFoundError, match="no stash 1"):

@@ -142,7 +142,7 @@ def test_what_was_computed_is_kept_by_tensors_and_tokens(repo, root, monkeypatch
     assert repo.compare("HEAD~2", "HEAD~1").tokens.statistics == first
     assert repo.compare("HEAD~2", "HEAD").tokens.statistics == other
     assert read == []
-    repo.gc(repo.plan_gc(grace_s=0))
+    repo.upkeep.gc(repo.upkeep.plan_gc(grace_s=0))
     assert repo.compare("HEAD~2", "HEAD").tokens.statistics == other
     assert read == []
     (repo.git_dir / "statistics.db").unlink()

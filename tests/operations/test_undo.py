@@ -54,7 +54,7 @@ def test_again_steps_further_back_to_the_very_beginning_and_returns(three, root)
     assert repo.head.commit is None
     assert repo.head.branch == "main"
     assert git(root / ".mvc", "status", "--porcelain", "-uno") != ""
-    assert repo.fsck().problems == ()
+    assert repo.upkeep.fsck().problems == ()
     with pytest.raises(NotFoundError, match="nothing to undo"):
         repo.undo()
     assert [repo.undo(redo=True).commit for _ in range(3)] == [one, two, last]
@@ -62,7 +62,7 @@ def test_again_steps_further_back_to_the_very_beginning_and_returns(three, root)
     with pytest.raises(NotFoundError, match="nothing to redo"):
         repo.undo(redo=True)
     assert repo.undo().commit == two
-    assert repo.fsck().problems == ()
+    assert repo.upkeep.fsck().problems == ()
 
 
 def test_undo_and_redo_in_any_order(three):
@@ -120,7 +120,7 @@ def test_a_commit_from_memory(repo):
 
 def test_a_switch(three, root):
     repo, (one, _, last) = three
-    repo.create_branch("side", one)
+    repo.branches.create("side", one)
     before = snapshot(repo)
     repo.switch("side")
     there = snapshot(repo)
@@ -154,7 +154,7 @@ def test_going_to_a_commit_and_back(three):
 
 def test_a_branch_visited_as_a_commit_is_visited_so_again(three):
     repo, (one, *_) = three
-    repo.create_branch("side", one)
+    repo.branches.create("side", one)
     repo.checkout("side", detach=True)
     repo.undo()
     assert (repo.undo(redo=True).branch, repo.head.branch, repo.head.commit) == (None, None, one)
@@ -250,7 +250,7 @@ def test_an_empty_repository(repo):
 
 def test_a_renamed_branch_is_no_move(three):
     repo, (_, two, _) = three
-    repo.rename_branch("main", "trunk")
+    repo.branches.rename("main", "trunk")
     result = repo.undo()
     assert (result.action, result.branch, result.commit) == ("commit: three", "trunk", two)
 
@@ -258,13 +258,13 @@ def test_a_renamed_branch_is_no_move(three):
 def test_a_branch_that_is_gone_meanwhile(three):
     repo, (_, _, last) = three
     repo.switch("side", create=True)
-    repo.delete_branch("main")
+    repo.branches.delete("main")
     with pytest.raises(NotFoundError, match="'main', which is gone") as caught:
         repo.undo()
     assert str(last) in caught.value.hint
-    repo.create_branch("main", last)
+    repo.branches.create("main", last)
     repo.undo()
-    repo.delete_branch("side")
+    repo.branches.delete("side")
     with pytest.raises(NotFoundError, match="'side' is gone"):
         repo.undo(redo=True)
 
@@ -341,12 +341,12 @@ def test_tags_that_were_moved_stay_and_are_named(three, monkeypatch):
 
     at(1_900_000_000)
     for name in ("best", "fresh", "old"):
-        repo.create_tag(name, "HEAD~1", force=name != "fresh")
-    repo.create_tag("old", "HEAD", force=True)
+        repo.tags.create(name, "HEAD~1", force=name != "fresh")
+    repo.tags.create("old", "HEAD", force=True)
     at(1_900_000_010)
     repo.commit("four", allow_empty=True)
     at(1_900_000_020)
-    repo.create_tag("best", "HEAD", force=True)
+    repo.tags.create("best", "HEAD", force=True)
     assert repo.undo(dry_run=True).tags == ("best",)
     best = repo.resolve("best")
     assert repo.undo().tags == ("best",)

@@ -243,8 +243,8 @@ def test_no_state(repo, root):
 def test_what_was_released_is_verified_by_its_ids(repo):
     for step in (1, 2):
         repo.commit_state({"a": torch.full((50,), step)}, message="x", step=step)
-    repo.prune(repo.plan_prune(keep_last=1))
-    repo.gc(grace_s=0)
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
+    repo.upkeep.gc(grace_s=0)
     assert repo.verify_state({"a": torch.full((50,), 1)}, "main@1").is_exact
     assert not repo.verify_state({"a": torch.full((50,), 2)}, "main@1").is_exact
 

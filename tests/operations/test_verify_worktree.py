@@ -399,8 +399,8 @@ class TestEdges:
         for step in (1, 2):
             write_model(model, seed=step)
             repo.commit("x", paths=model, step=step)
-        repo.prune(repo.plan_prune(keep_last=1))
-        repo.gc(grace_s=0)
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
+        repo.upkeep.gc(grace_s=0)
         first = "HEAD~2"
         found = only(repo.verify_worktree(first, paths=model))
         assert len(found.tensors) == 7  # by their ids; norm is the same in all

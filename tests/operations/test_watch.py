@@ -11,6 +11,7 @@ from mvc import NotFoundError, UsageError
 from mvc.operations.watch import READ_BYTES
 from mvc.runs.feed import RunFeed, feed_path
 from mvc.runs.records import MAX_LINE_BYTES, feed_name, find_branch
+from mvc.training import RunStore
 from support.feeds import Clock
 
 
@@ -23,7 +24,7 @@ def test_a_follower_misses_nothing_while_the_feed_begins_anew(repo, path):
     clock = Clock()
     feed = RunFeed(path, max_bytes=4096, clock=clock)
     feed.append("start", step=0)
-    follower = repo.follow_run("main")
+    follower = repo.runs.follow("main")
     for step in range(1, 500):
         clock.now_s += 1
         feed.append("step", step=step, loss=float(step))
@@ -45,7 +46,7 @@ def test_a_writer_and_a_reader_at_once(repo, path):
 
     path.parent.mkdir()
     path.touch()
-    follower = repo.follow_run("main")
+    follower = repo.runs.follow("main")
     writer = threading.Thread(target=write)
     writer.start()
     seen = [0]
@@ -63,29 +64,29 @@ def test_a_writer_and_a_reader_at_once(repo, path):
 
 def test_no_run(repo):
     with pytest.raises(NotFoundError, match="no training run here") as caught:
-        repo.read_run()
+        repo.runs.read()
     assert "Checkpointer" in caught.value.hint
-    repo.open_feed("side").append("start")
-    assert repo.read_run().branch == "side"  # the only one
+    RunStore(repo).open_feed("side").append("start")
+    assert repo.runs.read().branch == "side"  # the only one
     with pytest.raises(NotFoundError, match="on branch 'other'") as caught:
-        repo.read_run("other")
+        repo.runs.read("other")
     assert caught.value.hint == "there are runs on side"
     for name in ("", "a b", "..", "-x"):
         with pytest.raises(UsageError):
-            repo.open_feed(name)
+            RunStore(repo).open_feed(name)
     with pytest.raises(UsageError):
-        repo.read_run("../../etc/passwd..")
+        repo.runs.read("../../etc/passwd..")
 
 
 def test_the_current_branch_comes_first_then_the_latest(repo):
     for number, branch in enumerate(("main", "a", "b")):
-        with repo.open_feed(branch) as feed:
+        with RunStore(repo).open_feed(branch) as feed:
             feed.append("start")
         os.utime(feed_path(repo.git_dir, branch), ns=(number, number))
-    assert repo.read_run().branch == "main"
+    assert repo.runs.read().branch == "main"
     repo.commit_state({"a": 1}, message="one")
     repo.checkout("HEAD", detach=True)
-    assert repo.read_run().branch == "b"
+    assert repo.runs.read().branch == "b"
 
 
 LONG = "/".join(["täglich" * 20] * 5)
@@ -95,10 +96,10 @@ LONG = "/".join(["täglich" * 20] * 5)
 def test_branches_are_told_apart(repo, branch):
     if branch != "a~":  # no branch may be called so; its feed would be its own even then
         repo.commit_state({"a": 1}, message="one", branch=branch)
-        with repo.open_feed(branch) as feed:
+        with RunStore(repo).open_feed(branch) as feed:
             feed.append("commit", step=5)
-        assert [one.step for one in repo.read_run(branch).commits] == [5]
-        assert repo.read_run().branch == branch
+        assert [one.step for one in repo.runs.read(branch).commits] == [5]
+        assert repo.runs.read().branch == branch
     name = feed_name(branch)
     assert len(name) < 200
     assert "/" not in name
@@ -112,7 +113,7 @@ def test_a_huge_feed_is_read_from_its_end(repo, path):
         file.seek(0, os.SEEK_END)
         file.write(b'\n{"kind":"step","time":1,"step":3,"loss":1}\n')
         file.write(b"x" * (2 * MAX_LINE_BYTES))
-    follower = repo.follow_run("main")
+    follower = repo.runs.follow("main")
     assert follower.read().step == 3
     with path.open("ab") as file:
         file.write(b'\n{"kind":"step","time":1,"step":4,"loss":1}\n')

@@ -142,7 +142,7 @@ def test_push_clone_and_fetch_over_a_bad_wire(moto, tmp_path, monkeypatch, fault
         assert read_model(one) == read_model(repo)
         assert not list(one.git_dir.rglob("*.mvc-tmp"))
     for one in (repo, *copies):
-        assert one.fsck(data=True).problems == ()
+        assert one.upkeep.fsck(data=True).problems == ()
         assert not list(one.git_dir.glob("remotes/*/push-*"))
 
 
@@ -181,4 +181,4 @@ def test_push_fetch_and_clone_with_a_storage_that_fails_by_chance(tmp_path, monk
     assert RootStore(LocalStorage(store)).read().refs == {"refs/heads/main": commit}
     assert copy.head.commit == commit
     for one in (repo, other, copy):
-        assert one.fsck(data=True).problems == ()
+        assert one.upkeep.fsck(data=True).problems == ()

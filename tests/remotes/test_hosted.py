@@ -25,7 +25,7 @@ def host(tmp_path):
 @pytest.fixture
 def repo(tmp_path, host, store):
     repo = make_repo(tmp_path / "a")
-    repo.add_remote("origin", str(host), str(store))
+    repo.remotes.add("origin", str(host), str(store))
     return repo
 
 
@@ -58,8 +58,8 @@ def test_content_is_named_before_refs_move_and_again_if_a_sweep_was_between(repo
     repo.push()
     assert named[0]
     assert roots.read().listed.packs == named[0]
-    assert roots.read().hosts == (f"{repo.remotes()['origin'].url.identity}",)
-    assert repo.fsck(remote="origin", data=True).ok
+    assert roots.read().hosts == (f"{repo.remotes.list()['origin'].url.identity}",)
+    assert repo.upkeep.fsck(remote="origin", data=True).ok
 
 
 def test_only_what_is_new_comes(repo, host, store, tmp_path, monkeypatch):
@@ -95,20 +95,20 @@ def test_of_two_that_push_at_once_the_second_is_told(repo, host, store, meanwhil
     with pytest.raises(ConflictError, match="refs/heads/main moved on the remote meanwhile"):
         repo.push()
     assert stock("rev-parse", "main", cwd=host) == theirs
-    assert clone(f"git+file://{host}", tmp_path / "c", content_url=store).fsck(data=True).ok
+    assert clone(f"git+file://{host}", tmp_path / "c", content_url=store).upkeep.fsck(data=True).ok
 
 
 def test_a_push_that_is_killed_is_done_by_the_next(repo, host, store, tmp_path):
     commit_model(repo)
     repo.push()
     commit_model(repo, seed=1, layers=4)
-    repo.create_branch("side")
+    repo.branches.create("side")
 
     def copy(place):
         for folder in (host, store, repo.worktree):
             shutil.copytree(folder, place / folder.name)
         work = Repo.open(place / repo.worktree.name)
-        work.set_remote_url("origin", str(place / host.name), str(place / store.name))
+        work.remotes.set_url("origin", str(place / host.name), str(place / store.name))
         return work.worktree
 
     with Zygote("support.remote_verbs") as zygote:
@@ -119,9 +119,11 @@ def test_a_push_that_is_killed_is_done_by_the_next(repo, host, store, tmp_path):
             outcome = zygote.run("push", work, at=at)
             assert outcome.killed or not outcome.error, outcome.error
             url = f"git+file://{place / host.name}"
-            assert clone(url, place / "seen", content_url=place / store.name).fsck(data=True).ok
+            assert (
+                clone(url, place / "seen", content_url=place / store.name).upkeep.fsck(data=True).ok
+            )
             done = zygote.run("push", work, at=-1)
             assert done.error is None, done.error
             seen = clone(url, place / "again", content_url=place / store.name)
-            assert seen.fsck(data=True).ok
+            assert seen.upkeep.fsck(data=True).ok
             assert seen.resolve("origin/side") == repo.resolve("side")

@@ -31,7 +31,7 @@ def repo(linked):
     repo.push()
     for seed in range(1, 4):
         commit_model(repo, seed=seed, layers=4)
-    repo.create_branch("side")
+    repo.branches.create("side")
     return repo
 
 
@@ -48,7 +48,7 @@ def finished(folder):
 
 def check_sound(store, folder):
     copy = make_clone(store, folder)
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
     return copy
 
 
@@ -88,7 +88,7 @@ def test_a_sweep_that_is_killed_leaves_the_remote_sound_and_the_next_one_ends_it
 ):
     monkeypatch.setattr(sweeping, "LEASE_S", 0)
     base = repo.resolve("HEAD~3")
-    repo.repack(repo.plan_repack())
+    repo.upkeep.repack(repo.upkeep.plan_repack())
     repo.push("origin", ["side"])
     repo.push("origin", [":side"])
     goal = None
@@ -99,7 +99,7 @@ def test_a_sweep_that_is_killed_leaves_the_remote_sound_and_the_next_one_ends_it
         outcome = zygote.run("gc_remote", work, at=at)
         assert outcome.killed or not outcome.error, outcome.error
         assert check_sound(place / "store", place / "seen").resolve("HEAD") == base
-        Repo.open(work).gc_remote(grace_s=0)
+        Repo.open(work).remotes.gc(grace_s=0)
         left = {path.parent.name for path in place.glob("store/*/*")}
         root = RootStore(LocalStorage(place / "store")).read()
         assert (root.removed, root.deleting) == ({}, {})
@@ -121,12 +121,12 @@ def test_a_prune_of_what_is_pushed_that_is_killed_loses_nothing(zygote, repo, st
         work = _copy(repo, store, tmp_path / str(at))
         assert zygote.run("prune_pushed", work, at=at).killed
         killed = Repo.open(work)
-        assert {one.kind for one in killed.fsck(data=True).problems} <= {"missing-index"}
+        assert {one.kind for one in killed.upkeep.fsck(data=True).problems} <= {"missing-index"}
         assert _read_all(killed) == wanted
         done = zygote.run("prune_pushed", work, at=-1)
         assert done.error is None, done.error
         assert len(list((work / ".mvc/chunks/packs").iterdir())) <= left
-        assert Repo.open(work).fsck(data=True).problems == ()
+        assert Repo.open(work).upkeep.fsck(data=True).problems == ()
         assert _read_all(Repo.open(work)) == wanted
 
 
@@ -142,18 +142,18 @@ def test_shallow_clones_that_are_killed_go_on_and_get_whole(zygote, repo, store,
         done = zygote.run("clone", place, at=-1, **shallow)
         assert done.error is None or "already exists" in done.error, done.error
         assert len(list(Repo.open(place).log())) == 2
-        assert Repo.open(place).fsck(data=True).problems == ()
+        assert Repo.open(place).upkeep.fsck(data=True).problems == ()
     calls, _ = zygote.run("unshallow", _copy_tree(old, tmp_path / "dry"), at=-1).result
     for at in points(calls, 5):
         place = _copy_tree(old, tmp_path / f"whole-{at}")
         assert zygote.run("unshallow", place, at=at).killed
         seen = len(list(Repo.open(place).log()))
         assert seen in (2, 4)
-        assert Repo.open(place).fsck(data=True).problems == ()
+        assert Repo.open(place).upkeep.fsck(data=True).problems == ()
         done = zygote.run("unshallow", place, at=-1)
         assert seen == 4 or done.error is None, done.error
         assert len(list(Repo.open(place).log())) == 4
-        assert Repo.open(place).fsck(data=True).problems == ()
+        assert Repo.open(place).upkeep.fsck(data=True).problems == ()
 
 
 def _read_all(repo):
@@ -178,7 +178,7 @@ def _try_fetches(zygote, repo, tmp_path, make, verb, **more):
             assert not outcome.killed or not {f"packs/{pack}.pack" for pack in there} & read
         assert not list(landing.rglob("*.mvc-tmp"))
         copy = Repo.open(place)
-        assert copy.fsck(data=True).problems == ()
+        assert copy.upkeep.fsck(data=True).problems == ()
         assert copy.resolve("origin/main") == repo.resolve("HEAD")
         if verb == "clone":
             assert copy.head.commit == repo.resolve("HEAD")
@@ -190,7 +190,7 @@ def _copy(repo, store, place):
     """Copy a repository and its remote, so that each try begins alike."""
     _copy_tree(store, place / "store")
     work = _copy_tree(repo.worktree, place / "work")
-    Repo.open(work).set_remote_url("origin", str(place / "store"))
+    Repo.open(work).remotes.set_url("origin", str(place / "store"))
     return work
 
 

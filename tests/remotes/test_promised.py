@@ -108,18 +108,18 @@ def test_an_export_of_some_tensors_fetches_those(repo, partial, asked, tmp_path)
 
 
 def test_upkeep_knows_what_is_promised(repo, partial, asked):
-    before = len(repo.fsck().problems)
-    report = partial.fsck(data=True)
+    before = len(repo.upkeep.fsck().problems)
+    report = partial.upkeep.fsck(data=True)
     assert (report.ok, before) == (True, 0)
-    assert report.promised == report.chunks == repo.fsck().chunks
+    assert report.promised == report.chunks == repo.upkeep.fsck().chunks
     assert report.promised_bytes >= (LAYERS + 1) * BYTES
-    assert partial.gc(partial.plan_gc(grace_s=0)).removed_packs == 0
-    partial.repack(partial.plan_repack())
+    assert partial.upkeep.gc(partial.upkeep.plan_gc(grace_s=0)).removed_packs == 0
+    partial.upkeep.repack(partial.upkeep.plan_repack())
     assert reads(asked) == []
     partial.set_config("remote.origin.promisor", None)
-    assert "missing-chunk" in {one.kind for one in partial.fsck().problems}
+    assert "missing-chunk" in {one.kind for one in partial.upkeep.fsck().problems}
     with pytest.raises(CorruptionError):
-        partial.plan_gc()
+        partial.upkeep.plan_gc()
 
 
 def test_work_goes_on_in_a_clone_without_content(repo, partial, asked, store, tmp_path):
@@ -130,9 +130,9 @@ def test_work_goes_on_in_a_clone_without_content(repo, partial, asked, store, tm
     assert len(here(partial)) == 1  # whole: a remote may lose what others put there
     assert partial.push().sent_bytes < 3 * BYTES
     assert repo.pull("origin", "main").merged.commit == new
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
     whole = clone(store, tmp_path / "whole")
-    assert whole.fsck(data=True).problems == ()
+    assert whole.upkeep.fsck(data=True).problems == ()
 
 
 def test_a_fetch_brings_history_and_content_of_one_revision(repo, partial, store):
@@ -145,8 +145,8 @@ def test_a_fetch_brings_history_and_content_of_one_revision(repo, partial, store
     partial.checkout("origin/main", detach=True)
     path = "model.safetensors"
     assert (partial.worktree / path).read_bytes() == (repo.worktree / path).read_bytes()
-    assert partial.fsck(data=True).ok
-    assert 1 <= partial.fsck().promised <= 2  # what only older commits have
+    assert partial.upkeep.fsck(data=True).ok
+    assert 1 <= partial.upkeep.fsck().promised <= 2  # what only older commits have
     with pytest.raises(StorageError, match="origin"):
         partial.tensor("HEAD~2", "model.safetensors", "layer.07")
 
@@ -181,21 +181,21 @@ def test_a_lie_is_found_out_and_not_kept(repo, partial, store):
 
 def test_what_only_the_remote_has_is_not_given_up(repo, partial, store, tmp_path):
     with pytest.raises(ConflictError, match=r"\d+ chunks"):
-        partial.remove_remote("origin")
-    partial.rename_remote("origin", "there")
+        partial.remotes.remove("origin")
+    partial.remotes.rename("origin", "there")
     assert list(partial.tensors("HEAD"))
-    partial.add_remote("other", str(tmp_path / "other"))
+    partial.remotes.add("other", str(tmp_path / "other"))
     with pytest.raises(NotFoundError) as raised:
         partial.push("other", ["main"])
     assert "--content" in raised.value.hint
     partial.fetch("there", content_of=["HEAD", "HEAD~"])
     partial.push("other", ["main"])
-    partial.remove_remote("there")
-    assert partial.fsck(data=True).problems == ()
+    partial.remotes.remove("there")
+    assert partial.upkeep.fsck(data=True).problems == ()
 
 
 def test_a_remote_that_was_never_heard_of_is_named(partial, monkeypatch):
-    partial.set_remote_url("origin", "s3://bucket/nowhere")
+    partial.remotes.set_url("origin", "s3://bucket/nowhere")
     partial.set_config("remote.origin.endpoint", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mvctestkey")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mvctestsecret")

@@ -31,7 +31,7 @@ def test_sweeps_beside_pushes_lose_nothing(tmp_path, seed):
         repo = make_repo(tmp_path / str(number), str(store))
         for kind in range(4):
             commit_model(repo, seed=kind, name=f"{kind}.safetensors")
-            repo.create_branch(f"k{kind}")
+            repo.branches.create(f"k{kind}")
     clone(store, tmp_path / "sweeper")
     with Zygote("support.remote_verbs") as zygote:
         *pushed, swept = zygote.run_all([
@@ -49,5 +49,5 @@ def test_sweeps_beside_pushes_lose_nothing(tmp_path, seed):
     assert refs == {"refs/heads/main": first.resolve("HEAD")} | {
         f"refs/heads/{name}": commit for name, commit in there.items()
     }
-    assert whole.fsck(data=True).problems == ()
-    assert whole.fsck(remote="origin", data=True).problems == ()
+    assert whole.upkeep.fsck(data=True).problems == ()
+    assert whole.upkeep.fsck(remote="origin", data=True).problems == ()

@@ -108,7 +108,7 @@ def test_a_store_that_echoes_all(box, certificate, monkeypatch, way):
             answer = shell(*command, *(["--json"] if number % 2 and command[0] != "config" else []))
             assert not leaks(answer.out + answer.err), command
         repo = Repo.open(box / "a")
-        for call in (repo.fetch, repo.push, lambda: repo.fsck(remote="origin")):
+        for call in (repo.fetch, repo.push, lambda: repo.upkeep.fsck(remote="origin")):
             assert not leaks(tracebacks(call))
         answer = shell("clone", url, str(box / "c"))
         assert answer.code

@@ -60,7 +60,7 @@ def server(certificate, repo):
 
 def refused(repo):
     with pytest.raises(StorageError) as failed:
-        repo.list_remote("origin")
+        repo.remotes.refs("origin")
     assert "certificate that is not trusted" in failed.value.message
     assert "\n" not in failed.value.message
     assert "SSL_CERT_FILE" in failed.value.hint
@@ -97,7 +97,7 @@ def test_a_config_that_came_from_elsewhere_decides_nothing(repo, server):
     ):  # fmt: skip
         config.write_text(sane + line)
         with pytest.raises(UsageError, match=key):
-            repo.list_remote("origin")
+            repo.remotes.refs("origin")
     config.write_text(sane + '[remote "origin"]\n\tclient-options = {"x": true}\n')
     refused(repo)
     assert server == []
@@ -107,7 +107,7 @@ def test_plain_http_is_for_loopback_or_the_environment(repo, monkeypatch):
     """A request tells its key id and session token, so a config cannot have it sent in clear."""
     repo.set_config("remote.origin.endpoint", "http://store.example.com")
     with pytest.raises(UsageError, match="is not encrypted") as failed:
-        repo.list_remote("origin")
+        repo.remotes.refs("origin")
     assert "AWS_ENDPOINT_URL" in failed.value.hint
     with run_tls_server() as (port, heard):
         repo.set_config("remote.origin.endpoint", f"http://127.0.0.1:{port}")

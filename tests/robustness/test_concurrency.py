@@ -38,7 +38,7 @@ def root(tmp_path):
 
 
 def _check_sound(root):
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert report.ok, report.problems
 
 
@@ -111,7 +111,7 @@ def test_branch_switched_under_a_commit(root):
 
 def test_state_of_another_branch_that_becomes_the_current_one(root):
     first, second = Repo.open(root), Repo.open(root)
-    first.create_branch("side")
+    first.branches.create("side")
     with pytest.raises(ConflictError):
         first.commit_state(
             verbs.make_state(1),
@@ -199,7 +199,7 @@ def test_losers_that_try_again_all_land(root, zygote):
 
 def test_two_branches_never_disturb_each_other(root, zygote):
     for branch in ("a", "b"):
-        Repo.open(root).create_branch(branch)
+        Repo.open(root).branches.create(branch)
     for number in range(1, _ROUNDS + 1):
         outcomes = zygote.run_all(
             [
@@ -274,7 +274,7 @@ def test_reader_during_commits(root, zygote, gathers):
         ("read_for_a_while", root, {"until": rounds}),
         ("fsck_until", root, {"until": rounds}),
     ]
-    Repo.open(root).create_branch("side")
+    Repo.open(root).branches.create("side")
     outcomes = zygote.run_all(commands)
     assert [outcome.error for outcome in outcomes] == [None] * len(commands)
     _check_sound(root)
@@ -283,7 +283,7 @@ def test_reader_during_commits(root, zygote, gathers):
 
 def test_checkouts_during_commits_elsewhere(root, zygote):
     repo = Repo.open(root)
-    repo.create_branch("side")
+    repo.branches.create("side")
     write_model(root / "model.safetensors", seed=1)
     repo.commit("with a model", paths=["."])
     outcomes = zygote.run_all(

@@ -69,13 +69,13 @@ def _prepare(root):
     (root / "sub/notes.txt").write_text("small and plain\n")
     repo.add(".")
     repo.commit("first", step=1)
-    repo.create_branch("side")
+    repo.branches.create("side")
     _write_files(root, 2)
     (root / "sub/run.sh").write_text("#!/bin/sh\n")
     (root / "sub/run.sh").chmod(0o755)
     repo.add(".")
     repo.commit("second", step=2)
-    repo.create_tag("v1", message="tagged")
+    repo.tags.create("v1", message="tagged")
     repo.commit_state(STATE, message="third", step=7)
     return repo
 
@@ -154,7 +154,7 @@ def _look(root, known, names):
         assert error.hint or isinstance(error, StorageError)
         seen.errors["open"] = error
         return seen
-    seen.report, error = _attempt(repo.fsck, data=True)
+    seen.report, error = _attempt(repo.upkeep.fsck, data=True)
     # What is wrong is in the report; only a machine that fails is an error.
     assert error is None or isinstance(error, StorageError), error
     entries, seen.errors["log"] = _attempt(lambda: [entry.info.subject for entry in repo.log()])
@@ -281,7 +281,7 @@ def test_a_damaged_chunk_is_named_in_full(known, tmp_path, path, tensor, place):
         assert "fsck" in caught.value.hint
     assert digests(root) == before
     assert not (tmp_path / "out").exists()
-    problems = [found for found in repo.fsck(data=True).problems if found.tensor == tensor]
+    problems = [found for found in repo.upkeep.fsck(data=True).problems if found.tensor == tensor]
     assert problems
     for found in problems:  # one per version of the file
         assert (found.path, found.chunk) == (path, chunk.hex())
@@ -295,16 +295,16 @@ def test_a_removed_pack_and_a_removed_index(known, tmp_path):
     shutil.copytree(known.root, root, symlinks=True)
     for index in (root / ".mvc/chunks").rglob("*.idx"):
         index.unlink()
-    assert not Repo.open(root).fsck(data=True).ok
-    assert Repo.open(root).fsck(repair=True).ok
-    assert Repo.open(root).fsck(data=True).ok
+    assert not Repo.open(root).upkeep.fsck(data=True).ok
+    assert Repo.open(root).upkeep.fsck(repair=True).ok
+    assert Repo.open(root).upkeep.fsck(data=True).ok
     for pack in (root / ".mvc/chunks").rglob("*.pack"):
         pack.unlink()
     repo = Repo.open(root)
     with pytest.raises(CorruptionError, match="tensor 'norm' of model") as caught:
         repo.tensor("main", "model.safetensors", "norm")
     assert caught.value.hint
-    problems = repo.fsck().problems
+    problems = repo.upkeep.fsck().problems
     assert {path for path, _ in TENSORS} <= {problem.path for problem in problems}
 
 
@@ -313,11 +313,11 @@ def test_a_lost_branch_is_noticed_and_can_be_brought_back(known, tmp_path):
     shutil.copytree(known.root, root, symlinks=True)
     (root / ".mvc/refs/heads/main").unlink()
     repo = Repo.open(root)
-    (problem,) = repo.fsck().problems
+    (problem,) = repo.upkeep.fsck().problems
     assert "refs/heads/main" in problem.detail
     assert commit in problem.detail
     repo.reset(commit, mode="soft")
-    assert repo.fsck().ok
+    assert repo.upkeep.fsck().ok
     assert [entry.info.subject for entry in repo.log()] == known.subjects
     assert repo.status().files == ()
 
@@ -358,9 +358,9 @@ def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrup
                 verb()
             assert f"remove {root / JOURNAL}" in caught.value.hint, what
         assert digests(root) == before, what
-        assert "bad-journal" in {problem.kind for problem in repo.fsck().problems}, what
+        assert "bad-journal" in {problem.kind for problem in repo.upkeep.fsck().problems}, what
         (root / JOURNAL).unlink()
-        assert repo.fsck().ok, what
+        assert repo.upkeep.fsck().ok, what
         repo.checkout("side", force=True)
         assert digests(root) == known.files[known.names["side"]], what
         shutil.rmtree(root)

@@ -55,7 +55,7 @@ def _prepare(root):
 
 def _state(root):
     repo = Repo.open(root)
-    refs = {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]}
+    refs = {ref.name: ref.commit for ref in [*repo.branches.list(), *repo.tags.list()]}
     return repo.head, refs, repo.status().files, digests(root)
 
 
@@ -89,7 +89,7 @@ def _switch(root):
 
 
 def _branch(root):
-    Repo.open(root, identity=verbs.WHO).create_branch("more", "two")
+    Repo.open(root, identity=verbs.WHO).branches.create("more", "two")
 
 
 def _export(root):
@@ -145,7 +145,7 @@ def test_full_at_every_level(verb, tmp_path):
         if not is_done:
             verb(work)
         assert _state(work)[2:] == after, where
-        assert Repo.open(work).fsck(data=True).ok, where
+        assert Repo.open(work).upkeep.fsck(data=True).ok, where
         shutil.rmtree(work)
     assert refused > 10
 
@@ -194,11 +194,11 @@ def test_full_file_system(verb, tiny_disk):
         filler.unlink()
         assert _leftovers(root) == [], spare_blocks
         assert _state(root) == before, spare_blocks
-        assert Repo.open(root).fsck(data=True).ok, spare_blocks
+        assert Repo.open(root).upkeep.fsck(data=True).ok, spare_blocks
     assert refused or verb is _branch
     if _state(root) == before:
         verb(root)
-    assert Repo.open(root).fsck(data=True).ok
+    assert Repo.open(root).upkeep.fsck(data=True).ok
 
 
 def test_reading_commands_work_on_a_full_disk(tiny_disk):
@@ -212,7 +212,7 @@ def test_reading_commands_work_on_a_full_disk(tiny_disk):
     assert len(list(repo.log())) == 1
     assert repo.diff()[0].path == "model.safetensors"
     assert repo.tensor("two", "model.safetensors", "norm").shape == (32,)
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_worktree_over_two_file_systems(tmp_path):
@@ -264,7 +264,7 @@ def test_file_size_limit(tmp_path, zygote):
     assert _leftovers(tmp_path) == []
     assert _state(tmp_path) == before
     repo.commit("two", paths=["."])
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 # Not permitted.
@@ -372,7 +372,7 @@ def test_checkout_into_a_folder_that_may_not_be_written(open_path, nobody, zygot
     _give(open_path, os.geteuid())
     state = _state(open_path)
     assert state == before or (state[0].branch == "main" and state[2] == ())
-    assert Repo.open(open_path).fsck(data=True).ok
+    assert Repo.open(open_path).upkeep.fsck(data=True).ok
 
 
 # Files that do not keep still.
@@ -480,11 +480,11 @@ def test_file_that_changes_while_it_is_added(change, name, tmp_path, monkeypatch
     monkeypatch.undo()
     assert _state(root)[0] == before[0]
     assert Repo.open(root)._context.history.read_index().entries == {}
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
     repo.add(".")
     repo.commit("as it is now")
     assert Repo.open(root).status().files == ()
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_same_size_edits_within_a_tick(tmp_path, monkeypatch):

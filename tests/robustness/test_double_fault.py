@@ -54,7 +54,7 @@ def reset_hard(root):
 
 
 def move_branch(root):
-    Repo.open(root).create_branch("side", "HEAD~1", force=True)
+    Repo.open(root).branches.create("side", "HEAD~1", force=True)
     return True
 
 
@@ -114,7 +114,7 @@ def test_retry_then_power_loss(name, tmp_path):
         survivor = tmp_path / "survivor"
         disk.survivors(survivor)
         disk.close()
-        report = Repo.open(survivor).fsck(data=True)
+        report = Repo.open(survivor).upkeep.fsck(data=True)
         assert report.ok, f"step {step} of {disk.steps}: {report.problems}"
         if is_done:  # who has nothing to do promises nothing
             check(survivor, wanted)

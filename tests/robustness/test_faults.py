@@ -90,8 +90,8 @@ def export(root):
 
 def move_names(root):
     repo = _open(root)
-    repo.create_branch("side", "two", force=True)
-    repo.create_tag("v1", "two", message="one", force=True)
+    repo.branches.create("side", "two", force=True)
+    repo.tags.create("v1", "two", message="one", force=True)
 
 
 _VERBS = [add_and_commit, commit_state, switch, restore, move, remove, export, move_names]
@@ -104,7 +104,7 @@ _FAULTS = {
 def _state(root):
     repo = Repo.open(root)
     status = repo.status()
-    names = {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]}
+    names = {ref.name: ref.commit for ref in [*repo.branches.list(), *repo.tags.list()]}
     links = sorted(path.name for path in root.iterdir() if path.is_symlink())
     staged = {
         path: (entry.mode, entry.blob)
@@ -148,7 +148,7 @@ def test_one_fault(verb, fault, tmp_path, monkeypatch):
         assert _contents(origin) - _contents(done) <= _contents(work) or _state(work) == after, (
             where
         )
-        report = Repo.open(work).fsck(data=True)
+        report = Repo.open(work).upkeep.fsck(data=True)
         assert report.ok, f"{where}: {report.problems}"
         if verb in (switch, restore, commit_state, export):
             assert _state(work) in (before, after), where
@@ -157,5 +157,5 @@ def test_one_fault(verb, fault, tmp_path, monkeypatch):
         assert _state(work) == after, where
         assert find_locks(work) == [], where
         assert not (work / ".mvc" / "transition.json").exists(), where
-        assert Repo.open(work).fsck(data=True).ok, where
+        assert Repo.open(work).upkeep.fsck(data=True).ok, where
         shutil.rmtree(work)

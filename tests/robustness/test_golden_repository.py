@@ -63,7 +63,9 @@ def test_history(golden):
     root, told = golden
     repo = Repo.open(root)
     assert repo.head.branch == told["head"]
-    assert {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]} == told["refs"]
+    assert {ref.name: ref.commit for ref in [*repo.branches.list(), *repo.tags.list()]} == told[
+        "refs"
+    ]
     entries = {entry.info.id: entry for entry in repo.log(everything=True)}
     assert entries.keys() == told["commits"].keys()
     for commit, wanted in told["commits"].items():
@@ -77,7 +79,7 @@ def test_history(golden):
 def test_it_is_sound_for_us_and_for_git(golden):
     root, _ = golden
     repo = Repo.open(root)
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok, report.problems
     assert report.notices == ()
     git(repo.git_dir, "fsck", "--strict", "--full")
@@ -104,4 +106,4 @@ def test_it_can_be_worked_on(golden):
     (root / "new.txt").write_text("new")
     repo.commit("goes on", paths=["new.txt"])
     repo.switch("main")
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok

@@ -94,12 +94,12 @@ _DAMAGES = [
 @pytest.mark.parametrize("damage", _DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
 def test_repair_and_add_again(damage, root):
     before = digests(root)
-    total = Repo.open(root).fsck().chunks
+    total = Repo.open(root).upkeep.fsck().chunks
     damage(root)
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert not report.ok
     assert digests(root) == before
-    repaired = Repo.open(root).fsck(data=True, repair=True)
+    repaired = Repo.open(root).upkeep.fsck(data=True, repair=True)
     assert {problem.kind for problem in repaired.problems} <= {"missing-chunk"}
     lost = {problem.chunk for problem in repaired.problems}
     assert all(problem.hint.startswith("add the same file again") for problem in repaired.problems)
@@ -111,12 +111,12 @@ def test_repair_and_add_again(damage, root):
     added = Repo.open(root).add("model.safetensors")
     assert added.counts.new_chunks == len(lost)
     assert added.counts.chunks == total
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert report.ok, report.problems
     (root / "model.safetensors").unlink()
     Repo.open(root).restore("model.safetensors")
     assert digests(root) == before
-    assert Repo.open(root).fsck(data=True, repair=True).repaired == ()
+    assert Repo.open(root).upkeep.fsck(data=True, repair=True).repaired == ()
 
 
 def test_without_repair_a_damaged_chunk_is_said_to_be_there(root):
@@ -125,7 +125,7 @@ def test_without_repair_a_damaged_chunk_is_said_to_be_there(root):
     (root / "model.safetensors").touch()
     repo = Repo.open(root)
     assert repo.add("model.safetensors").counts.new_chunks == 0
-    hints = {problem.hint for problem in repo.fsck(data=True).problems if problem.path}
+    hints = {problem.hint for problem in repo.upkeep.fsck(data=True).problems if problem.path}
     assert len(hints) == 1
     assert "--data --repair" in hints.pop()
 
@@ -134,7 +134,7 @@ def test_nothing_is_thrown_away(root):
     _body(root)
     damaged = _pack(root).read_bytes()
     name = _pack(root).name
-    report = Repo.open(root).fsck(data=True, repair=True)
+    report = Repo.open(root).upkeep.fsck(data=True, repair=True)
     assert (root / ".mvc" / "chunks" / "damaged" / name).read_bytes() == damaged
     assert any(name.removesuffix(".pack") in notice for notice in report.notices)
 
@@ -162,13 +162,13 @@ def test_a_repair_that_was_interrupted(damage, root, monkeypatch):
 
         monkeypatch.setattr(storage_class, "delete", stopping)
         with pytest.raises(StoppedError):
-            Repo.open(work).fsck(data=True, repair=True)
+            Repo.open(work).upkeep.fsck(data=True, repair=True)
             raise StoppedError  # there were not that many
         monkeypatch.undo()
-        Repo.open(work).fsck(data=True, repair=True)
+        Repo.open(work).upkeep.fsck(data=True, repair=True)
         (work / "model.safetensors").touch()
         added = Repo.open(work).add("model.safetensors")
-        assert Repo.open(work).fsck(data=True).ok
+        assert Repo.open(work).upkeep.fsck(data=True).ok
         if damage is _header:
             assert added.counts.new_chunks == 0
         if damage is _body:
@@ -193,6 +193,6 @@ def test_another_copy_of_a_chunk_is_used(root):
     assert repo.tensor("HEAD", "model.safetensors", "embed").shape == (64, 32)
     with pytest.raises(CorruptionError):
         repo.tensor("HEAD", "model.safetensors", "layers.0.q")
-    lost = {problem.tensor for problem in repo.fsck(data=True).problems if problem.tensor}
+    lost = {problem.tensor for problem in repo.upkeep.fsck(data=True).problems if problem.tensor}
     assert "layers.0.q" in lost
     assert "embed" not in lost

@@ -217,12 +217,12 @@ def test_a_lie_changes_nothing_here(copy, store, tmp_path, name):
     assert failed.value.message.isprintable()
     assert _state(copy) == before
     assert copy.resolve("origin/main") == refs
-    assert not copy.fsck(remote="origin", data=True).ok
+    assert not copy.upkeep.fsck(remote="origin", data=True).ok
     shutil.rmtree(store)
     shutil.copytree(tmp_path / "sane", store)
     assert [one.status for one in copy.fetch().refs] == ["updated"]
-    assert copy.fsck(data=True).problems == ()
-    assert copy.fsck(remote="origin", data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
 def test_a_hundred_thousand_refs_that_lead_nowhere(copy, store):
@@ -243,7 +243,7 @@ def test_an_index_that_hides_chunks_is_not_kept(copy, store):
     for path, data in sound.items():
         path.write_bytes(data)
     assert [one.status for one in copy.fetch().refs] == ["updated"]
-    assert copy.fsck(data=True).problems == ()
+    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_an_index_that_hides_chunks_is_not_kept(copy, store):
 def test_a_secret_in_a_url_is_refused_and_nowhere_kept(tmp_path, url):
     repo = make_repo(tmp_path / "a")
     for call in (
-        lambda: repo.add_remote("origin", url),
+        lambda: repo.remotes.add("origin", url),
         lambda: repo.set_config("remote.x.url", url.replace("#", "?")),
         lambda: repo.fetch(url),
         lambda: clone(url, tmp_path / "b"),
@@ -343,8 +343,8 @@ def test_a_store_that_changes_while_it_is_read(copy, store, tmp_path, monkeypatc
         left, how = number, what
         repo = Repo.open(tmp_path / "c")
         try:
-            repo.fetch() if verb == "fetch" else repo.fsck(remote="origin", data=True)
+            repo.fetch() if verb == "fetch" else repo.upkeep.fsck(remote="origin", data=True)
         except MvcError as error:
             assert error.kind in {"format", "corruption", "storage", "not-found", "conflict"}
         assert left < 0
-        assert repo.fsck(data=True).problems == ()
+        assert repo.upkeep.fsck(data=True).problems == ()

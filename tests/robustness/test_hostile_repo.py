@@ -156,7 +156,7 @@ def test_names_that_lead_out(enemy, parts):
         with pytest.raises(FormatError, match=r"not allowed|names"):
             verb()
         enemy.check_untouched()
-    assert not enemy.repo.fsck().ok
+    assert not enemy.repo.upkeep.fsck().ok
     assert enemy.repo.status().files == ()
 
 
@@ -367,7 +367,7 @@ def test_manifests_that_lie(enemy):
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak_bytes < MEMORY_BYTES, what
-        assert not enemy.repo.fsck().ok, what
+        assert not enemy.repo.upkeep.fsck().ok, what
 
 
 def test_a_tensor_under_another_name_is_still_its_own_bytes(enemy):
@@ -380,7 +380,7 @@ def test_a_tensor_under_another_name_is_still_its_own_bytes(enemy):
     got = enemy.repo.tensor(commit, "model.safetensors", "layers.0.q")
     wanted = enemy.repo.tensor(enemy.good, "model.safetensors", "layers.0.v")
     assert np.array_equal(got, wanted)
-    assert enemy.repo.fsck(data=True).ok
+    assert enemy.repo.upkeep.fsck(data=True).ok
 
 
 def test_a_view_of_stride_nothing_does_not_fill_the_memory(enemy):

@@ -105,7 +105,7 @@ def check_file(name, data, **options):
     with _folder() as root:
         (root / name).write_bytes(data)
         repo = check_identity(root, **options)
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok
         (file,) = repo.ls()
         return {
             info.name: (info.shape, repo.tensor("HEAD", name, info.name).tobytes())

@@ -87,7 +87,7 @@ def _place(root):
 
 
 def _check_sound(root, where):
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     assert report.ok, f"{where}: {report.problems}"
 
 
@@ -186,7 +186,7 @@ def _edit(root, number):
 def test_commit_state(branch, tmp_path, zygote):
     root = tmp_path / "work"
     _build(root)
-    Repo.open(root).create_branch("side")
+    Repo.open(root).branches.create("side")
     ref = branch or "main"
     seconds = _usual_seconds(zygote, "commit_state", root, number=1000, branch=branch)
     chooser = random.Random(11)
@@ -226,11 +226,11 @@ def test_names(tmp_path, zygote):
         where = f"kill {number} after {delay_s * 1e3:.2f} ms"
         assert outcome.error is None, f"{where}: {outcome.error}"
         repo = Repo.open(root)
-        names = {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]}
+        names = {ref.name: ref.commit for ref in [*repo.branches.list(), *repo.tags.list()]}
         assert set(names.values()) <= commits, where
         assert {"main", "new"} <= names.keys(), where
         _check_sound(root, where)
-        for ref in repo.branches():
+        for ref in repo.branches.list():
             moves = repo.reflog(f"refs/heads/{ref.name}")
             assert moves[0].new == ref.commit, f"{where}: the log of {ref.name} says otherwise"
         verbs.move_names(root, target)
@@ -243,7 +243,7 @@ def test_the_others_go_on(tmp_path, zygote):
     """One of several that work at once is killed: the others do not wait for it, nor lose a thing."""
     root = tmp_path / "work"
     _build(root)
-    Repo.open(root).create_branch("side")
+    Repo.open(root).branches.create("side")
     chooser = random.Random(14)
     landed = {}
     for number in range(1, bounded(12, 150) + 1):

@@ -29,7 +29,7 @@ def scene(tmp_path_factory):
     clone(str(box / "store"), box / "b")
     Follower(str(box / "store"), "live", box / "serve").step()
     commit_model(repo, seed=1, width=24)
-    repo.create_tag("v1", message="one")
+    repo.tags.create("v1", message="one")
     repo.push(tags=True, all_branches=True)
     repo.publish("live")
     for name in ("store", "b", "serve"):
@@ -63,13 +63,13 @@ def ask(box, verb):
         elif verb == "follow":
             Follower(store, "live", box / "serve").step()
         elif verb == "fsck":
-            Repo.open(box / "b").fsck(remote="origin", data=True)
+            Repo.open(box / "b").upkeep.fsck(remote="origin", data=True)
         else:
             repo = Repo.open(box / "b", identity=WHO)
             repo.pull() if verb == "pull" else repo.fetch(prune=True)
     for name in ("b", "c") if verb != "follow" else ("serve",):
         if (box / name).exists() and name != "serve":
-            assert Repo.open(box / name).fsck(data=True).problems == ()
+            assert Repo.open(box / name).upkeep.fsck(data=True).problems == ()
     if verb == "follow":
         whole = [one for one in box.glob("serve/weight_v*") if one.is_dir()]
         sane = {one.read_bytes() for one in box.glob("sane/*/model.safetensors")}
@@ -85,7 +85,7 @@ def recover(box):
     repo = Repo.open(box / "b", identity=WHO)
     repo.fetch(refspecs=["+refs/heads/*:refs/remotes/origin/*"])
     assert repo.resolve("origin/main") == Repo.open(box / "a").resolve("main")
-    assert repo.fsck(data=True).problems == ()
+    assert repo.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize("seed", range(bounded(3, 3000)))

@@ -348,16 +348,16 @@ class RepositoryMachine(RuleBasedStateMachine):
         at, message = self._id(commit), name if force else None
         on_model, on_repo = {
             "branch": (
-                lambda: self.model.create_branch(name, commit, force=force),
-                lambda: self.repo.create_branch(name, at, force=force),
+                lambda: self.model.branches.create(name, commit, force=force),
+                lambda: self.repo.branches.create(name, at, force=force),
             ),
             "delete": (
-                lambda: self.model.delete_branch(name, force=force),
-                lambda: self.repo.delete_branch(name, force=force),
+                lambda: self.model.branches.delete(name, force=force),
+                lambda: self.repo.branches.delete(name, force=force),
             ),
             "tag": (
                 lambda: self.model.tag(name, commit, force=force),
-                lambda: self.repo.create_tag(name, at, force=force, message=message),
+                lambda: self.repo.tags.create(name, at, force=force, message=message),
             ),
         }[verb]
         self._do(on_model, on_repo)
@@ -396,11 +396,11 @@ class RepositoryMachine(RuleBasedStateMachine):
             assert self.blobs.setdefault(blob, tree[path][1]) == tree[path][1]
 
     def _check_names(self):
-        named = {ref.name: ref.commit for ref in self.repo.branches()}
+        named = {ref.name: ref.commit for ref in self.repo.branches.list()}
         assert named == {name: self._id(at) for name, at in self.model.branches.items()}
         tags = {
             ref.name: self.repo.resolve(f"refs/tags/{ref.name}^{{commit}}")
-            for ref in self.repo.tags()
+            for ref in self.repo.tags.list()
         }
         assert tags == {name: self._id(at) for name, at in self.model.tags.items()}
 
@@ -413,7 +413,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root, ignore_errors=True)
 
     def _check_end(self):
-        report = Repo.open(self.root).fsck(data=True)
+        report = Repo.open(self.root).upkeep.fsck(data=True)
         assert report.ok, report.problems
         for path in self.root.iterdir():
             if path.name != ".mvc":

@@ -40,8 +40,8 @@ def _check_as_git_sees_it(repo):
     assert git(at, "rev-parse", "HEAD") == head.commit
     if head.branch is not None:
         assert git(at, "symbolic-ref", "HEAD") == f"refs/heads/{head.branch}"
-    ours = {f"refs/heads/{ref.name}": ref.commit for ref in repo.branches()}
-    ours |= {f"refs/tags/{ref.name}": ref.commit for ref in repo.tags()}
+    ours = {f"refs/heads/{ref.name}": ref.commit for ref in repo.branches.list()}
+    ours |= {f"refs/tags/{ref.name}": ref.commit for ref in repo.tags.list()}
     lines = git(at, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)").split("\n")
     theirs = {line.split()[0]: line.split()[-1] for line in lines}
     assert ours == theirs
@@ -107,14 +107,14 @@ def test_after_every_operation(repo):
     _check_as_git_sees_it(repo)
     repo.restore("config.json", source="HEAD~1", staged=True)
     _check_as_git_sees_it(repo)
-    repo.create_tag("light")
-    repo.create_tag("heavy", "side", message="with a message")
-    repo.create_branch("old/name", "side")
-    repo.rename_branch("old/name", "new/name")
-    repo.delete_branch("new/name", force=True)
-    repo.delete_tag("light")
+    repo.tags.create("light")
+    repo.tags.create("heavy", "side", message="with a message")
+    repo.branches.create("old/name", "side")
+    repo.branches.rename("old/name", "new/name")
+    repo.branches.delete("new/name", force=True)
+    repo.tags.delete("light")
     _check_as_git_sees_it(repo)
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_diff_shows_one_line_per_tensor(repo):
@@ -140,17 +140,17 @@ def test_git_packs_what_mvc_wrote(repo):
     for command in (["pack-refs", "--all"], ["gc", "--quiet", "--prune=now"], ["repack", "-adf"]):
         git(repo.git_dir, *command)
         for each in (repo, Repo.open(root)):
-            assert each.fsck(data=True).ok
+            assert each.upkeep.fsck(data=True).ok
             _check_as_git_sees_it(each)
             each.checkout("main@10")
             each.switch("main")
             assert digests(root) == before
     write_config(root / "config.json", epoch=9)
     repo.commit("after", paths=["."])
-    repo.create_branch("more")
-    repo.delete_branch("more")
+    repo.branches.create("more")
+    repo.branches.delete("more")
     _check_as_git_sees_it(repo)
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_git_writes_and_mvc_reads(repo):
@@ -177,7 +177,7 @@ def test_git_writes_and_mvc_reads(repo):
     assert codes == {"new.txt": "AD"}
     git(at, "update-index", "--force-remove", "new.txt")
     assert Repo.open(root).status().files == ()
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok
 
 
 def test_git_holds_a_lock(repo):

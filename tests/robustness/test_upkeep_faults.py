@@ -26,7 +26,7 @@ VERBS = {"gc": {}, "repack": {}, "gather": {}, "prune": {"keep_last": 1}}
 def _prepare(root, verb):
     kept = build_kept(root, released=verb != "prune")
     if verb == "prune":
-        Repo.open(root, identity=WHO).create_tag("three", kept.whole[2])
+        Repo.open(root, identity=WHO).tags.create("three", kept.whole[2])
         stays = [kept.whole[place] for place in (2, 5, 7)]
         kept.released = [commit for commit in kept.whole if commit not in stays]
         kept.whole = stays
@@ -42,8 +42,8 @@ def _check_all_well(root, verb, kept, where):
     kept.check(root, where)
     _run(root, verb)
     kept.check(root, f"{where}, again")
-    Repo.open(root).gc(grace_s=0)
-    assert Repo.open(root).plan_gc(grace_s=0).is_empty, where
+    Repo.open(root).upkeep.gc(grace_s=0)
+    assert Repo.open(root).upkeep.plan_gc(grace_s=0).is_empty, where
     assert not list((root / ".mvc").rglob("*.mvc-tmp")), where
 
 

@@ -161,7 +161,7 @@ class UpkeepMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(BRANCHES), position=positions, force=st.booleans())
     def branch(self, name, position, force):
         commit = self.some(position)
-        self.try_to(lambda: self.repo.create_branch(name, commit, force=force))
+        self.try_to(lambda: self.repo.branches.create(name, commit, force=force))
 
     @rule(name=st.sampled_from(BRANCHES))
     def switch(self, name):
@@ -169,16 +169,16 @@ class UpkeepMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(BRANCHES))
     def delete_branch(self, name):
-        self.try_to(lambda: self.repo.delete_branch(name, force=True))
+        self.try_to(lambda: self.repo.branches.delete(name, force=True))
 
     @rule(name=st.sampled_from(("v1", "v2")), position=positions, annotated=st.booleans())
     def tag(self, name, position, annotated):
         commit, message = self.some(position), name if annotated else None
-        self.try_to(lambda: self.repo.create_tag(name, commit, message=message, force=True))
+        self.try_to(lambda: self.repo.tags.create(name, commit, message=message, force=True))
 
     @rule(name=st.sampled_from(("v1", "v2")))
     def delete_tag(self, name):
-        self.try_to(lambda: self.repo.delete_tag(name))
+        self.try_to(lambda: self.repo.tags.delete(name))
 
     @rule(position=positions, mode=st.sampled_from(("soft", "mixed", "hard")))
     def reset(self, position, mode):
@@ -198,28 +198,28 @@ class UpkeepMachine(RuleBasedStateMachine):
     @rule(number=positions)
     def prune(self, number):
         policy = _policy(number)
-        plan = self.try_to(lambda: self.repo.plan_prune(**policy))
+        plan = self.try_to(lambda: self.repo.upkeep.plan_prune(**policy))
         if plan is None:
             return
-        protected = {self.repo.head.commit, *(ref.commit for ref in self.repo.tags())}
+        protected = {self.repo.head.commit, *(ref.commit for ref in self.repo.tags.list())}
         if "also_diverged" not in policy:
-            protected |= {ref.commit for ref in self.repo.branches()}
+            protected |= {ref.commit for ref in self.repo.branches.list()}
         for release in plan.releases:
             assert release.commit not in protected
             self.released |= {(release.commit, path) for path in release.paths}
-        self.repo.prune(plan)
+        self.repo.upkeep.prune(plan)
 
     @rule(everything=st.booleans(), grace_s=st.sampled_from((0, None)))
     def repack(self, everything, grace_s):
-        plan = self.repo.plan_repack(everything=everything, grace_s=grace_s)
-        self.repo.repack(plan)
-        self.repo.repack()
+        plan = self.repo.upkeep.plan_repack(everything=everything, grace_s=grace_s)
+        self.repo.upkeep.repack(plan)
+        self.repo.upkeep.repack()
 
     @rule(
         grace_s=st.sampled_from((0, 0, 30 * DAY_S, None)), expire=st.sampled_from((None, None, 0))
     )
     def gc(self, grace_s, expire):
-        self.repo.gc(self.repo.plan_gc(grace_s=grace_s, expire_reflogs_s=expire))
+        self.repo.upkeep.gc(self.repo.upkeep.plan_gc(grace_s=grace_s, expire_reflogs_s=expire))
 
     @rule()
     def grow_old(self):
@@ -259,18 +259,18 @@ class UpkeepMachine(RuleBasedStateMachine):
 
     def check_end(self):
         self.check_sound()
-        self.repo.gc(grace_s=0)
+        self.repo.upkeep.gc(grace_s=0)
         self.check_sound()
-        again = self.repo.plan_gc(grace_s=0)
+        again = self.repo.upkeep.plan_gc(grace_s=0)
         assert again.is_empty, again
-        self.repo.repack()
+        self.repo.upkeep.repack()
         self.check_sound()
-        again = self.repo.plan_repack()
+        again = self.repo.upkeep.plan_repack()
         assert again.is_empty, again
         self.all_is_there()
 
     def check_sound(self):
-        report = Repo.open(self.root).fsck(data=True)
+        report = Repo.open(self.root).upkeep.fsck(data=True)
         assert report.ok, report.problems
 
 

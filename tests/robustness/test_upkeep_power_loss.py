@@ -29,16 +29,16 @@ def _open(root):
 
 
 def gc(root):
-    _open(root).gc(grace_s=0)
+    _open(root).upkeep.gc(grace_s=0)
 
 
 def repack(root):
-    _open(root).repack()
+    _open(root).upkeep.repack()
 
 
 def prune(root):
     repo = _open(root)
-    repo.prune(repo.plan_prune(keep_last=3))
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=3))
 
 
 def commit_delta(root):
@@ -74,7 +74,7 @@ def _check(root, verb, kept, where):
         copy = root / "copy.safetensors"
         repo.export(entry.info.id, copy, force=True)
         copy.unlink()
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok, f"{where}: {report.problems}"
     assert kept.whole[0] in [entry.info.id for entry in repo.log()], where
 
@@ -83,13 +83,13 @@ def _is_done(root, verb, kept):
     """Tell whether a verb has nothing left to do."""
     repo = _open(root)
     if verb is gc:
-        return repo.plan_gc(grace_s=0).is_empty
+        return repo.upkeep.plan_gc(grace_s=0).is_empty
     if verb is repack:
-        return repo.plan_repack().is_empty
+        return repo.upkeep.plan_repack().is_empty
     if verb is gather:
         return len(repo._context.store.packs()) == 1
     if verb is prune:
-        plan = repo.plan_prune(keep_last=3)
+        plan = repo.upkeep.plan_prune(keep_last=3)
         released = {entry.commit for entry in plan.commits if entry.was_released}
         return not plan.releases and released == set(kept.released)
     copies = repo._context.store.copies()
@@ -104,7 +104,7 @@ def test_every_step(verb, tmp_path):
     kept = _prepare(origin, verb)
     if verb is prune:
         kept.whole, kept.released = kept.whole[2:], kept.whole[:2]
-        _open(origin).create_tag("three", kept.whole[0])
+        _open(origin).tags.create("three", kept.whole[0])
     assert not _is_done(origin, verb, kept)
     shutil.copytree(origin, done)
     with ForgetfulDisk(done) as disk:

@@ -33,7 +33,7 @@ def _prepare(root, verb):
     """Return what must be there after the verb, and even while it goes on."""
     kept = build_kept(root, released=verb != "prune")
     if verb == "prune":  # steps 1 to 5 of main; what the tag and two tips have stays
-        _open(root).create_tag("three", kept.whole[2])
+        _open(root).tags.create("three", kept.whole[2])
         stays = [kept.whole[place] for place in (2, 5, 7)]
         kept.released = [commit for commit in kept.whole if commit not in stays]
         kept.whole = stays
@@ -66,13 +66,13 @@ def test_killed_at_any_moment(verb, tmp_path, zygote):
         assert outcome.error is None, f"{where}: {outcome.error}"
         kept.check(work, where)
         if number % 2:  # another verb comes across what was left
-            _open(work).gc(grace_s=0)
+            _open(work).upkeep.gc(grace_s=0)
         getattr(verbs, verb)(work, **VERBS[verb])
         kept.check(work, f"{where}, again")
         if verb in ("prune", "gather"):  # what the killed one wrote has its grace, or is joined
-            _open(work).gc(grace_s=0)
+            _open(work).upkeep.gc(grace_s=0)
         left = replace(
-            _open(work).plan_gc(grace_s=0), statistics=0
+            _open(work).upkeep.plan_gc(grace_s=0), statistics=0
         )  # only gc looks at what is kept
         assert left.is_empty, where
         assert not list((work / ".mvc").rglob("*.mvc-tmp")), where
@@ -127,16 +127,18 @@ def test_a_plan_from_before(first, second, tmp_path):
     root = tmp_path / "work"
     kept = _prepare(root, "prune")
     late, repo = _open(root), _open(root)
-    plan = late.plan_gc(grace_s=0) if first == "gc" else late.plan_repack()
+    plan = late.upkeep.plan_gc(grace_s=0) if first == "gc" else late.upkeep.plan_repack()
     assert not plan.is_empty
     if second == "prune":
-        repo.prune(repo.plan_prune(keep_last=1))
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
     else:
         getattr(repo, second)(**({"grace_s": 0} if second == "gc" else {}))
     getattr(late, first)(plan)
     kept.check(root)
     again = _open(root)
-    assert (again.plan_gc(grace_s=0) if first == "gc" else again.plan_repack()).is_empty
+    assert (
+        again.upkeep.plan_gc(grace_s=0) if first == "gc" else again.upkeep.plan_repack()
+    ).is_empty
 
 
 @pytest.mark.parametrize("verb", rest_slow(["gc", "repack"]))
@@ -145,14 +147,18 @@ def test_a_plan_from_before_packs_were_joined(verb, tmp_path):
     root = tmp_path / "work"
     kept = _prepare(root, verb)
     repo = _open(root)
-    plan = repo.plan_gc(grace_s=0) if verb == "gc" else repo.plan_repack(everything=True)
+    plan = (
+        repo.upkeep.plan_gc(grace_s=0) if verb == "gc" else repo.upkeep.plan_repack(everything=True)
+    )
     gone = {pack for batch in plan.sweep.batches for pack in batch.remove}
     verbs.gather(root)
     assert not gone <= repo._context.store.packs()
     getattr(repo, verb)(plan)
     kept.check(root)
     again = _open(root)
-    assert (again.plan_gc(grace_s=0) if verb == "gc" else again.plan_repack()).is_empty
+    assert (
+        again.upkeep.plan_gc(grace_s=0) if verb == "gc" else again.upkeep.plan_repack()
+    ).is_empty
 
 
 def test_all_at_once(tmp_path, zygote):
@@ -199,10 +205,10 @@ def test_beside_a_run(tmp_path, zygote):
     assert found[:-1] == line[::-1]
     for commit in line:
         verbs.load_near_state(repo, commit)
-    report = _open(root).fsck(data=True)
+    report = _open(root).upkeep.fsck(data=True)
     assert report.ok, report.problems
-    _open(root).gc(grace_s=0)
-    assert _open(root).plan_gc(grace_s=0).is_empty
+    _open(root).upkeep.gc(grace_s=0)
+    assert _open(root).upkeep.plan_gc(grace_s=0).is_empty
     for commit in line[:: max(1, len(line) // 20)]:
         verbs.load_near_state(_open(root), commit)
 
@@ -213,12 +219,12 @@ def test_a_long_lived_process_sees_what_gc_took(tmp_path):
     kept = build_kept(root)
     run, sweeper = _open(root), _open(root)
     state = verbs.make_near_state(1)
-    run.create_branch("doomed")
+    run.branches.create("doomed")
     first = run.commit_state(state, message="one", step=1, time_s=1_800_000_000, branch="doomed")
-    run.delete_branch("doomed", force=True)
-    assert sweeper.gc(grace_s=0).removed_objects
+    run.branches.delete("doomed", force=True)
+    assert sweeper.upkeep.gc(grace_s=0).removed_objects
     assert not sweeper._context.history.has_object(first.commit)
-    run.create_branch("doomed")
+    run.branches.create("doomed")
     again = run.commit_state(state, message="one", step=1, time_s=1_800_000_000, branch="doomed")
     assert again.commit == first.commit
     verbs.load_near_state(_open(root), "doomed")
@@ -231,12 +237,12 @@ def test_revived_between_plan_and_run(tmp_path):
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
     doomed = other.commit_state(verbs.make_near_state(5), message="m", branch="doomed").commit
-    other.delete_branch("doomed", force=True)
-    plan = repo.plan_gc(grace_s=0)
+    other.branches.delete("doomed", force=True)
+    plan = repo.upkeep.plan_gc(grace_s=0)
     assert plan.objects
-    other.create_branch("revived", doomed)
+    other.branches.create("revived", doomed)
     other.commit_state({"other": verbs.make_near_state(6)["w"]}, message="n", branch="third")
-    repo.gc(plan)
+    repo.upkeep.gc(plan)
     assert verbs.load_near_state(repo, "revived") == 5
     kept.check(root)
 
@@ -247,12 +253,12 @@ def test_same_content_between_plan_and_run(tmp_path):
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
     other.commit_state(verbs.make_near_state(5), message="m", branch="doomed")
-    other.delete_branch("doomed", force=True)
-    plan = repo.plan_gc(grace_s=0)
+    other.branches.delete("doomed", force=True)
+    plan = repo.upkeep.plan_gc(grace_s=0)
     assert plan.sweep.dropped_chunks
     result = other.commit_state(verbs.make_near_state(5), message="again", branch="again")
     packs = repo._context.store.packs()
-    done = repo.gc(plan)
+    done = repo.upkeep.gc(plan)
     assert done.kept_packs
     assert repo._context.store.packs() <= packs
     assert verbs.load_near_state(repo, result.commit) == 5

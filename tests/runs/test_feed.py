@@ -20,6 +20,7 @@ from mvc.runs.reading import FeedTail
 from mvc.runs.records import (
     parse_record,
 )
+from mvc.training import RunStore
 from support import stockgit
 from support.faults import OneFault
 from support.feeds import Clock, records
@@ -27,7 +28,7 @@ from support.fulldisk import FullDisk
 
 
 def test_a_run_as_it_is_told(repo, path):
-    feed = repo.open_feed("main")
+    feed = RunStore(repo).open_feed("main")
     feed.append("start", step=0, every=100, total=1000, parts=["model"])
     for step in (1, 2, 3):
         feed.append("step", step=step, loss=4.0 / step, grad_norm=0.5, lr=1e-3)
@@ -45,8 +46,8 @@ def test_a_run_as_it_is_told(repo, path):
         skipped_batches=200, seconds=1.5, reason="nan",
     )  # fmt: skip
     feed.append("error", text="the writer died")
-    view = repo.read_run("main")
-    assert view == repo.read_run()
+    view = repo.runs.read("main")
+    assert view == repo.runs.read()
     assert (view.branch, view.step, view.loss, view.grad_norm) == ("main", 3, 4 / 3, 0.5)
     assert (view.every, view.total, view.lr) == (100, 1000, 1e-3)
     assert view.losses == ((1, 4.0), (2, 2.0), (3, 4 / 3))
@@ -69,7 +70,7 @@ def test_a_run_as_it_is_told(repo, path):
     assert view.damaged_lines == 0
     feed.append("stop", step=3, reason="done")
     feed.close()
-    view = repo.read_run()
+    view = repo.runs.read()
     assert (view.alive, view.stopped) == (False, "done")
     assert (feed.dropped, feed.last_error) == (0, None)
     assert time.time() - 60 < view.started_s <= view.updated_s <= time.time() + 1
@@ -179,7 +180,7 @@ def test_a_feed_begins_anew_and_keeps_what_matters(repo, path, clock):
         assert [record["kind"] for record in records(each)[:2]] == ["start", "commit"]
     last, first = records(older)[-1]["step"], records(path)[2]["step"]
     assert first == last + 1
-    view = repo.read_run()
+    view = repo.runs.read()
     assert (view.every, view.pid, view.step) == (7, os.getpid(), 999)
     assert [commit.step for commit in view.commits] == [1]  # said three times, counted once
     assert [step for step, _ in view.losses] == list(range(records(older)[2]["step"], 1000))
@@ -213,7 +214,7 @@ def test_a_full_disk_disturbs_nobody(repo, path, root, clock):
         disk.free_bytes = 10_000
         feed.append("commit", step=50)
         feed.close()
-    view = repo.read_run()
+    view = repo.runs.read()
     assert [commit.step for commit in view.commits] == [50]
     assert view.losses[0] == (1, 1.0)
     assert view.damaged_lines <= 1
@@ -228,7 +229,7 @@ def test_any_call_may_fail(repo, path, clock, at):
             feed.append("step", step=step, loss=1.0)
         feed.close()
     assert feed.dropped <= 2
-    view = repo.read_run()
+    view = repo.runs.read()
     assert view.step == 19
     assert view.damaged_lines == 0
 
@@ -252,11 +253,11 @@ def test_a_removed_feed_is_made_again(feed, path):
 def test_something_else_in_the_way(repo, path, make):
     path.parent.mkdir()
     make(path)
-    with repo.open_feed("main") as feed:
+    with RunStore(repo).open_feed("main") as feed:
         feed.append("start")
     assert feed.dropped == 1
     with pytest.raises(NotFoundError, match="there is no training run here"):
-        repo.read_run()
+        repo.runs.read()
     with pytest.raises(StorageError):
         FeedTail(path, limit_bytes=100).read_lines()
 
@@ -298,7 +299,7 @@ def test_alive_is_this_process_only():
 
 def test_a_process_that_was_killed_is_gone(repo):
     script = (
-        "import sys, mvc; feed = mvc.Repo.open(sys.argv[1]).open_feed('main');"
+        "import sys, mvc; feed = RunStore(mvc.Repo.open(sys.argv[1])).open_feed('main');"
         "feed.append('start'); feed.append('step', step=1, loss=1.0); print(flush=True); input()"
     )
     child = subprocess.Popen(
@@ -308,10 +309,10 @@ def test_a_process_that_was_killed_is_gone(repo):
     )
     with child:
         child.stdout.readline()
-        assert repo.read_run().alive is True
+        assert repo.runs.read().alive is True
         child.kill()
         child.stdin.close()
-    view = repo.read_run()
+    view = repo.runs.read()
     assert (view.alive, view.stopped, view.pid) == (False, None, child.pid)
 
 
@@ -320,15 +321,15 @@ def test_a_process_that_was_killed_is_gone(repo):
 
 def test_the_folder_is_no_part_of_the_repository(repo):
     repo.commit_state({"model": {"w": np.arange(9.0)}}, message="one", step=1)
-    with repo.open_feed("main") as feed:
+    with RunStore(repo).open_feed("main") as feed:
         feed.append("start")
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok
     assert report.notices == ()
-    plan = repo.plan_gc(grace_s=0)
-    repo.gc(plan)
-    repo.doctor()
+    plan = repo.upkeep.plan_gc(grace_s=0)
+    repo.upkeep.gc(plan)
+    repo.upkeep.doctor()
     assert repo.status().files == ()
-    assert repo.read_run().started_s is not None
+    assert repo.runs.read().started_s is not None
     stockgit.git(repo.git_dir, "fsck", "--strict")
-    assert Repo.open(repo.worktree).read_run().branch == "main"
+    assert Repo.open(repo.worktree).runs.read().branch == "main"

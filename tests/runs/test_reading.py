@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import MAX_LINE_BYTES
+from mvc.training import RunStore
 
 
 def test_a_torn_line_costs_that_line_only(repo, path):
-    with repo.open_feed("main") as feed:
+    with RunStore(repo).open_feed("main") as feed:
         feed.append("commit", step=1)
     with path.open("ab") as file:
         file.write(b'{"kind":"commit","ti')  # a crash in the middle
-    assert repo.read_run().damaged_lines == 0  # it may still be being written
-    with repo.open_feed("main") as feed:
+    assert repo.runs.read().damaged_lines == 0  # it may still be being written
+    with RunStore(repo).open_feed("main") as feed:
         feed.append("commit", step=2)
-    view = repo.read_run()
+    view = repo.runs.read()
     assert [commit.step for commit in view.commits] == [2, 1]
     assert view.damaged_lines == 1
 

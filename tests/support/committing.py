@@ -97,7 +97,7 @@ class Rig:
     def assert_holds(self, state, commit):
         """Check that a commit holds a state, bit by bit, both ways of looking."""
         assert self.repo.verify_state(state, commit).differences == ()
-        assert self.repo.fsck(data=True).problems == ()
+        assert self.repo.upkeep.fsck(data=True).problems == ()
 
 
 def make_state(seed=1, size=2**16):

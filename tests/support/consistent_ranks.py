@@ -284,7 +284,7 @@ def kept(
     except MvcError as caught:
         error = f"{type(caught).__name__}: {caught.message}"
     distributed.barrier()
-    alarms = [one.cause for one in Repo.open(folder).read_run("main").alarms] if not rank else []
+    alarms = [one.cause for one in Repo.open(folder).runs.read("main").alarms] if not rank else []
     return {
         "reports": [tell(one) for one in check.reports], "end": digest(model, stepper), "error": error,
         "back": back, "alarms": alarms,

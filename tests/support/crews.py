@@ -32,7 +32,7 @@ import os, signal, sys
 stage = os.environ.get("MVC_TEST_STAGE")
 if stage and sys.argv[:1] == ["-c"]:
     import threading
-    from mvc import Repo
+    from mvc.training import RunStore
     from mvc_hooks.writer import following, leading, mesh, peers, serving
 
     def die(*values, **names):
@@ -83,9 +83,9 @@ if stage and sys.argv[:1] == ["-c"]:
     if stage == "told":
         following.Follower._say = after(following.Follower._say)
     if stage == "decided":
-        Repo.commit_shares = die
+        RunStore.commit_shares = die
     if stage == "committed":
-        Repo.commit_shares = after(Repo.commit_shares)
+        RunStore.commit_shares = after(RunStore.commit_shares)
     if stage == "telling":
         leading._send = second(leading._send)
     if stage == "heard":

@@ -6,6 +6,8 @@ import json
 import math
 import time
 
+from mvc.training import RunStore
+
 
 class Clock:
     """Time that passes when it is told to."""
@@ -23,7 +25,7 @@ def records(path):
 
 def tell(repo, branch="main", *, steps=500):
     """Write a feed with everything in it."""
-    with repo.open_feed(branch) as feed:
+    with RunStore(repo).open_feed(branch) as feed:
         feed._interval_s = 0.0
         feed.append("start", step=0, every=100, total=10_000)
         for step in range(1, steps + 1):

@@ -99,7 +99,7 @@ def _fill(repo):
     (root / "folder" / "model.gguf").write_bytes(_gguf())
     repo.commit("base model\n\nwith a body", paths=["."], step=0, meta={"host": "golden"},
                 time_s=START_S)  # fmt: skip
-    repo.create_tag("v1", message="the first one")
+    repo.tags.create("v1", message="the first one")
     (root / "model.safetensors").write_bytes(_safetensors(2, extra_rows=8))
     (root / "broken.safetensors").write_bytes(_safetensors(3)[:-50] + b"torn")
     (root / "big.bin").write_bytes(b"0123456789abcdef" * 80_000)
@@ -131,7 +131,7 @@ def _fill_deep(repo):
                  "model": {"w": words.astype(bfloat16), "h": words.astype(np.float16)}}  # fmt: skip
         repo.commit_state(state, message=f"deep {number}", branch="deep", delta=number != 2,
                           time_s=START_S + 240 + number)  # fmt: skip
-    repo.repack()
+    repo.upkeep.repack()
     repo.set_config("mvc.chunkbytes", "1024")
 
 
@@ -205,7 +205,7 @@ def main(target):
             for path, content in worktree.items():
                 description["files"][path]["content"] = content
         repo.switch("main")
-        refs = {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]}
+        refs = {ref.name: ref.commit for ref in [*repo.branches.list(), *repo.tags.list()]}
         told = {"head": repo.head.branch, "refs": refs, "commits": commits}
         Path(f"{target}.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
         with tarfile.open(f"{target}.tar", "w") as archive:

@@ -75,7 +75,7 @@ class Kept:
             except ReleasedError as error:
                 assert error.commit in (*self.released, *self.whole), where
                 assert error.policy, where
-        report = repo.fsck(data=True)
+        report = repo.upkeep.fsck(data=True)
         assert report.ok, f"{where}: {report.problems}"
 
     def write(self, path):
@@ -98,17 +98,17 @@ def _make_kept(root, *, chunk_bytes, released):
     kept = Kept()
     kept.released = [commit_step(repo, step, delta=step > 1) for step in (1, 2)]
     kept.whole = [commit_step(repo, 3, delta=True), commit_step(repo, 4, delta=False)]
-    repo.create_branch("gone", kept.whole[0])
+    repo.branches.create("gone", kept.whole[0])
     for step in (31, 32):
         commit_step(repo, step, run=1, branch="gone")
-    repo.delete_branch("gone", force=True)
-    repo.create_branch("side", kept.whole[0])
+    repo.branches.delete("gone", force=True)
+    repo.branches.create("side", kept.whole[0])
     kept.whole += [commit_step(repo, 5, run=2, branch="side")]
     kept.whole += [commit_step(repo, 6, run=2, branch="side", delta=True)]
     kept.whole += [commit_step(repo, 5)]
     if released:
-        repo.create_tag("three", kept.whole[0])
-        repo.prune(repo.plan_prune(keep_last=2))
+        repo.tags.create("three", kept.whole[0])
+        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=2))
     else:
         kept.whole, kept.released = kept.released + kept.whole, []
     make_old(root)

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 
 from mvc import Identity, Repo
-from mvc.training import parse_stored_share
+from mvc.training import RunStore, parse_stored_share
 from support.sharded import SeenPeers, freeze
 
 ME = Identity("Ada", "ada@example.org")
@@ -39,11 +39,11 @@ def freeze_ranks(state, ranks):
 @contextlib.contextmanager
 def stored_by(nodes, frozen, **options):
     """Have every rank store its share, all but the first send it; yields rank 0's share, and all stored."""
-    shares = [repo.open_share(*one) for repo, one in zip(nodes, frozen, strict=True)]
+    shares = [RunStore(repo).open_share(*one) for repo, one in zip(nodes, frozen, strict=True)]
     peers = SeenPeers(shares, is_seen=False)
     with contextlib.ExitStack() as until:
         blocks = [
-            repo.store_share(share, peers, send=rank > 0, **options)
+            RunStore(repo).store_share(share, peers, send=rank > 0, **options)
             for rank, (repo, share) in enumerate(zip(nodes, shares, strict=True))
         ]
         stored = [parse_stored_share(until.enter_context(one).encode()) for one in blocks]
@@ -53,4 +53,6 @@ def stored_by(nodes, frozen, **options):
 def commit_nodes(nodes, seed, *, delta=None, **options):
     """Commit a state of some nodes; return the result, and what each has stored."""
     with stored_by(nodes, freeze_ranks(state_of(seed), len(nodes)), delta=delta) as (share, stored):
-        return nodes[0].commit_shares(share, stored, message=f"step {seed}", **options), stored
+        return RunStore(nodes[0]).commit_shares(
+            share, stored, message=f"step {seed}", **options
+        ), stored

@@ -44,7 +44,7 @@ def _make_five_steps(root):
 
 
 def prune(repo, **policy):
-    return repo.prune(repo.plan_prune(now_s=NOW_S, **policy))
+    return repo.upkeep.prune(repo.upkeep.plan_prune(now_s=NOW_S, **policy))
 
 
 def load(repo, revision):

@@ -35,7 +35,7 @@ def race_pushes(folder, url, *, branches, rounds):
     names = [f"b{number}" for number in range(branches)]
     there = {entry.id for name in names for entry in whole.log(f"origin/{name}")}
     assert there == {base, *accepted}
-    assert whole.list_remote().refs.keys() == {f"refs/heads/{name}" for name in names}
-    assert whole.fsck(data=True).problems == ()
-    assert whole.fsck(remote="origin", data=True).problems == ()
+    assert whole.remotes.refs().refs.keys() == {f"refs/heads/{name}" for name in names}
+    assert whole.upkeep.fsck(data=True).problems == ()
+    assert whole.upkeep.fsck(remote="origin", data=True).problems == ()
     return sum(one.result[1] for one in outcomes)

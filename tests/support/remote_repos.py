@@ -18,7 +18,7 @@ def make_repo(folder: Path, url: str | None = None) -> Repo:
     repo.set_config("mvc.chunkbytes", "4096")
     repo.identity = WHO
     if url is not None:
-        repo.add_remote("origin", url)
+        repo.remotes.add("origin", url)
     return repo
 
 

@@ -39,10 +39,10 @@ def warm_up():
         repo.push()
         copy = make_clone(root / "store", root / "b")
         copy.fetch()
-        assert copy.fsck(data=True).problems == ()
-        copy.gc_remote(grace_s=0)
+        assert copy.upkeep.fsck(data=True).problems == ()
+        copy.remotes.gc(grace_s=0)
         make_clone(root / "store", root / "c", depth=1)
-        repo.prune(repo.plan_prune(pushed=True))
+        repo.upkeep.prune(repo.upkeep.plan_prune(pushed=True))
         commit_one(make_clone(root / "store", root / "d", store=True).worktree, -1)
     finally:
         shutil.rmtree(root)
@@ -71,12 +71,12 @@ def unshallow(root, at):
 def prune_pushed(root, at):
     """Release what was pushed; return how many calls that took, and what was read of the store."""
     repo = Repo.open(root, identity=WHO)
-    return _run(lambda: repo.prune(repo.plan_prune(pushed=True)), at)
+    return _run(lambda: repo.upkeep.prune(repo.upkeep.plan_prune(pushed=True)), at)
 
 
 def gc_remote(root, at):
     """Sweep the remote, nothing kept for a grace; return how many calls that took."""
-    return _run(lambda: Repo.open(root, identity=WHO).gc_remote(grace_s=0), at)
+    return _run(lambda: Repo.open(root, identity=WHO).remotes.gc(grace_s=0), at)
 
 
 def commit_one(root, at):
@@ -143,5 +143,5 @@ def sweep_rounds(root, rounds, seed):
         if deleted and number >= rounds:
             break
         with contextlib.suppress(ConflictError):
-            deleted += repo.gc_remote(grace_s=chance.choice([0, 0, 1])).deleted_objects
+            deleted += repo.remotes.gc(grace_s=chance.choice([0, 0, 1])).deleted_objects
     return deleted

@@ -14,8 +14,8 @@ def trained(repo):
         commits[step] = repo.commit_state(
             {"w": np.full(50, step, np.float32)}, message=f"step {step}", step=step
         ).commit
-    repo.mark_healthy(commits[400])
-    repo.mark_healthy(commits[200])
+    repo.runs.mark_healthy(commits[400])
+    repo.runs.mark_healthy(commits[200])
     return repo, commits
 
 

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import debug, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from mvc.training import layout_state, parse_stored_share
+from mvc.training import RunStore, layout_state, parse_stored_share
 
 
 def become_rank(rank, shape=(2, 2, 2), names=("rep", "dp", "tp")):
@@ -95,13 +95,13 @@ class SeenPeers:
 
 def commit_frozen(repos, frozen, *, is_seen=True, delta=None, **options):
     """Commit the frozen state of all ranks; return the result, and what each has stored."""
-    shares = [repo.open_share(*one[:2]) for repo, one in zip(repos, frozen, strict=True)]
+    shares = [RunStore(repo).open_share(*one[:2]) for repo, one in zip(repos, frozen, strict=True)]
     peers = SeenPeers(shares, is_seen=is_seen)
     with contextlib.ExitStack() as until:
         stored = [
             parse_stored_share(
-                until.enter_context(repo.store_share(share, peers, delta=delta)).encode()
+                until.enter_context(RunStore(repo).store_share(share, peers, delta=delta)).encode()
             )
             for repo, share in zip(repos, shares, strict=True)
         ]
-        return repos[0].commit_shares(shares[0], stored, **options), stored
+        return RunStore(repos[0]).commit_shares(shares[0], stored, **options), stored

@@ -95,7 +95,7 @@ def collect(root, rounds):
     for _ in range(rounds):
         repo = Repo.open(root, identity=WHO)
         with contextlib.suppress(ConflictError):
-            repo.gc(repo.plan_gc(grace_s=0))
+            repo.upkeep.gc(repo.upkeep.plan_gc(grace_s=0))
 
 
 def make_state(number):
@@ -149,7 +149,7 @@ def fsck_until(root, until):
     repo = Repo.open(root)
     while load_state(root, "main") != until:
         for each in (repo, Repo.open(root)):
-            report = each.fsck(data=True)
+            report = each.upkeep.fsck(data=True)
             assert report.ok, report.problems
 
 
@@ -173,15 +173,15 @@ def reset_hard(root, revision):
 def move_names(root, revision):
     """Make, move and delete branches and tags."""
     repo = Repo.open(root, identity=WHO)
-    repo.create_branch("moving", revision, force=True)
-    repo.create_branch("gone", revision, force=True)
-    repo.create_tag("v1", revision, message="one", force=True)
-    repo.delete_branch("gone", force=True)
-    repo.rename_branch("moving", "moved", force=True)
+    repo.branches.create("moving", revision, force=True)
+    repo.branches.create("gone", revision, force=True)
+    repo.tags.create("v1", revision, message="one", force=True)
+    repo.branches.delete("gone", force=True)
+    repo.branches.rename("moving", "moved", force=True)
 
 
 def fsck(root):
-    report = Repo.open(root).fsck(data=True)
+    report = Repo.open(root).upkeep.fsck(data=True)
     return [problem.detail for problem in report.problems]
 
 
@@ -192,11 +192,11 @@ def add_with_limit(root, path, limit_bytes):
 
 
 def gc(root, grace_s=0):
-    Repo.open(root, identity=WHO).gc(grace_s=grace_s)
+    Repo.open(root, identity=WHO).upkeep.gc(grace_s=grace_s)
 
 
 def repack(root):
-    Repo.open(root, identity=WHO).repack()
+    Repo.open(root, identity=WHO).upkeep.repack()
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def gather(root):
 
 def prune(root, keep_last):
     repo = Repo.open(root, identity=WHO)
-    repo.prune(repo.plan_prune(keep_last=keep_last))
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=keep_last))
 
 
 def sweep_until(root, end):
@@ -230,8 +230,8 @@ def sweep_until(root, end):
     while True:
         is_last = Path(end).exists()
         repo = Repo.open(root, identity=WHO)
-        counts[0] += repo.gc(grace_s=0).removed_objects > 0
-        counts[1] += repo.repack().removed_packs > 0
+        counts[0] += repo.upkeep.gc(grace_s=0).removed_objects > 0
+        counts[1] += repo.upkeep.repack().removed_packs > 0
         if is_last:
             return counts
 
@@ -248,9 +248,9 @@ def train_beside(root, end, count):
             line.append(commit)
             if number % 5 == 2:
                 name = f"try-{number}"
-                repo.create_branch(name)
+                repo.branches.create(name)
                 repo.commit_state(make_near_state(number + 1), message=name, branch=name)
-                repo.delete_branch(name, force=True)
+                repo.branches.delete(name, force=True)
             if number % 7 == 4:
                 repo.reset("HEAD~1", mode="hard")
                 line.pop()
@@ -317,13 +317,13 @@ def look_at_everything(root):
     assert repo.diff() is not None
     assert repo.tensor("two", "model.safetensors", "norm").shape == (32,)
     assert repo.read_file("two", "folder/notes.txt")
-    assert repo.branches()
+    assert repo.branches.list()
     assert repo.reflog()
-    report = repo.fsck(data=True)
+    report = repo.upkeep.fsck(data=True)
     assert report.ok, report.problems
-    assert repo.plan_gc(grace_s=0).marks
-    assert repo.plan_repack(everything=True).marks
-    assert repo.plan_prune(keep_last=1).commits
+    assert repo.upkeep.plan_gc(grace_s=0).marks
+    assert repo.upkeep.plan_repack(everything=True).marks
+    assert repo.upkeep.plan_prune(keep_last=1).commits
     assert repo.plan_add(".").read
     assert repo.undo(dry_run=True).kind
-    assert repo.du().totals
+    assert repo.upkeep.du().totals

@@ -28,20 +28,20 @@ def _entries(root, kind=b"pair"):
 
 
 def test_what_is_reached_stays(three, root):
-    three.gc(grace_s=0)
+    three.upkeep.gc(grace_s=0)
     assert len(_entries(root)) == 3
-    assert three.plan_gc(grace_s=0).statistics == 0
+    assert three.upkeep.plan_gc(grace_s=0).statistics == 0
 
 
 def test_what_nothing_reaches_goes_with_it(three, root):
-    three.delete_branch("side", force=True)
-    assert three.plan_gc().statistics == 0, "a branch deleted by mistake can be brought back"
-    plan = three.plan_gc(grace_s=0, expire_reflogs_s=0)
+    three.branches.delete("side", force=True)
+    assert three.upkeep.plan_gc().statistics == 0, "a branch deleted by mistake can be brought back"
+    plan = three.upkeep.plan_gc(grace_s=0, expire_reflogs_s=0)
     assert plan.statistics >= 2
     assert not plan.is_empty
     assert len(_entries(root)) == 3, "a plan changed something"
-    assert three.gc(plan).removed_statistics == plan.statistics
-    assert three.plan_gc(grace_s=0, expire_reflogs_s=0).is_empty
+    assert three.upkeep.gc(plan).removed_statistics == plan.statistics
+    assert three.upkeep.plan_gc(grace_s=0, expire_reflogs_s=0).is_empty
     (left,) = _entries(root)
     ids = [three.ls(one)[0].tensors[0].id for one in ("main~1", "main")]
     assert left == (b"pair", pair_key(*ids))
@@ -55,15 +55,15 @@ def test_of_two_kinds_and_more_than_ids(three, root):
     stays = [chunk, chunk + b"more", bytes.fromhex(blob)]
     goes = [b"?" * 32 + b"more", chunk + b"?" * 32, b"?" * 20]
     context.kept.put_many(b"x", dict.fromkeys([*stays, *goes], b""))
-    three.gc(grace_s=0)
+    three.upkeep.gc(grace_s=0)
     assert {key for _, key in _entries(root, b"x")} == set(stays)
 
 
 def test_a_damaged_cache_stops_nothing(three, root):
     (root / ".mvc/statistics.db").write_bytes(b"nonsense")
-    assert three.gc(grace_s=0).removed_statistics == 0
+    assert three.upkeep.gc(grace_s=0).removed_statistics == 0
 
 
 def test_du_says_what_they_take(three, root):
     size = (root / ".mvc/statistics.db").stat().st_size
-    assert three.du().totals.statistics_bytes == size
+    assert three.upkeep.du().totals.statistics_bytes == size

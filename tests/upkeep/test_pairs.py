@@ -23,9 +23,9 @@ class TestPairs:
         repo, _ = whole_run
         for step in (20, 21, 20, 21, 20):
             commit_step(repo, step, delta=False)
-        repo.repack()
-        repo.repack(repo.plan_repack(everything=True))
-        assert repo.fsck(data=True).ok
+        repo.upkeep.repack()
+        repo.upkeep.repack(repo.upkeep.plan_repack(everything=True))
+        assert repo.upkeep.fsck(data=True).ok
         assert load_exactly(repo, "HEAD~1") == 21
 
     def test_opposite_directions_on_two_branches(self, root):
@@ -34,18 +34,18 @@ class TestPairs:
         repo.identity = WHO
         repo.set_config("mvc.chunkbytes", "16384")
         commit_step(repo, 1)
-        repo.create_branch("back")
+        repo.branches.create("back")
         for branch, steps in (("main", (2, 3)), ("back", (3, 2))):
             for step in steps:
                 commit_step(repo, step, branch=branch, delta=branch == "main")
-        repo.repack()
+        repo.upkeep.repack()
         repo.switch("back", force=True)
-        repo.delete_branch("main", force=True)
-        repo.gc(grace_s=0)
-        repo.repack(repo.plan_repack(everything=True, grace_s=0))
+        repo.branches.delete("main", force=True)
+        repo.upkeep.gc(grace_s=0)
+        repo.upkeep.repack(repo.upkeep.plan_repack(everything=True, grace_s=0))
         assert [load_exactly(repo, name) for name in ("back", "back~1")] == [2, 3]
-        assert repo.fsck(data=True).ok
-        assert repo.plan_gc(grace_s=0).is_empty
+        assert repo.upkeep.fsck(data=True).ok
+        assert repo.upkeep.plan_gc(grace_s=0).is_empty
 
     def test_nothing_to_pair(self, whole_run):
         repo, _ = whole_run

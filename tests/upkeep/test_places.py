@@ -43,7 +43,7 @@ def use(repo, root):
     repo.commit("more", paths=".")
     repo.checkout("HEAD~1", force=True)
     repo.switch("main")
-    repo.gc(grace_s=0)
+    repo.upkeep.gc(grace_s=0)
 
 
 @pytest.fixture
@@ -60,33 +60,33 @@ def test_it_is_named_and_mended(one, root, name, kind):
         return  # as it may be
     (index,) = (root / ".mvc/chunks/packs").glob("*.idx")
     name = name.replace("INDEX", index.name)
-    one.fsck(repair=True)  # makes the locks
+    one.upkeep.fsck(repair=True)  # makes the locks
     put(root / ".mvc" / name, kind)
     opened = Repo.open(root)
-    (problem,) = [item for item in opened.fsck().problems if item.kind == "misplaced"]
+    (problem,) = [item for item in opened.upkeep.fsck().problems if item.kind == "misplaced"]
     assert problem.detail.startswith(f"{name} is a ")
     assert "repair" in problem.hint
-    report = opened.fsck(data=True, repair=True)
+    report = opened.upkeep.fsck(data=True, repair=True)
     assert report.problems == ()
     assert any(name in notice for notice in report.notices)
     if kind == "folder":
         (aside,) = (root / ".mvc/damaged").iterdir()
         assert (aside / "kept").read_text() == "a user's"
     use(Repo.open(root), root)
-    assert Repo.open(root).fsck(data=True).ok
+    assert Repo.open(root).upkeep.fsck(data=True).ok
 
 
 @pytest.mark.parametrize("name", ["index", "HEAD", "refs/heads/main"])
 def test_locks_of_a_git_that_was_killed(one, root, name):
     lock = root / f".mvc/{name}.lock"
     lock.touch()
-    assert one.fsck(repair=True).ok  # it may be at work
+    assert one.upkeep.fsck(repair=True).ok  # it may be at work
     hours_ago = time.time() - 2 * 3600
     os.utime(lock, (hours_ago, hours_ago))
-    (problem,) = one.fsck().problems
+    (problem,) = one.upkeep.fsck().problems
     assert problem.kind == "stale-lock"
     assert str(lock) in problem.detail
-    report = one.fsck(repair=True)
+    report = one.upkeep.fsck(repair=True)
     assert report.ok
     assert f"{name}.lock" in report.notices[0]
     assert not lock.exists()
@@ -97,7 +97,7 @@ def test_without_a_repair_it_does_stop_commands(one, root):
         put(root / ".mvc" / name, "folder")
         with pytest.raises(MvcError):
             use(Repo.open(root), root)
-    report = one.fsck(repair=True)
+    report = one.upkeep.fsck(repair=True)
     assert report.ok
     assert len(report.notices) == 3
     use(Repo.open(root), root)
@@ -107,7 +107,7 @@ def test_links_that_people_make_are_no_intruders(one, root, tmp_path):
     """Chunks on another disk, say."""
     os.rename(root / ".mvc/chunks", tmp_path / "chunks")
     (root / ".mvc/chunks").symlink_to(tmp_path / "chunks")
-    assert Repo.open(root).fsck(data=True, repair=True).notices == ()
+    assert Repo.open(root).upkeep.fsck(data=True, repair=True).notices == ()
     assert (root / ".mvc/chunks").is_symlink()
     use(Repo.open(root), root)
 
@@ -122,7 +122,7 @@ def test_a_pack_that_is_a_pipe_is_not_waited_for(one, root):
 
 def test_twice_set_aside(one, root):
     for number in (1, 2):
-        one.fsck(repair=True)
+        one.upkeep.fsck(repair=True)
         put(root / ".mvc/mvc.lock", "folder")
-        one.fsck(repair=True)
+        one.upkeep.fsck(repair=True)
         assert len(list((root / ".mvc/damaged").iterdir())) == number

@@ -32,5 +32,5 @@ class TestDue:
                 repo.commit_state({"w": np.full(300, number)}, message="m", branch="other")
             write_note(context, [repo.resolve("other")])
         assert is_due(context)
-        repo.repack()
+        repo.upkeep.repack()
         assert not is_due(context)

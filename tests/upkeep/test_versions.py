@@ -73,7 +73,7 @@ def test_a_damaged_index_is_skipped_unless_it_is_trusted(context, repo, stored):
 
 
 def test_all_commits_and_what_stands_for_none(context, repo, stored):
-    repo.create_tag("v1", message="annotated")
+    repo.tags.create("v1", message="annotated")
     blob = next(iter(Versions(context).of(context.history.read_commit(stored[0])).values()))
     tag = context.history.list_refs("refs/tags/")["refs/tags/v1"]
     assert commits_of(context, [tag, stored[1], stored[0], blob]) == [stored[1], stored[0]]

@@ -174,7 +174,7 @@ def test_states_in_memory_have_gates_too(repo):
     state = {"model": {"w": WEIGHTS}, "optimizer": {"m": break_weights()}}
     with pytest.raises(GateError, match=r"optimizer.safetensors has 1 NaN, most in tensor 'm'"):
         repo.commit_state(state, message="bad", branch="run")
-    assert [ref.name for ref in repo.branches()] == ["main"]
+    assert [ref.name for ref in repo.branches.list()] == ["main"]
     repo.commit_state(state, message="bad", branch="run", no_gate=True)
 
 
@@ -259,11 +259,11 @@ def test_without_gates_there_is_nothing_to_check(repo):
 
 def test_a_marked_commit_is_no_place_to_go_back_to(repo):
     good = repo.head.commit
-    repo.mark_healthy(good)
+    repo.runs.mark_healthy(good)
     repo.set_config("gate.nan", "0")
     repo.set_config("gate.mode", "mark")
     save(repo, break_weights())
-    repo.mark_healthy(repo.commit("bad", everything=True).commit)
+    repo.runs.mark_healthy(repo.commit("bad", everything=True).commit)
     save(repo, 2 * WEIGHTS)
     repo.commit("tip", everything=True)
-    assert repo.plan_rollback(healthy=True).target == good
+    assert repo.runs.plan_rollback(healthy=True).target == good

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mvc.training import RunStore
+
 torch = pytest.importorskip("torch")
 
 from torch.distributed.tensor import Shard  # noqa: E402
@@ -44,7 +46,7 @@ def held(repo, state):
             frozen.append((image, form))
     repos = [Repo.open(repo.worktree, identity=ME) for _ in frozen]
     commit_frozen(repos, frozen, message="two ranks", step=1)
-    return [repo.open_share(*one) for one in frozen], [image for image, _ in frozen]
+    return [RunStore(repo).open_share(*one) for one in frozen], [image for image, _ in frozen]
 
 
 def lose_packs(repo):
@@ -62,8 +64,8 @@ def check_same(repo, state):
 def test_nothing_is_read_from_packs(repo, state, held):
     shares, _ = held
     repo = lose_packs(repo)
-    chunks = repo.find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
+    with RunStore(repo).reading_nearby(chunks):
         check_same(repo, state)
     assert chunks.given_bytes == sum(one.nbytes for one in state["model"].values())
     assert chunks.lies == []
@@ -72,8 +74,8 @@ def test_nothing_is_read_from_packs(repo, state, held):
 def test_files_of_one_rank(repo, held):
     shares, _ = held
     repo = lose_packs(repo)
-    chunks = repo.find_held(shares[1].own_files())
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held(shares[1].own_files())
+    with RunStore(repo).reading_nearby(chunks):
         own = repo.load_state(folder="ranks/1")
     assert torch.equal(own["pieces"][0], torch.arange(5000))
 
@@ -81,8 +83,8 @@ def test_files_of_one_rank(repo, held):
 def test_a_lie_is_told_and_the_store_is_read(repo, state, held):
     shares, images = held
     images[1][0] ^= 1
-    chunks = repo.find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
+    with RunStore(repo).reading_nearby(chunks):
         check_same(repo, state)
     (lie,) = chunks.lies
     assert "tensor" in lie
@@ -98,8 +100,8 @@ def test_a_rank_that_is_not_held(repo, state, held):
             raise StorageError(f"rank {rank} is gone")
 
     shares, _ = held
-    chunks = repo.find_held({}, share=shares[0], peers=Gone(shares, is_seen=True))
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=Gone(shares, is_seen=True))
+    with RunStore(repo).reading_nearby(chunks):
         check_same(repo, state)
     whole = sum(one.nbytes for one in state["model"].values())
     assert 0 < chunks.given_bytes < whole
@@ -109,8 +111,8 @@ def test_a_rank_that_is_not_held(repo, state, held):
 def test_a_part_of_a_tensor_reads_only_what_it_needs(repo, state, held):
     shares, _ = held
     repo = lose_packs(repo)
-    chunks = repo.find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
-    with as_rank(0, (4,), ("dp",)) as mesh, repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
+    with as_rank(0, (4,), ("dp",)) as mesh, RunStore(repo).reading_nearby(chunks):
         blank = {"model": {name: torch.zeros_like(one) for name, one in state["model"].items()}}
         into = shard(blank, mesh, {"w": ("dp", [Shard(0)])})
         repo.load_state(into=into)
@@ -124,16 +126,16 @@ def test_another_commit_has_other_chunks(repo, held, state):
     other = {"model": {name: one + 1 for name, one in state["model"].items()}}
     repo.commit_state(other, message="later", step=2)
     repo = Repo.open(repo.worktree, identity=ME)
-    chunks = repo.find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
+    with RunStore(repo).reading_nearby(chunks):
         check_same(repo, other)
     assert chunks.lies
 
 
 def test_reading_nearby_ends(repo, state, held):
     shares, images = held
-    chunks = repo.find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
-    with repo.reading_nearby(chunks):
+    chunks = RunStore(repo).find_held({}, share=shares[0], peers=SeenPeers(shares, is_seen=True))
+    with RunStore(repo).reading_nearby(chunks):
         pass
     images[0][:] = bytes(len(images[0]))
     check_same(repo, state)

@@ -30,7 +30,7 @@ def two(repo, root):
     for seed in (1, 2):
         write_model(root / "m.safetensors", seed=seed)
         repo.commit(f"seed {seed}", paths=".")
-    repo.gc(grace_s=0)
+    repo.upkeep.gc(grace_s=0)
     return repo
 
 
@@ -45,12 +45,12 @@ def test_a_killed_checkout_costs_nothing_after_gc(two, root, where):
     killed = subprocess.run([sys.executable, "-c", _CHECKOUT, root, where], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert bytes_in(root) >= before + model_bytes
-    plan = two.plan_gc()
+    plan = two.upkeep.plan_gc()
     assert plan.leftover_bytes >= model_bytes
     assert plan.freed_bytes >= model_bytes
-    assert two.gc(plan).removed_leftovers == plan.leftovers > 0
+    assert two.upkeep.gc(plan).removed_leftovers == plan.leftovers > 0
     assert abs(bytes_in(root) - before) < 200  # a mark in mvc.lock
-    assert two.plan_gc().is_empty
+    assert two.upkeep.plan_gc().is_empty
 
 
 NAME = "0123456789abcdef.mvc-tmp"
@@ -61,8 +61,8 @@ def test_temporary_files_of_dead_writers(two, root, place):
     (root / place).mkdir(exist_ok=True)
     (root / place / NAME).write_bytes(b"x" * 1000)
     (root / place / "mine.mvc-tmp").write_bytes(b"a user's")
-    assert two.plan_gc().leftover_bytes == 1000
-    two.gc()
+    assert two.upkeep.plan_gc().leftover_bytes == 1000
+    two.upkeep.gc()
     assert not (root / place / NAME).exists()
     assert (root / place / "mine.mvc-tmp").exists()
 
@@ -71,8 +71,8 @@ def test_what_lives_stays(two, root):
     with DurableFile(root) as file, staging_folder(two.git_dir) as folder:
         file.write([b"half an export"])
         (folder / "staged").write_text("x")
-        assert two.plan_gc(grace_s=0).is_empty
-        two.gc(grace_s=0)
+        assert two.upkeep.plan_gc(grace_s=0).is_empty
+        two.upkeep.gc(grace_s=0)
         assert file.path.exists()
         assert (folder / "staged").exists()
 
@@ -86,11 +86,11 @@ def test_what_another_process_writes_stays(two, root):
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", script, root], stdin=pipe, stdout=pipe) as child:
         path = os.fsdecode(child.stdout.readline().strip())
-        two.gc(grace_s=0)
+        two.upkeep.gc(grace_s=0)
         assert os.path.exists(path)
         child.kill()
         child.wait()
-        two.gc(grace_s=0)
+        two.upkeep.gc(grace_s=0)
         assert not os.path.exists(path)
 
 
@@ -98,6 +98,6 @@ def test_those_of_another_repository_are_its_own(two, root):
     Repo.init(root / "inner")
     for place in (root / "inner", root / "inner/.mvc"):
         (place / NAME).write_text("x")
-    two.gc(grace_s=0)
+    two.upkeep.gc(grace_s=0)
     assert (root / "inner" / NAME).exists()
     assert (root / "inner/.mvc" / NAME).exists()

@@ -14,7 +14,7 @@ def forked(repo):
     """main: a, b, c; side: a, d."""
     for name, branch in (("a", "main"), ("d", "side"), ("b", "main"), ("c", "main")):
         if name == "d":
-            repo.create_branch("side")
+            repo.branches.create("side")
         repo.switch(branch)
         repo.commit(name, allow_empty=True, time_s=1_700_000_000 + ord(name))
     return repo

@@ -58,7 +58,7 @@ class TestRecover:
             "checkout": lambda: opened.checkout("main"),
             "diff": opened.diff,
             "switch": lambda: opened.switch("new", create=True),
-            "branch": lambda: opened.create_branch("new"),
+            "branch": lambda: opened.branches.create("new"),
         }[verb]()
         assert not (root / JOURNAL).exists()
         assert first in (entry.info.id for entry in opened.log())

@@ -39,18 +39,18 @@ class TestGoingBack:
             assert "--keep-last 2" in error.message
             assert five_steps[4000][:10] in error.hint
         assert {path.name: digest(path) for path in root.iterdir() if path.is_file()} == before
-        assert [branch.name for branch in repo.branches()] == ["main"]
+        assert [branch.name for branch in repo.branches.list()] == ["main"]
         assert repo.head.commit == five_steps[5000]
 
     def test_nearest_is_by_step_and_on_the_same_line(self, repo, five_steps):
-        repo.create_branch("side", five_steps[1000])
+        repo.branches.create("side", five_steps[1000])
         commit(repo, 2900, branch="side")
         prune(repo, keep_every=5000)
         with pytest.raises(ReleasedError) as caught:
             repo.load_state(five_steps[3000])
         assert caught.value.nearest == five_steps[5000]
         assert "newer" not in caught.value.message
-        repo.create_tag("v1", "side")
+        repo.tags.create("v1", "side")
         with pytest.raises(ReleasedError) as caught:
             repo.load_state(five_steps[1000])
         assert caught.value.nearest == repo.resolve("side")
@@ -61,7 +61,7 @@ class TestGoingBack:
             write_model(root / "model.safetensors", seed=seed)
             repo.add(".")
             made.append(repo.commit(f"model {seed}", time_s=NOW_S + seed).commit)
-        repo.create_tag("old", made[1])
+        repo.tags.create("old", made[1])
         prune(repo, keep_last=1)
         for gone, near in ((0, 1), (2, 1), (4, 5)):
             with pytest.raises(ReleasedError) as caught:
@@ -86,7 +86,7 @@ class TestGoingBack:
         fresh = Repo.open(root)
         with pytest.raises(CorruptionError):
             fresh.load_state("main")
-        problems = fresh.fsck().problems
+        problems = fresh.upkeep.fsck().problems
         missing = {one.commit for one in problems if one.kind == "missing-chunk"}
         assert missing == {five_steps[4000], five_steps[5000]}
 
@@ -100,4 +100,4 @@ class TestGoingBack:
         with pytest.raises(ReleasedError):
             repo.commit("old content again", allow_empty=True)
         repo.commit("what lies there", everything=True)
-        assert repo.fsck(data=True).ok
+        assert repo.upkeep.fsck(data=True).ok

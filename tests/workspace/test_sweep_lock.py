@@ -21,10 +21,10 @@ VERBS = {
     "commit_state elsewhere": lambda repo: repo.commit_state(
         {"w": np.zeros(9)}, message="m", branch="other"
     ),
-    "branch": lambda repo: repo.create_branch("new", "side"),
-    "branch -m": lambda repo: repo.rename_branch("side", "new"),
-    "tag": lambda repo: repo.create_tag("light", "side"),
-    "tag -a": lambda repo: repo.create_tag("heavy", "side", message="m"),
+    "branch": lambda repo: repo.branches.create("new", "side"),
+    "branch -m": lambda repo: repo.branches.rename("side", "new"),
+    "tag": lambda repo: repo.tags.create("light", "side"),
+    "tag -a": lambda repo: repo.tags.create("heavy", "side", message="m"),
     "mv": lambda repo: repo.move("plain", "moved"),
     "restore": lambda repo: repo.restore("plain", source="side", staged=True),
     "unstage": lambda repo: repo.reset("side", paths="plain"),
@@ -33,9 +33,9 @@ VERBS = {
     "checkout": lambda repo: repo.checkout("side~0", force=True),
     "switch": lambda repo: repo.switch("side", force=True),
     "switch -c": lambda repo: repo.switch("new", create=True),
-    "rollback": lambda repo: repo.rollback(repo.plans["main"], force=True),
-    "rollback elsewhere": lambda repo: repo.rollback(repo.plans["side"]),
-    "mark healthy": lambda repo: repo.mark_healthy("side"),
+    "rollback": lambda repo: repo.runs.rollback(repo.plans["main"], force=True),
+    "rollback elsewhere": lambda repo: repo.runs.rollback(repo.plans["side"]),
+    "mark healthy": lambda repo: repo.runs.mark_healthy("side"),
 }
 
 
@@ -54,7 +54,7 @@ def ready(repo, root):
     (root / "plain").write_text("four")
     opened = Repo.open(root, identity=repo.identity)
     opened.plans = {
-        name: opened.plan_rollback(f"{name}~1", branch=name) for name in ("main", "side")
+        name: opened.runs.plan_rollback(f"{name}~1", branch=name) for name in ("main", "side")
     }
     return opened
 
@@ -95,6 +95,6 @@ def test_a_verb_waits_for_a_sweep_and_then_sees_what_it_left(ready):
 
 def test_a_failed_verb_gives_it_back(ready):
     with contextlib.suppress(ConflictError):
-        ready.create_branch("side")
+        ready.branches.create("side")
     with ready._context.history.sweep_alone(wait=False):
         pass

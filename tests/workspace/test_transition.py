@@ -124,16 +124,16 @@ class TestTheWorldMoved:
 
     @pytest.mark.parametrize("gone", [False, True])
     def test_the_branch_to_go_to_moved(self, two, gone):
-        two.create_branch("other")
+        two.branches.create("other")
         tip = two.resolve("other")
         move = plan_head_move(
             "branch", "other", two.head, "x", Stamp.now(two.identity), branch_at=tip
         )
         self.planned = two._context.history.read_index()
         if gone:
-            two.delete_branch("other")
+            two.branches.delete("other")
         else:
-            two.create_branch("other", "HEAD~1", force=True)
+            two.branches.create("other", "HEAD~1", force=True)
         self.check_untouched(two, Transition(head=move), "branch 'other' moved")
 
     def test_a_blob_that_is_missing(self, two, root):
@@ -151,7 +151,7 @@ def test_what_git_has_locked_ends_a_transition_before_it_begins(tmp_path, name):
     repo = Repo.open(tmp_path, identity=Identity("Ada", "ada@example.org"))
     state = {"step": 1}
     first = repo.commit_state(state, message="first").commit
-    repo.create_branch("other")
+    repo.branches.create("other")
     lock = repo.git_dir / f"{name}.lock"
     lock.touch()
     with pytest.raises(ConflictError, match="is locked by"):

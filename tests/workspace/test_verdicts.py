@@ -121,25 +121,25 @@ def line(repo):
 
 
 def test_marks_come_back_newest_first(repo, line):
-    assert repo.healthy() == ()
+    assert repo.runs.healthy() == ()
     for place in (2, 0):
-        repo.mark_healthy(line[place])
-    assert repo.healthy() == (line[2], line[0])
-    assert Repo.open(repo.worktree).healthy("main") == (line[2], line[0])
+        repo.runs.mark_healthy(line[place])
+    assert repo.runs.healthy() == (line[2], line[0])
+    assert Repo.open(repo.worktree).runs.healthy("main") == (line[2], line[0])
 
 
 def test_a_mark_changes_no_commit_and_no_ref(repo, line):
     before = git(repo.git_dir, "for-each-ref", "refs/heads"), repo.head, repo.reflog()
-    repo.mark_healthy("main@2")
+    repo.runs.mark_healthy("main@2")
     assert (git(repo.git_dir, "for-each-ref", "refs/heads"), repo.head, repo.reflog()) == before
     assert repo.resolve("main@2") == line[1]
 
 
 def test_marking_again_changes_nothing(repo, line):
-    repo.mark_healthy("HEAD", note="200 steps without alarm")
+    repo.runs.mark_healthy("HEAD", note="200 steps without alarm")
     tip = repo._context.history.find_ref(HEALTHY_REF)
-    repo.mark_healthy("main", note="something else")
-    Repo.open(repo.worktree).mark_healthy(line[-1])
+    repo.runs.mark_healthy("main", note="something else")
+    Repo.open(repo.worktree).runs.mark_healthy(line[-1])
     assert repo._context.history.find_ref(HEALTHY_REF) == tip
     shown = git(repo.git_dir, "notes", "--ref=healthy", "show", line[-1]).splitlines()
     assert shown[0].startswith("Healthy: 20")
@@ -147,7 +147,7 @@ def test_marking_again_changes_nothing(repo, line):
 
 
 def test_a_remark_stays_on_one_line(repo, line):
-    repo.mark_healthy("HEAD", note="one\n\nDiverged: \x1b[31m two\udcff " + "x" * 2000)
+    repo.runs.mark_healthy("HEAD", note="one\n\nDiverged: \x1b[31m two\udcff " + "x" * 2000)
     lines = git(repo.git_dir, "notes", "--ref=healthy", "show", line[-1]).splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("Note: one Diverged: [31m two xxx")
@@ -157,8 +157,8 @@ def test_a_remark_stays_on_one_line(repo, line):
 
 def test_a_mark_that_a_stock_git_made(repo, line):
     git(repo.git_dir, "notes", "--ref=healthy", "add", "-m", "looks good", line[1])
-    assert repo.healthy() == (line[1],)
-    repo.mark_healthy(line[1])
+    assert repo.runs.healthy() == (line[1],)
+    repo.runs.mark_healthy(line[1])
     assert git(repo.git_dir, "notes", "--ref=healthy", "show", line[1]) == "looks good"
 
 
@@ -177,23 +177,23 @@ def test_only_the_first_parents_of_one_branch_count(repo, line):
     history.update_ref("refs/heads/side", side, expected=None, message="x", stamp=Stamp.now(who))
     history.update_head(merge, expected=line[3], message="merge", stamp=Stamp.now(who))
     for commit in (line[1], line[3], side, merge):
-        repo.mark_healthy(commit)
-    assert repo.healthy() == (merge, line[3], line[1])
-    assert repo.healthy("side") == (side, line[1])
+        repo.runs.mark_healthy(commit)
+    assert repo.runs.healthy() == (merge, line[3], line[1])
+    assert repo.runs.healthy("side") == (side, line[1])
     repo.checkout(line[2])
-    assert repo.healthy() == (line[1],)
+    assert repo.runs.healthy() == (line[1],)
 
 
 def test_what_does_not_exist(repo):
     with pytest.raises(NotFoundError):
-        repo.mark_healthy("HEAD")
-    assert repo.healthy() == ()
+        repo.runs.mark_healthy("HEAD")
+    assert repo.runs.healthy() == ()
     with pytest.raises(NotFoundError, match="no branch 'nope'"):
-        repo.healthy("nope")
+        repo.runs.healthy("nope")
 
 
 def test_the_log_knows_it(repo, line):
-    repo.mark_healthy(line[1])
+    repo.runs.mark_healthy(line[1])
     assert [entry.is_healthy for entry in repo.log()] == [False, False, True, False]
     assert repo.show(line[1]).is_healthy
     assert repo.show(line[1]).refs == ()
@@ -208,28 +208,28 @@ def test_many_marks_are_read_like_few(repo):
     history, who = repo._context.history, repo.identity
     others = {f"{number:040x}": b"x" for number in range(300)}
     write_notes(history, HEALTHY_REF, others, message="many", stamp=Stamp.now(who))
-    repo.mark_healthy(commits[1])
-    assert repo.healthy() == (commits[1],)
+    repo.runs.mark_healthy(commits[1])
+    assert repo.runs.healthy() == (commits[1],)
     assert [entry.is_healthy for entry in repo.log()] == [False, True, False]
 
 
 def test_damaged_marks_are_told_but_not_by_the_log(repo, line):
-    repo.mark_healthy(line[1])
+    repo.runs.mark_healthy(line[1])
     tree = repo._context.history.read_commit(repo.resolve("refs/notes/healthy")).tree
     (repo.git_dir / "objects" / tree[:2] / tree[2:]).unlink()
     reopened = Repo.open(repo.worktree)
     assert [entry.is_healthy for entry in reopened.log()] == [False] * 4
     with pytest.raises(FormatError):
-        reopened.healthy()
+        reopened.runs.healthy()
 
 
 def test_marks_survive_what_clears_up(repo, root):
     for step in (1, 2, 3):
         (root / "a.npy").write_bytes(b"\x93NUMPY" + bytes([step]) * 5000)
         repo.commit(f"step {step}", paths=".", step=step)
-        repo.mark_healthy("HEAD")
-    repo.prune(repo.plan_prune(keep_last=1))
-    repo.gc(grace_s=0)
-    assert len(repo.healthy()) == 3
+        repo.runs.mark_healthy("HEAD")
+    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
+    repo.upkeep.gc(grace_s=0)
+    assert len(repo.runs.healthy()) == 3
     assert run_git(repo.git_dir, "fsck", "--strict").returncode == 0
-    assert repo.fsck(data=True).ok
+    assert repo.upkeep.fsck(data=True).ok

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from mvc import NotFoundError, Repo, UsageError
+from mvc.training import RunStore
 from mvc_hooks.adapters.session import (
     ENDED,
     LibraryState,
@@ -129,7 +130,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
             tip = repo.resolve(f"refs/heads/{branch}")
         except NotFoundError:
             return None, None
-        state = repo.outline_state(tip).get(_STATE)
+        state = RunStore(repo).outline_state(tip).get(_STATE)
         if not isinstance(state, dict) or not isinstance(state.get("state"), dict):
             raise UsageError(
                 f"the commits of branch {branch!r} do not come from a Trainer",

@@ -17,7 +17,7 @@ import msgspec
 from torch import distributed
 
 from mvc import NotFoundError, RepositoryNotFoundError
-from mvc.training import Whereabouts, choose_senders
+from mvc.training import RunStore, Whereabouts, choose_senders
 from mvc_hooks.ranks.repositories import STORE, Store, catch_up, look, make_repository
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Marks:
         with target.open(is_made=True) as repo:
             key = str(repo.worktree), target.place
             mark = self._marks.get(key, "")
-            found = repo.look_for_mark(mark) if mark else _NOWHERE
+            found = RunStore(repo).look_for_mark(mark) if mark else _NOWHERE
             if not found.sees_mark:
                 follow_store(repo, target)
-                mark = self._marks[key] = self._held.enter_context(repo.leave_mark())
-                found = repo.look_for_mark(mark)
+                mark = self._marks[key] = self._held.enter_context(RunStore(repo).leave_mark())
+                found = RunStore(repo).look_for_mark(mark)
         return Home(mark, found.store, look(target.path).store)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def open_home(target: Target, rank: int, home: Home | None) -> tuple[Repo, bool]
 def _find(target: Target, mark: str) -> Whereabouts:
     try:
         with target.open() as repo:
-            return repo.look_for_mark(mark)
+            return RunStore(repo).look_for_mark(mark)
     except RepositoryNotFoundError:
         return _NOWHERE
 
@@ -126,4 +126,4 @@ def follow_store(repo: Repo, target: Target) -> None:
             catch_up(repo, branch)
         for commit in commits:
             with contextlib.suppress(NotFoundError):  # who resolves it says so
-                repo.bring_commit(commit)
+                RunStore(repo).bring_commit(commit)

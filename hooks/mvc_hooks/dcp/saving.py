@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from mvc import StorageError, UnsupportedError
-from mvc.training import SpreadTensor, layout_state, parse_stored_share
+from mvc.training import RunStore, SpreadTensor, layout_state, parse_stored_share
 from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.names import nest
 from mvc_hooks.dcp.nodes import open_home
@@ -222,12 +222,14 @@ class _Together:
             memory.close()
 
     def _share(self, repo: Repo, layout: StateLayout, memory: SharedMemory, *, sends: bool) -> str:
-        share = repo.open_share(memory.view(0, layout.size_bytes), layout.form or b"")
+        share = RunStore(repo).open_share(memory.view(0, layout.size_bytes), layout.form or b"")
         branch, step = self._target.place, self._words.find_step(self._target)
         join = Join(self._turn, step or 0, branch or "", share.digest)
         peers = self._mesh.bring(Offer(join, share, memory.descriptor, layout.size_bytes))
         delta = self._words.delta
-        with repo.store_share(share, peers, branch=branch, delta=delta, send=sends) as stored:
+        with RunStore(repo).store_share(
+            share, peers, branch=branch, delta=delta, send=sends
+        ) as stored:
             if self._mesh.leader is not None:
                 return self._commit(repo, share, stored)
             return self._finish(stored)
@@ -236,7 +238,9 @@ class _Together:
         leader = self._mesh.leader
         assert leader is not None
         others = [parse_stored_share(bytes(one)) for one in leader.collect(self._turn)]
-        result = repo.commit_shares(share, [stored, *others], **self._words.spell(self._target))
+        result = RunStore(repo).commit_shares(
+            share, [stored, *others], **self._words.spell(self._target)
+        )
         leader.settle(Answer(self._turn, result.commit), is_final=True)
         _warn_unsent(result.commit, result.unsent)
         return str(result.commit)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mvc import NotFoundError
-from mvc.training import compare_image, outline_image, read_image
+from mvc.training import RunStore, compare_image, outline_image, read_image
 from mvc_hooks.parts.tree import find_changes, format_path, map_leaves, outline
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class StateSource:
 def from_commit(repo: Repo, revision: str, folder: str | None = None) -> StateSource:
     """Return the state of a commit, or of a folder of it; every byte is hashed as it is read, or compared."""
     return StateSource(
-        outline=partial(repo.outline_state, revision, folder=folder),
+        outline=partial(RunStore(repo).outline_state, revision, folder=folder),
         load=lambda into: repo.load_state(revision, into=into, folder=folder),
         check=lambda state: repo.verify_state(state, revision, folder=folder).differences,
-        identify=partial(repo.outline_state, revision, folder=folder, with_content=True),
+        identify=partial(RunStore(repo).outline_state, revision, folder=folder, with_content=True),
         folder=partial(from_commit, repo, revision),
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import Repo, RepositoryNotFoundError, StorageError
-from mvc.training import choose_senders
+from mvc.training import RunStore, choose_senders
 
 if TYPE_CHECKING:
     import os
@@ -73,10 +73,10 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
 
     def open_there(mark: str) -> tuple[Repo, Whereabouts]:
         repo = Repo.init(path)
-        return repo, repo.look_for_mark(mark)
+        return repo, RunStore(repo).look_for_mark(mark)
 
     with contextlib.ExitStack() as until:
-        mark = ranks.ask_first(lambda: until.enter_context(Repo.init(path).leave_mark()))
+        mark = ranks.ask_first(lambda: until.enter_context(RunStore(Repo.init(path)).leave_mark()))
         repo, found = ranks.meet(lambda: open_there(mark))
     return repo, choose_senders(found)[ranks.rank]
 
@@ -89,10 +89,10 @@ def look(path: str | os.PathLike[str]) -> Seen:
         return Seen(is_new=True)
     if repo.worktree != Path(path).resolve():  # the repository of a folder above
         return Seen(is_new=True)
-    config, remotes = repo.config(), repo.remotes()
+    config, remotes = repo.config(), repo.remotes.list()
     name = config.get(STORE)
     if name is None or name not in remotes:
-        return Seen(not remotes and not repo.branches())
+        return Seen(not remotes and not repo.branches.list())
     url, content = remotes[name].url, remotes[name].content
     start = f"remote.{name}."
     settings = {
@@ -115,7 +115,7 @@ def make_repository(path: str | os.PathLike[str], store: Store | None) -> str | 
     if store is None or not look(path).is_new:
         return None
     repo = Repo.init(path)
-    repo.add_remote(store.name, store.url, store.content_url)
+    repo.remotes.add(store.name, store.url, store.content_url)
     for key, value in store.settings.items():
         repo.set_config(key, value)
     repo.set_config(STORE, store.name)
@@ -125,7 +125,7 @@ def make_repository(path: str | os.PathLike[str], store: Store | None) -> str | 
 def catch_up(repo: Repo, branch: str) -> None:
     """Take a branch to where other machines have left it on the store."""
     try:
-        tip = repo.catch_up(branch)
+        tip = RunStore(repo).catch_up(branch)
     except StorageError as error:
         log.warning("the run goes on from what is here, since its store is away: %s", error)
         return

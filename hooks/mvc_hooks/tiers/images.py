@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from mvc import FormatError
+from mvc.training import RunStore
 from mvc_hooks.tiers.remembered import find_remembered
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Images:
         first: Share | None = None
         for one in self._find(commit):
             with contextlib.suppress(FormatError):
-                share = self._repo.open_share(one.image, one.form, first)
+                share = RunStore(self._repo).open_share(one.image, one.form, first)
                 first = first or share
                 if share.rank == one.held.rank and share.digest == first.digest:
                     shares[share.rank] = share

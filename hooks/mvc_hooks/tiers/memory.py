@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, StorageError
+from mvc.training import RunStore
 from mvc_hooks.tiers.elsewhere import find_elsewhere
 from mvc_hooks.tiers.images import Images
 
@@ -88,7 +89,7 @@ class Memory:
         if self._chunks is None:
             yield
             return
-        with self.repo.reading_nearby(self._chunks):
+        with RunStore(self.repo).reading_nearby(self._chunks):
             yield
 
     def _find(self, commit: str) -> HeldChunks | None:
@@ -99,7 +100,7 @@ class Memory:
         if not files and any_share is None:
             return None
         peers = _Peers(commit, shares, self._elsewhere)
-        return self.repo.find_held(files, commit, share=any_share, peers=peers)
+        return RunStore(self.repo).find_held(files, commit, share=any_share, peers=peers)
 
     def _fetch_share(self, commit: str) -> Share | None:
         """Return a share, of nothing, that says what all of them have."""
@@ -107,7 +108,9 @@ class Memory:
         if form is None:
             return None
         with contextlib.suppress(FormatError):
-            return replace(self.repo.open_share(memoryview(b""), form), rank=_NOBODY, own=())
+            return replace(
+                RunStore(self.repo).open_share(memoryview(b""), form), rank=_NOBODY, own=()
+            )
         return None
 
     def tell(self) -> Given:

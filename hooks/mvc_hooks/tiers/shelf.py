@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mvc.training import RunStore
 from mvc_hooks.lingering import has_room
 from mvc_hooks.writer.place import name_node
 
@@ -156,7 +157,7 @@ def sharing_reads(repo: Repo, ranks: Ranks) -> Iterator[None]:
         if shelf is None:
             yield
             return
-        with contextlib.closing(shelf), repo.reading_nearby(shelf):
+        with contextlib.closing(shelf), RunStore(repo).reading_nearby(shelf):
             yield
     finally:
         if mine.descriptor >= 0:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc import Identity, Repo
+from mvc.training import RunStore
 from mvc_hooks.lingering import Held, linger
 from mvc_hooks.writer.holding import Holding, open_image
 from mvc_hooks.writer.messages import (
@@ -171,7 +172,7 @@ class _Writer:
         """Carry out a request, a commit of the memory of a descriptor; failures become answers."""
         try:
             if isinstance(request, MarkHealthy):
-                self._open_repo().mark_healthy(request.commit, note=request.note)
+                self._open_repo().runs.mark_healthy(request.commit, note=request.note)
                 return Answer(request.number, request.commit)
             if isinstance(request, AwaitCopy):
                 why = None if self._shared is None else self._shared.wait_copied()
@@ -246,7 +247,7 @@ class _Writer:
             return request.describe(time.perf_counter() - started_s, counts)
 
         repo = self._open_repo()
-        result = repo.commit_image(
+        result = RunStore(repo).commit_image(
             files,
             message=request.message,
             step=request.step,

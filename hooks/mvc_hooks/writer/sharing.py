@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc import GateError, MvcError
-from mvc.training import parse_stored_share
+from mvc.training import RunStore, parse_stored_share
 from mvc_hooks.writer.holding import open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
@@ -121,13 +121,17 @@ class SharedCommits:
     ) -> Answer | None:
         repo = self._open_repo()
         at, size_bytes = request.form
-        share = repo.open_share(memory[:at], bytes(memory[at : at + size_bytes]), self._last)
+        share = RunStore(repo).open_share(
+            memory[:at], bytes(memory[at : at + size_bytes]), self._last
+        )
         self._last = replace(share, image=memoryview(b""))  # its plan; the memory is not kept
         join = Join(request.turn, request.step, request.branch, share.digest)
         peers = self._mesh.bring(Offer(join, share, descriptor, at))
         self._mesh.wait_gathered(request.turn)
         branch = request.branch
-        store = repo.store_share(share, peers, branch=branch, delta=request.delta, send=self._sends)
+        store = RunStore(repo).store_share(
+            share, peers, branch=branch, delta=request.delta, send=self._sends
+        )
         with store as stored:
             if self._mesh.follower is not None:
                 told = msgspec.msgpack.encode(_StoredHere(stored.encode(), request.seen))
@@ -150,7 +154,7 @@ class SharedCommits:
             seconds = time.monotonic() - began_s
             return request.describe(seconds, counts, *(one.seen for one in told))
 
-        result = self._open_repo().commit_shares(
+        result = RunStore(self._open_repo()).commit_shares(
             share,
             [stored, *others],
             message=request.message,

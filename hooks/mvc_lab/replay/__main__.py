@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import Repo, UsageError
+from mvc.training import RunStore
 from mvc_hooks.entry import load_entry
 from mvc_hooks.parts.tree import find_at
 from mvc_lab.replay.launching import launch
@@ -83,7 +84,7 @@ def _launch(chosen: argparse.Namespace) -> Answer | None:
         stretch = find_stretch(repo, chosen.revision, chosen.steps)
         size = find_size(repo, stretch)
         start = stretch.start.commit
-        threads = find_at(repo.outline_state(start).get("environment"), _THREADS)
+        threads = find_at(RunStore(repo).outline_state(start).get("environment"), _THREADS)
     if size == 1:
         return None
     arguments = [chosen.repo, chosen.revision, str(chosen.steps), f"--entry={chosen.entry}"]

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, Repo, UnsupportedError, UsageError
+from mvc.training import RunStore
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.extension import Host, StoredCommit
 from mvc_hooks.judge import Judge
@@ -94,7 +95,7 @@ def find_size(repo: Repo, stretch: Stretch) -> int:
     points = (stretch.start, *stretch.points)
     sizes: list[int] = []
     for point in points:
-        size = count_ranks(repo.outline_state(point.commit))
+        size = count_ranks(RunStore(repo).outline_state(point.commit))
         if type(size) is not int or size < 1:
             raise FormatError(f"commit {point.commit[:10]} does not say how many ranks made it")
         sizes.append(size)

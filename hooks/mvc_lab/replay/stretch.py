@@ -71,7 +71,7 @@ def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
 
 def _tips(repo: Repo) -> list[tuple[str, str]]:
     """Return name and tip of the branches: the current one first, abandoned ones last."""
-    branches = repo.branches()
+    branches = repo.branches.list()
     branches.sort(key=lambda one: (not one.is_current, one.name.startswith("diverged/"), one.name))
     return [(one.name, one.commit) for one in branches]
 

@@ -90,7 +90,7 @@ def bisect(
         elif name == "start":
             terms = (term_bad or "bad", term_good or "good") if term_bad or term_good else None
             revisions, paths = split_revisions(repo, rest)
-            step = repo.bisect_start(
+            step = repo.bisect.start(
                 *revisions, paths=paths, tensors=tensors, terms=terms, checkout=not no_checkout,
                 first_parent=first_parent, progress=bar,
             )  # fmt: skip
@@ -109,17 +109,17 @@ def _step(
 ) -> BisectStep:
     """Carry out a subcommand that leads to another commit."""
     if name == "skip":
-        return repo.bisect_skip(*words, progress=progress)
+        return repo.bisect.skip(*words, progress=progress)
     if name == "run":
         return run_command(repo, words, progress, as_json=as_json)
     if name == "replay":
         return _replay(repo, words, progress)
     if name == "next":
         _check_no_more(words, 0)
-        return repo.bisect_next(progress=progress)
-    if name not in _ANSWERS and repo.bisect_step() is None:
+        return repo.bisect.next(progress=progress)
+    if name not in _ANSWERS and repo.bisect.step() is None:
         raise CommandUsageError(f"{name!r} is not start, good, bad, skip, run, log or reset")
-    return repo.bisect_mark(name, *words, progress=progress)
+    return repo.bisect.mark(name, *words, progress=progress)
 
 
 def _check_no_more(words: Sequence[str], most: int) -> None:
@@ -143,7 +143,7 @@ def _replay(repo: Repo, names: Sequence[str], progress: Callable[[int], None] | 
         raise CommandUsageError("name one file: replay FILE")
     from pathlib import Path
 
-    return repo.bisect_replay(read_message(Path(names[0])), progress=progress)
+    return repo.bisect.replay(read_message(Path(names[0])), progress=progress)
 
 
 def _reset(
@@ -157,7 +157,7 @@ def _reset(
 
     _check_no_more(names, 1)
     before = repo.head
-    result = repo.bisect_reset(names[0] if names else None, progress=progress)
+    result = repo.bisect.reset(names[0] if names else None, progress=progress)
     if as_json:
         write_json(None if result is None else result_fields(result))
     elif result is None:
@@ -169,13 +169,13 @@ def _reset(
 def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None:
     """Show the log of a bisection, its terms, or the commits in doubt."""
     _check_no_more(words, 0)
-    step = repo.bisect_step()
+    step = repo.bisect.step()
     if step is None:
         raise ConflictError(
             "no bisection is under way", hint='"mvc bisect start BAD GOOD" starts one'
         )
     if name == "log":
-        text = repo.bisect_log()
+        text = repo.bisect.log()
         if as_json:
             write_json(text)
         else:
@@ -213,7 +213,7 @@ def _by_metric(
         raise CommandUsageError("say which values are bad: --above X or --below X")
     repo = open_repo()
     bad, *good = names[names[:1] == ["start"] :] or ["HEAD"]
-    found = repo.bisect_metric(metric, above=above, below=below, bad=bad, good=good)
+    found = repo.bisect.metric(metric, above=above, below=below, bad=bad, good=good)
     if as_json:
         write_json(break_fields(repo, found))
     else:
@@ -320,7 +320,7 @@ def run_command(
         raise CommandUsageError("name the command that tests a commit: run CMD...")
     if shutil.which(words[0]) is None:
         raise NotFoundError(f"command {words[0]!r} cannot be found or run")
-    first, out = repo.bisect_step(), stdout()
+    first, out = repo.bisect.step(), stdout()
     is_untried = True
 
     def test(commit: GitId) -> bool | None:
@@ -337,7 +337,7 @@ def run_command(
                 write_step(repo, out, step)
             out.line(f"running {printable(' '.join(words))}")
 
-    return repo.bisect_run(test, told=tell, progress=progress)
+    return repo.bisect.run(test, told=tell, progress=progress)
 
 
 def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:

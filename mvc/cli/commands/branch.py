@@ -53,7 +53,7 @@ def branch(
         if not given:
             raise CommandUsageError("name a branch")
         repo, forced = open_repo(), delete_any or force
-        deleted = [(name, repo.delete_branch(name, force=forced)) for name in given]
+        deleted = [(name, repo.branches.delete(name, force=forced)) for name in given]
         form = "Deleted branch {} (was {})."
         write_deleted(form, deleted, quiet=quiet, as_json=as_json)
     elif move:
@@ -68,7 +68,7 @@ def branch(
         _follow(given, upstream, as_json=as_json)
     elif given and not (relation or listing.remotes):
         name, start = name_and_start(given)
-        commit = open_repo().create_branch(name, start, force=force)
+        commit = open_repo().branches.create(name, start, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
     else:
@@ -82,13 +82,15 @@ def _follow(names: Sequence[str], upstream: str | None, *, as_json: bool) -> Non
     name = names[0] if names else repo.head.branch
     if name is None:
         raise ConflictError("HEAD is not on a branch", hint="name the branch")
-    if upstream is not None and not any(one.name == upstream for one in repo.branches(remote=True)):
+    if upstream is not None and not any(
+        one.name == upstream for one in repo.branches.list(remote=True)
+    ):
         raise NotFoundError(
             f"no branch {upstream!r} of a remote is known", hint='"mvc branch -r" lists them'
         )
-    repo.set_upstream(name, upstream)
+    repo.remotes.set_upstream(name, upstream)
     if as_json:
-        write_json({"branch": name, "upstream": upstream_fields(repo.upstream(name))})
+        write_json({"branch": name, "upstream": upstream_fields(repo.remotes.upstream(name))})
 
 
 def write_deleted(
@@ -109,7 +111,7 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
     if len(names) == 1 and current is None:
         raise ConflictError("HEAD is not on a branch", hint='name both: "mvc branch -m OLD NEW"')
     old = names[0] if len(names) == 2 else current or ""  # noqa: PLR2004  old and new
-    repo.rename_branch(old, names[-1], force=force)
+    repo.branches.rename(old, names[-1], force=force)
     if as_json:
         write_json({"renamed": {"old_name": old, "name": names[-1]}})
 
@@ -129,10 +131,10 @@ def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) ->
     if len(names) > bool(relation):
         raise CommandUsageError(f"unexpected argument {names[-1]!r}")
     repo = open_repo()
-    found = [] if listing.remotes == "remotes" else repo.branches()
+    found = [] if listing.remotes == "remotes" else repo.branches.list()
     if listing.remotes:
         mark = "" if listing.remotes == "remotes" else "remotes/"
-        found += [replace(ref, name=mark + ref.name) for ref in repo.branches(remote=True)]
+        found += [replace(ref, name=mark + ref.name) for ref in repo.branches.list(remote=True)]
     if relation:
         commit = repo.resolve(names[0] if names else "HEAD")
         found = [ref for ref in found if _is_related(repo, ref.commit, commit, relation)]
@@ -143,11 +145,11 @@ def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) ->
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
     if repo.head.branch is None and not relation and listing.remotes != "remotes":
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
-    aliases = [ref for ref in repo.tags() if ref.is_alias] if verbose else []
+    aliases = [ref for ref in repo.tags.list() if ref.is_alias] if verbose else []
     for ref in found:
         here = [f"@{printable(one.name)}" for one in aliases if one.commit == ref.commit]
         line = _branch_line(out, ref, width if verbose else 0, here)
-        following = repo.upstream(ref.name) if verbose else None
+        following = repo.remotes.upstream(ref.name) if verbose else None
         if following is not None:
             line = (
                 line.rstrip() + " " + out.style(f"[{printable(upstream_text(following))}]", "blue")

@@ -37,7 +37,7 @@ def checkout(
     given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
     is_guessed = False
     if len(given) == 1 and not (os.path.lexists(given[0]) or is_revision(repo, given[0])):
-        names_there = {ref.name.partition("/")[2] for ref in repo.branches(remote=True)}
+        names_there = {ref.name.partition("/")[2] for ref in repo.branches.list(remote=True)}
         is_guessed = given[0] in names_there
     split = split_revision(repo, [] if is_guessed else given, prefer_revision=True)
     revision, paths = (given[0], []) if is_guessed else split

@@ -32,7 +32,7 @@ def clone(
     git://, git+file:///FOLDER), and --content names the store. Every byte is verified before it is used. Credentials come from where the tools of
     the platform look for them; an S3 server of your own is named by AWS_ENDPOINT_URL.
     """
-    from mvc.repo import clone as make
+    from mvc.repo.outside import clone as make
 
     limit = read_rate(limit_rate)
     with byte_progress("fetching", wanted=progress and not quiet) as bar:

@@ -216,9 +216,9 @@ def _values(declared: Option | Argument, word: str) -> Iterator[tuple[str, str]]
     if kinds & _FILES:
         yield FILES
     if "REMOTE" in kinds:
-        yield from ((name, str(remote.url)) for name, remote in open_repo().remotes().items())
+        yield from ((name, str(remote.url)) for name, remote in open_repo().remotes.list().items())
     if "MAP" in kinds:
-        yield from ((path, "") for path in open_repo().name_data())
+        yield from ((path, "") for path in open_repo().data.names())
     if "REFSPEC" in kinds:
         yield from _references(tags=True)
     if "BRANCH" in kinds or "--branch" in names:
@@ -238,11 +238,11 @@ def _values(declared: Option | Argument, word: str) -> Iterator[tuple[str, str]]
 
 def _references(*, tags: bool) -> Iterator[tuple[str, str]]:
     repo = open_repo()
-    yield from ((ref.name, ref.subject) for ref in repo.branches())
+    yield from ((ref.name, ref.subject) for ref in repo.branches.list())
     if tags:
         yield "HEAD", "what is checked out"
-        yield from ((ref.name, ref.subject) for ref in repo.branches(remote=True))
-        for ref in repo.tags():
+        yield from ((ref.name, ref.subject) for ref in repo.branches.list(remote=True))
+        for ref in repo.tags.list():
             yield ref.name, ref.subject
             if ref.is_alias:
                 yield f"@{ref.name}", ref.subject

@@ -102,7 +102,7 @@ def _add(repo: Repo, line: _Line) -> None:
         raise CommandUsageError(f"add takes one folder, pattern or URL{hint}")
     name = line.options["name"]
     with byte_progress("hashing", wanted=line.options["progress"]) as bar:
-        done = repo.add_data(
+        done = repo.data.add(
             line.words[0],
             name=name,
             store=bool(line.options["store"]),
@@ -130,7 +130,7 @@ def _add(repo: Repo, line: _Line) -> None:
 
 def _ls(repo: Repo, line: _Line) -> None:
     revisions, name = _split(repo, line.words, most=1)
-    found = repo.list_data(revisions[0] if revisions else None, name)
+    found = repo.data.list(revisions[0] if revisions else None, name)
     if line.as_json:
         write_json({"maps": [info_fields(one, with_list=name is not None) for one in found]})
     elif name is not None and found[0].shard_map is not None:
@@ -142,7 +142,7 @@ def _ls(repo: Repo, line: _Line) -> None:
 def _diff(repo: Repo, line: _Line) -> None:
     revisions, name = _split(repo, line.words, most=2)
     old, new = [*revisions, None, None][:2]
-    found = repo.diff_data(old, new, name=name)
+    found = repo.data.diff(old, new, name=name)
     if line.as_json:
         write_json({"maps": [diff_fields(one) for one in found]})
     else:
@@ -157,7 +157,7 @@ def _verify(repo: Repo, line: _Line) -> None:
     name = _name(line.words[0]) if line.words else None
     level: Any = "quick" if quick else "full" if full else "normal"
     with byte_progress("hashing", wanted=line.options["progress"]) as bar:
-        found = repo.verify_data(name, level=level, progress=bar)
+        found = repo.data.verify(name, level=level, progress=bar)
     if line.as_json:
         write_json(
             {
@@ -178,7 +178,7 @@ def _rm(repo: Repo, line: _Line) -> None:
     if not line.words:
         raise CommandUsageError("rm takes a map, and perhaps shards of it")
     name, *shards = line.words
-    path, changes = repo.remove_data(_name(name), shards)
+    path, changes = repo.data.remove(_name(name), shards)
     if line.as_json:
         write_json({"path": path, **changes_fields(changes)})
     elif shards:
@@ -199,7 +199,7 @@ def _seen(repo: Repo, line: _Line) -> None:
     if parts is not None and parts[1] != "..":
         raise CommandUsageError(f"{word!r}: seen takes one revision, or A..B")
     since, revision = (None, word) if parts is None else (parts[0], parts[2])
-    found = repo.seen_data(revision, since, prove=bool(line.options["prove"]))
+    found = repo.data.seen(revision, since, prove=bool(line.options["prove"]))
     with_list = bool(line.options["list"])
     if line.as_json:
         write_json(seen_fields(found, with_list=with_list))
@@ -220,7 +220,7 @@ def _who(repo: Repo, line: _Line) -> None:
     if len(words) > 1 or (words and everything):
         raise CommandUsageError(f"unexpected argument {words[-1]!r}")
     revision = words[0] if words else "HEAD"
-    found = repo.who_saw(sample, shard=shard, revision=revision, everything=everything)
+    found = repo.data.who_saw(sample, shard=shard, revision=revision, everything=everything)
     if line.as_json:
         write_json(who_fields(found))
     else:
@@ -267,7 +267,7 @@ def _split(repo: Repo, words: Sequence[str], *, most: int) -> tuple[list[str], s
 def _is_map(repo: Repo, word: str, revisions: Sequence[str]) -> bool:
     for revision in (None, *revisions):
         with contextlib.suppress(NotFoundError):
-            return bool(repo.name_data(revision, _name(word)))
+            return bool(repo.data.names(revision, _name(word)))
     return False
 
 

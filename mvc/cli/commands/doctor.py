@@ -59,9 +59,9 @@ def doctor(
         _tell_distributed(ranks, as_json=as_json)
         return
     if shared:
-        _tell_sharing(open_repo().probe_sharing(wait_s=wait), as_json=as_json)
+        _tell_sharing(open_repo().upkeep.probe_sharing(wait_s=wait), as_json=as_json)
         return
-    report = open_repo().doctor()
+    report = open_repo().upkeep.doctor()
     if as_json:
         write_json(asdict(report))
         return

@@ -58,7 +58,7 @@ def du(
     for name in revisions or ():
         if os.path.lexists(name) and not is_revision(repo, name):
             raise CommandUsageError(f"{name!r} is a path: --by file lists files")
-    report = repo.du(*revisions or (), by=_SUMMARY if by is None else (by,))
+    report = repo.upkeep.du(*revisions or (), by=_SUMMARY if by is None else (by,))
     if as_json:
         write_json(_report_fields(report, by, limit))
         return

@@ -37,7 +37,7 @@ def fetch(
         raise CommandUsageError("--all goes with no REMOTE")
     limit = read_rate(limit_rate)
     told = []
-    for name in repo.remotes() if every else [remote]:
+    for name in repo.remotes.list() if every else [remote]:
         with byte_progress("fetching", wanted=progress and not quiet) as bar:
             done = repo.fetch(
                 name,

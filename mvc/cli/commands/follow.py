@@ -42,7 +42,7 @@ def follow(
     environment; if it fails, that is reported, and following goes on. With --json each version
     is a line.
     """
-    from mvc.repo import follow as watch
+    from mvc.repo.outside import follow as watch
     from mvc.upkeep.durations import parse_duration
 
     interval_s = int(interval) if interval.isdecimal() else parse_duration(interval)

@@ -42,7 +42,7 @@ def fsck(
     """
     repo = open_repo()
     with byte_progress("checking", wanted=progress and not quiet) as bar:
-        report = repo.fsck(
+        report = repo.upkeep.fsck(
             data=data, repair=repair, sources=sources or (), remote=remote, progress=bar
         )
     if as_json:

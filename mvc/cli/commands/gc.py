@@ -58,11 +58,11 @@ def gc(
         return
     if name is not None:
         raise CommandUsageError(f"{name!r} names no repository; --remote looks at a remote")
-    plan = repo.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
+    plan = repo.upkeep.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
     result = None
     if not dry_run:
         with byte_progress("sweeping", wanted=progress and not quiet) as bar:
-            result = repo.gc(plan, progress=bar)
+            result = repo.upkeep.gc(plan, progress=bar)
     if as_json:
         write_json(_gc_fields(plan, result))
     elif not quiet:
@@ -153,10 +153,10 @@ def _gc_remote(
         )
     result, grace_s = None, age_seconds(grace)
     if dry_run:
-        plan = repo.plan_gc_remote(name, grace_s=grace_s)
+        plan = repo.remotes.plan_gc(name, grace_s=grace_s)
     else:
         with byte_progress("sweeping", wanted=progress and not quiet) as bar:
-            result = repo.gc_remote(name, grace_s=grace_s, progress=bar)
+            result = repo.remotes.gc(name, grace_s=grace_s, progress=bar)
         plan = result.plan
     if as_json:
         write_json(_remote_fields(plan, result))

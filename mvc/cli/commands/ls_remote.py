@@ -29,7 +29,7 @@ def ls_remote(
         is_match = any(fnmatchcase(f"/{name}", f"*/{pattern}") for pattern in patterns or ["*"])
         return is_match and (not prefixes or name.startswith(prefixes))
 
-    found = open_repo().list_remote(remote)
+    found = open_repo().remotes.refs(remote)
     head, refs = found.head, {name: one for name, one in found.refs.items() if is_wanted(name)}
     channels = {name: one for name, one in found.channels.items() if is_wanted(name)}
     if as_json:

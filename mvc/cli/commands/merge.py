@@ -229,7 +229,7 @@ def _write(
     shown: Shown,
 ) -> None:
     from mvc.cli.render.merges import recipe_fields, write_recipe
-    from mvc.repo import merge_recipe
+    from mvc.repo.outside import merge_recipe
 
     merge_into = merge_recipe if repo is None else repo.merge_recipe
     started_s = time.perf_counter()

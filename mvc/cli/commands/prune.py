@@ -73,7 +73,7 @@ def prune(
 
     within_s = None if keep_within is None else parse_duration(keep_within)
     repo = open_repo()
-    plan = repo.plan_prune(
+    plan = repo.upkeep.plan_prune(
         keep_last=keep_last,
         keep_every=keep_every,
         keep_best=keep_best,
@@ -90,7 +90,7 @@ def prune(
         _write_prune_plan(stdout(), plan)  # before the release, which takes a while
     if plan.releases and not (dry_run or yes or pushed):
         _ask(plan)
-    freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
+    freed_bytes = None if dry_run else repo.upkeep.prune(plan).freed_bytes
     if as_json:
         write_json(_prune_fields(plan, freed_bytes))
     elif not quiet:

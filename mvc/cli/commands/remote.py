@@ -50,13 +50,13 @@ def remote(
     elif verb == "check":
         _check(repo, _take(rest, len(rest[:1]), "check [NAME|URL]"), as_json=as_json)
     elif verb == "show":
-        found = repo.show_remote(*_take(rest, len(rest[:1]), "show [NAME]"))
+        found = repo.remotes.show(*_take(rest, len(rest[:1]), "show [NAME]"))
         if as_json:
             write_json(state_fields(found))
         else:
             write_state(stdout(), found)
     elif verb == "prune":
-        gone = repo.prune_remote(*_take(rest, len(rest[:1]), "prune [NAME]"))
+        gone = repo.remotes.prune(*_take(rest, len(rest[:1]), "prune [NAME]"))
         if as_json:
             write_json([pick(ref, "source name old") for ref in gone])
         else:
@@ -73,20 +73,20 @@ def _change(repo: Repo, verb: str, words: Sequence[str], content: str | None) ->
     """Carry out a verb that changes a remote, or get-url; return what ``--json`` prints."""
     if verb == "add":
         name, url = _take(words, 2, "add NAME URL")
-        return _fields(repo.add_remote(name, url, content))
+        return _fields(repo.remotes.add(name, url, content))
     if verb in ("remove", "rm"):
         (name,) = _take(words, 1, "remove NAME")
-        repo.remove_remote(name)
+        repo.remotes.remove(name)
         return {"removed": name}
     if verb == "rename":
         old, new = _take(words, 2, "rename OLD NEW")
-        return {"old_name": old, **_fields(repo.rename_remote(old, new))}
+        return {"old_name": old, **_fields(repo.remotes.rename(old, new))}
     if verb == "set-url":
         name, url = _take(words, 2, "set-url NAME URL")
-        return _fields(repo.set_remote_url(name, url, content))
+        return _fields(repo.remotes.set_url(name, url, content))
     if verb == "get-url":
         (name,) = _take(words, 1, "get-url NAME")
-        remotes = repo.remotes()
+        remotes = repo.remotes.list()
         if name not in remotes:
             raise CommandUsageError(f"the repository has no remote {name!r}")
         return _fields(remotes[name])
@@ -94,7 +94,7 @@ def _change(repo: Repo, verb: str, words: Sequence[str], content: str | None) ->
 
 
 def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
-    found = repo.remotes()
+    found = repo.remotes.list()
     if as_json:
         write_json([_fields(one) for one in found.values()])
         return
@@ -110,7 +110,7 @@ def _fields(settings: RemoteSettings) -> dict[str, object]:
 
 
 def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    report = repo.check_remote(*words)
+    report = repo.remotes.check(*words)
     if as_json:
         write_json(
             {"ok": report.ok, "tags": report.tags, "promises": list(map(asdict, report.promises))}

@@ -39,15 +39,15 @@ def repack(
     repo = open_repo()
     if auto:
         os.nice(_NICENESS)  # commits of a training run start it: the training goes first
-        if not repo.is_repack_due():
+        if not repo.upkeep.is_repack_due():
             if as_json:
                 write_json(None)
             return
-    plan = repo.plan_repack(everything=everything, grace_s=age_seconds(grace))
+    plan = repo.upkeep.plan_repack(everything=everything, grace_s=age_seconds(grace))
     result = None
     if not dry_run:
         with byte_progress("repacking", wanted=progress and not quiet) as bar:
-            result = repo.repack(plan, progress=bar)
+            result = repo.upkeep.repack(plan, progress=bar)
     if as_json:
         write_json(_repack_fields(plan, result))
     elif not quiet:

@@ -48,7 +48,7 @@ def rollback(
         ],
     )
     repo = open_repo()
-    plan = repo.plan_rollback(
+    plan = repo.runs.plan_rollback(
         revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
     )
     shown = not as_json and not quiet
@@ -57,7 +57,7 @@ def rollback(
     result = None
     if not dry_run:
         with byte_progress("rolling back", wanted=progress and not quiet) as bar:
-            result = repo.rollback(plan, reason=message, force=force, progress=bar)
+            result = repo.runs.rollback(plan, reason=message, force=force, progress=bar)
     if as_json:
         write_json(_rollback_fields(plan, result, message))
     elif shown and not plan.is_empty:

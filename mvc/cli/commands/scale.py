@@ -134,7 +134,7 @@ def _predict(
 def _plan(first: int | None, last: int | None, *, keep: bool, as_json: bool) -> None:
     if first is None or last is None:
         raise CommandUsageError("a plan needs --from and --to")
-    steps = open_repo().plan_scale(first, last, keep=keep)
+    steps = open_repo().runs.plan_scale(first, last, keep=keep)
     if as_json:
         write_json({"steps": list(steps), "kept": keep})
     else:
@@ -144,7 +144,7 @@ def _plan(first: int | None, last: int | None, *, keep: bool, as_json: bool) -> 
 def _show(ranks: int | None, revision: str = "HEAD", *, as_json: bool) -> None:
     from mvc.cli.render.scale import status_fields, write_status
 
-    status = open_repo().scale_status(revision)
+    status = open_repo().runs.scale_status(revision)
     if ranks is not None:
         status.check(ranks)
     if as_json:
@@ -167,7 +167,9 @@ def _judge(
     if measured is None:
         raise CommandUsageError("name what was measured: --measured FILE, or - for standard input")
     values = _read_measured(measured)
-    result = open_repo().record_scale(values, revision, ranks=ranks, limits=limits, waive=waive)
+    result = open_repo().runs.record_scale(
+        values, revision, ranks=ranks, limits=limits, waive=waive
+    )
     if as_json:
         write_json(result_fields(result))
     else:

@@ -64,7 +64,7 @@ def show(
     name = revision or "HEAD"
     from mvc.cli.render.log import entry_fields, write_full
 
-    entry, message = repo.show(name), repo.tag_message(name)
+    entry, message = repo.show(name), repo.tags.message(name)
     files = repo.changes(
         entry.info.id,
         paths=paths,

@@ -44,7 +44,7 @@ def status(
     repo = open_repo()
     found = repo.status(untracked=untracked, ignored=ignored)
     if as_json:
-        write_json(_fields(found, repo.upstream()))
+        write_json(_fields(found, repo.remotes.upstream()))
     elif porcelain or short:
         _write_short(repo, found, porcelain=porcelain, branch=branch)
     else:
@@ -75,7 +75,7 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
     out = stdout()
     if branch:
         where = found.branch if found.branch is not None else "HEAD (no branch)"
-        upstream = repo.upstream()
+        upstream = repo.remotes.upstream()
         name, _, apart = (
             ("", "", "") if upstream is None else upstream_text(upstream).partition(": ")
         )
@@ -97,7 +97,7 @@ def _write_long(repo: Repo, found: Status) -> None:
     out = stdout()
     if found.branch is not None:
         out.line(f"On branch {printable(found.branch)}")
-        upstream = repo.upstream()
+        upstream = repo.remotes.upstream()
         if upstream is not None:
             out.line(printable(upstream_line(upstream)))
     else:

@@ -53,7 +53,7 @@ def tag(
         if not given:
             raise CommandUsageError("name a tag")
         repo = open_repo()
-        deleted = [(name, repo.delete_tag(name)) for name in (_plain(repo, one) for one in given)]
+        deleted = [(name, repo.tags.delete(name)) for name in (_plain(repo, one) for one in given)]
         write_deleted("Deleted tag '{}' (was {})", deleted, quiet=quiet, as_json=as_json)
     elif by is not None:
         _tag_best(
@@ -65,7 +65,7 @@ def tag(
         name = _plain(repo, written)
         before = _find_tag(repo, name)
         is_alias = force or (before is None and name != written)
-        commit = repo.create_tag(name, revision, message=message, force=is_alias)
+        commit = repo.tags.create(name, revision, message=message, force=is_alias)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
         elif before is not None and not quiet:
@@ -75,7 +75,7 @@ def tag(
 
 
 def _find_tag(repo: Repo, name: str) -> RefInfo | None:
-    return next((ref for ref in repo.tags() if ref.name == name), None)
+    return next((ref for ref in repo.tags.list() if ref.name == name), None)
 
 
 def _plain(repo: Repo, name: str) -> str:
@@ -115,7 +115,7 @@ def _tag_best(
     if before is not None and not (force or before.is_alias):
         raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
     best = repo.best(metric, among or start, maximise=highest)
-    repo.create_tag(name, best.commit, message=message, force=True)
+    repo.tags.create(name, best.commit, message=message, force=True)
     if as_json:
         fields = pick(best, "metric value step compared left_out released=is_released")
         old = None if before is None else before.commit
@@ -142,7 +142,7 @@ def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
     repo = open_repo()
     found = [
         ref
-        for ref in repo.tags()
+        for ref in repo.tags.list()
         if not globs or any(fnmatch.fnmatchcase(ref.name, glob) for glob in globs)
     ]
     if as_json:
@@ -150,7 +150,7 @@ def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
             [
                 {
                     **pick(ref, "name commit subject alias=is_alias"),
-                    "message": repo.tag_message(f"refs/tags/{ref.name}"),
+                    "message": repo.tags.message(f"refs/tags/{ref.name}"),
                 }
                 for ref in found
             ]

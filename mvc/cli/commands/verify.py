@@ -125,7 +125,7 @@ def verify(
         behaviour = run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
     check = None
     if "unit" in chosen:
-        from mvc.repo import verify_models
+        from mvc.repo.outside import verify_models
 
         with byte_progress("verifying", wanted=progress and not quiet) as bar:
             verify_unit = verify_models if repo is None else repo.verify_models

@@ -45,7 +45,7 @@ def watch(
     bytes it stored "of" the whole state. q quits. A pipe, --once and --json show the run once.
     """
     interval_s = _interval(interval)
-    follower = open_repo().follow_run(branch)
+    follower = open_repo().runs.follow(branch)
     out = stdout()
     if as_json:
         write_json(_fields(follower.read()))

@@ -38,7 +38,7 @@ def write_move(
         verb = "Switched to a new branch" if is_new else "Switched to branch"
         verb = "Already on" if result.branch == before.branch else verb
         out.line(f"{verb} '{printable(result.branch)}'")
-        upstream = repo.upstream()
+        upstream = repo.remotes.upstream()
         if upstream is not None:
             out.line(printable(upstream_line(upstream)))
     write_counts(out, result)

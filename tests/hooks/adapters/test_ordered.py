@@ -85,7 +85,7 @@ def test_several_in_lightning_are_stopped_and_rolled_back(mode, monkeypatch, tmp
             ladder=ladder,
         )
     assert fits.same(through, run)
-    seen = Repo.open(tmp_path / "kept").seen_data("HEAD", "main@0", prove=True).loaders
+    seen = Repo.open(tmp_path / "kept").data.seen("HEAD", "main@0", prove=True).loaders
     assert [one.is_proven for one in seen] == [True] * 3
 
 

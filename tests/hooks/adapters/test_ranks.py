@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mvc.training import RunStore
+
 torch = pytest.importorskip("torch")
 
 from mvc import Repo, UnsupportedError  # noqa: E402
@@ -54,7 +56,7 @@ def test_several_processes(tmp_path, library, size):
         repo = Repo(tmp_path / name)
         assert next(iter(repo.log())).annotations.step == _TOTAL
         state = repo.load_state()
-        assert repo.outline_state()["ranks"]["size"] == size
+        assert RunStore(repo).outline_state()["ranks"]["size"] == size
         for part in ("model", "optimizer"):
             assert_same(state[part], plain[part])
         for rank in range(size):
@@ -123,6 +125,6 @@ def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library)
         parts = sorted((tmp_path / "run.trace").glob(f"{step}.*"))
         assert len(parts) == sizes[step // 3]
         assert [int(one) for part in parts for one in part.read_text().split()] == wanted[step]
-    (seen,) = Repo(folder).seen_data("main", prove=True).loaders
+    (seen,) = Repo(folder).data.seen("main", prove=True).loaders
     assert seen.is_proven
     assert seen.total.count == total * elastic_ranks.BATCH

@@ -39,6 +39,6 @@ def test_across_a_resume_and_a_rollback(kind, data, accumulate, tmp_path):
     assert len(run.checkpointer.rollbacks) == 1
     repo = Repo.open(tmp_path)
     assert check_commits(repo, "dataloader", COUNTS[kind]) > 7
-    seen = repo.seen_data("HEAD", "main@0", prove=True).loaders[0]
+    seen = repo.data.seen("HEAD", "main@0", prove=True).loaders[0]
     assert seen.is_proven
     assert seen.total.count >= 19 * accumulate * 4 - ROWS

@@ -62,6 +62,6 @@ def test_eight_ranks_and_three_see_what_one_does(tmp_path):
     RUNS.train(many, 3, *words(6))
     for step in range(1, 7):
         assert read_seen(many, step) == read_seen(plain, step)
-    ends = [Repo.open(folder / "run").seen_data("HEAD", prove=True) for folder in (plain, many)]
+    ends = [Repo.open(folder / "run").data.seen("HEAD", prove=True) for folder in (plain, many)]
     assert len({end.loaders[0].total.hex for end in ends}) == 1
     assert all(end.loaders[0].is_proven for end in ends)

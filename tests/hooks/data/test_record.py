@@ -100,7 +100,7 @@ def test_computed_orders_in_a_loader_of_the_users_own(stops, tmp_path):
     state = Repo.open(tmp_path / "kept").load_state()
     through = Repo.open(tmp_path / "through").load_state()
     assert torch.equal(state["model"]["seen"], through["model"]["seen"])
-    seen = Repo.open(tmp_path / "kept").seen_data("HEAD", "main@0", prove=True)
+    seen = Repo.open(tmp_path / "kept").data.seen("HEAD", "main@0", prove=True)
     assert [loader.name for loader in seen.loaders] == [
         f"dataloader.parts.{name}" for name in ("drawn", "long", "short")
     ]
@@ -266,7 +266,7 @@ def test_other_weights_of_a_mixture_are_refused_or_begin_another_entry(tmp_path)
         assert (entry.start, entry.cursor) == (28, 4 * step)
         assert entry.digest == sum_up(truth - change)
     for first, last in [(0, 16), (3, 9), (7, 9), (9, 16)]:
-        (seen,) = repo.seen_data(f"main@{last}", f"main@{first}", prove=True).loaders
+        (seen,) = repo.data.seen(f"main@{last}", f"main@{first}", prove=True).loaders
         assert seen.is_proven
         assert seen.digest == sum_up(
             read_truth(repo, f"main@{last}") - read_truth(repo, f"main@{first}")
@@ -274,7 +274,7 @@ def test_other_weights_of_a_mixture_are_refused_or_begin_another_entry(tmp_path)
         assert seen.positions == (4 * first, 4 * last)
     for number in (*WEB[::5], *CODE[::5]):
         name = f"web:{number}" if number in WEB else f"code:{number - CODE.start}"
-        told = set(repo.who_saw(name).affected)
+        told = set(repo.data.who_saw(name).affected)
         assert told == {
             entry.info.id for entry in repo.log() if read_truth(repo, entry.info.id)[number]
         }
@@ -293,7 +293,7 @@ def test_a_rollback_to_other_weights(tmp_path):
     entry = read(repo)["dataloader"]
     assert (entry.start, entry.cursor) == (12, 24)
     assert entry.digest == sum_up(read_truth(repo, "main@6") - read_truth(repo, "main@3"))
-    assert repo.seen_data(since="main@0", prove=True).loaders[0].is_proven
+    assert repo.data.seen(since="main@0", prove=True).loaders[0].is_proven
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_a_dataset_that_was_taken_out_can_still_be_asked_for(tmp_path):
     train(tmp_path, make_mixture(1, 0), 9, allow=["dataloader.*"])
     repo = Repo.open(tmp_path)
     number = int(np.flatnonzero(read_truth(repo, "main@6")[CODE.start :])[0])
-    assert next(repo.log()).info.id in repo.who_saw(f"code:{number}").affected
+    assert next(repo.log()).info.id in repo.data.who_saw(f"code:{number}").affected
 
 
 def test_a_commit_with_a_plan_of_many_samples_stays_small(tmp_path):
@@ -359,8 +359,8 @@ def test_keys_of_a_webdataset_are_recorded_by_themselves(tmp_path):
             parts["model"].layer(torch.ones(1, 1)).sum().backward()
             ckpt.step()
     repo = Repo.open(tmp_path)
-    assert repo.seen_data(prove=True).loaders[0].samples[0].keys == tuple(f"k{n}" for n in range(6))
-    assert repo.who_saw("k5").affected
+    assert repo.data.seen(prove=True).loaders[0].samples[0].keys == tuple(f"k{n}" for n in range(6))
+    assert repo.data.who_saw("k5").affected
 
 
 def test_a_run_without_data_has_no_entry(tmp_path):
@@ -411,7 +411,7 @@ def test_ranks_are_killed_between_rollbacks_and_others_go_on(tmp_path):
     for repo in repos:
         assert check_commits(repo, "data") > 8
     for back in range(3):  # to the commit in front of the last rollback
-        ends = [repo.seen_data(f"HEAD~{back}", prove=True).loaders[0] for repo in repos]
+        ends = [repo.data.seen(f"HEAD~{back}", prove=True).loaders[0] for repo in repos]
         assert ends[0].total == ends[1].total
         assert all(end.is_proven for end in ends)
 

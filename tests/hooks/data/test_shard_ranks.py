@@ -9,6 +9,7 @@ import pytest
 
 from mvc import Repo
 from mvc.shards import ShardMap
+from mvc.training import RunStore
 from support import shard_ranks
 from support.programs import run_group
 from support.shard_sets import flip, write_map, write_set
@@ -138,7 +139,7 @@ def test_good_data_trains_and_each_commit_has_its_map(said):
     with Repo.open(folder / "good/run") as repo:
         for entry in repo.log():
             assert repo.read_file(entry.info.id, "train.shards") == wanted
-            state = repo.outline_state(entry.info.id)
+            state = RunStore(repo).outline_state(entry.info.id)
             assert state["data_record"]["shards"] == {"train": ShardMap.parse(wanted).tree}
         assert [entry.annotations.step for entry in repo.log()] == [4, 2, 0]
 

@@ -64,7 +64,9 @@ def alone(root):
 
 def count_commits(root, branch):
     repo = Repo(root / "run")
-    return len(list(repo.log(branch))) if branch in {one.name for one in repo.branches()} else 0
+    return (
+        len(list(repo.log(branch))) if branch in {one.name for one in repo.branches.list()} else 0
+    )
 
 
 def assert_same_on_all(results):
@@ -153,7 +155,7 @@ class TestMachines:
         saved = assert_same_on_all(run("save_on_machines", machines=["one", "one", "two"], times=2))
         assert {info.path: info.blob for info in first.ls(saved[1])}.items() >= alone.items()
         other = Repo(root / "two/run")
-        assert not other.branches(), "the commit is on the store, and rank 0 has made it"
+        assert not other.branches.list(), "the commit is on the store, and rank 0 has made it"
         # Rank 0 comes to another machine, and a new one comes instead of the first.
         now = ["two", "three", "two"]
         found = run("load_on_machines", machines=now)

@@ -222,7 +222,7 @@ def _train(folder, total, spoil=(), every=4):
             scaler.step(optimizer)
             scaler.update()
             ckpt.step(loss=loss)
-        run = ckpt.repo.read_run(ckpt.branch)
+        run = ckpt.repo.runs.read(ckpt.branch)
         metrics = {
             entry.annotations.step: dict(entry.annotations.metrics) for entry in ckpt.repo.log()
         }

@@ -120,7 +120,7 @@ def find_other_blobs(run, folder, rank):
         if path.endswith(".safetensors") and ours.get(path) != blob
     ]
     found += [name for name in whole if digest(loaded[name]) != digest(whole[name])]
-    return [*found, *map(str, repo.fsck(data=True).problems)]
+    return [*found, *map(str, repo.upkeep.fsck(data=True).problems)]
 
 
 def _capture(live):

@@ -65,7 +65,7 @@ def test_a_full_disk_stops_the_run_where_that_is_wanted(keep, plain, tmp_path):
         run.ckpt.commit("still full")
         run.ckpt.wait()
     run.ckpt.close()
-    assert not Repo.open(tmp_path / "run").fsck().problems
+    assert not Repo.open(tmp_path / "run").upkeep.fsck().problems
     again = keep(seed=8)
     assert again.ckpt.step_count == 3
     assert again.steps(6).now() == plain(9).now()
@@ -113,7 +113,7 @@ def test_a_branch_that_somebody_else_moves(keep, tmp_path):
     run = keep(every=2).steps(4)
     run.ckpt.wait()
     other = Repo.open(tmp_path / "run")
-    other.rollback(other.plan_rollback(step=2, branch="main"), reason="by somebody else")
+    other.runs.rollback(other.runs.plan_rollback(step=2, branch="main"), reason="by somebody else")
     here = other.resolve("main")
     with pytest.raises(CommitFailedError, match="main"):
         run.steps(4)
@@ -127,13 +127,13 @@ def test_gc_and_prune_beside_a_run(keep, plain, tmp_path):
     run = keep(every=2).steps(6)
     run.ckpt.wait()
     other = Repo.open(tmp_path / "run")
-    other.prune(other.plan_prune(keep_last=1))
-    other.gc(grace_s=0)
+    other.upkeep.prune(other.upkeep.plan_prune(keep_last=1))
+    other.upkeep.gc(grace_s=0)
     run.steps(2)
-    other.gc(grace_s=0)
+    other.upkeep.gc(grace_s=0)
     run.steps(3)
     run.ckpt.close()
-    assert not Repo.open(tmp_path / "run").fsck().problems
+    assert not Repo.open(tmp_path / "run").upkeep.fsck().problems
     again = keep(seed=8)
     assert again.ckpt.step_count == 10
     assert again.steps(2).now() == plain(12).now()

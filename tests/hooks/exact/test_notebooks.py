@@ -126,7 +126,7 @@ def test_a_deleted_branch_is_warned_of(keep, tmp_path, caplog):
     caplog.clear()
     repo = Repo.open(tmp_path / "run")
     repo.checkout("other", force=True)
-    repo.delete_branch("main", force=True)
+    repo.branches.delete("main", force=True)
     assert keep(branch="main").ckpt.step_count == 0
     (record,) = caplog.records
     assert "branch 'main' was deleted: a run has committed step 2 to it" in record.getMessage()

@@ -106,7 +106,7 @@ def test_a_resume_and_a_rollback_are_recoveries(tmp_path, caplog):
     assert len(said) == 1
     assert said[0].endswith("ring= for rollbacks, replicate=1 or a local disk for resumes")
     alarms = [
-        one for one in Repo.open(tmp_path).read_run("main").alarms if one.cause == "recovery_s"
+        one for one in Repo.open(tmp_path).runs.read("main").alarms if one.cause == "recovery_s"
     ]
     assert len(alarms) == 1
 
@@ -133,8 +133,8 @@ def test_what_another_part_knows_of_the_ranks(tmp_path, caplog):
     known = monitor.measure()
     assert [known[name] for name in ("checks", "mismatches", "deviation_max")] == [12, 1, 3e-4]
     assert any("ranks differ by 0.0003" in line for line in caplog.messages)
-    ckpt.repo.plan_scale(1, 2)
-    judged = ckpt.repo.record_scale(known)
+    ckpt.repo.runs.plan_scale(1, 2)
+    judged = ckpt.repo.runs.record_scale(known)
     assert [one.gate for one in judged.failed] == ["recovery"], "alone, and it never had to"
 
 

@@ -194,7 +194,7 @@ def test_the_first_failure_counts():
 
 def test_commits_of_another_number_of_ranks_end_it(root):
     repo = Repo.open(root / "run" / "ddp")
-    repo.create_branch("later")
+    repo.branches.create("later")
     state = repo.load_state("later")
     repo.commit_state({**state, "ranks": {"size": 3}}, message="x", step=9, branch="later")
     with pytest.raises(UnsupportedError, match=r"2 ranks made .* 6, 3 ranks that of step 9"):

@@ -42,7 +42,7 @@ def planned(tmp_path_factory):
 def edit(folder, edit_record):
     """Commit two commits of a run again on a branch, the second with another record of its data."""
     repo = Repo.open(folder)
-    repo.create_branch("edited", "main@5")
+    repo.branches.create("edited", "main@5")
     state = repo.load_state("main@10")
     edit_record(state)
     repo.commit_state(state, message="step 10", step=10, branch="edited")
@@ -126,13 +126,13 @@ def check_edit(folder, tmp_path, edit_record, name):
 def test_commits_of_an_older_version_say_nothing_and_later_ones_count_from_there(drawn, tmp_path):
     folder = shutil.copytree(drawn, tmp_path / "run")
     repo = Repo.open(folder)
-    repo.create_branch("old", "main@0")
+    repo.branches.create("old", "main@0")
     for step in (0, EVERY):
         state = repo.load_state(f"main@{step}")
         del state["data_record"]
         repo.commit_state(state, message=f"step {step}", step=step, branch="old")
     make_run(folder, "build", branch="old")
-    assert repo.seen_data("old").loaders[0].total.count == 2 * 10
+    assert repo.data.seen("old").loaders[0].total.count == 2 * 10
     build = load_entry(f"{ENTRY}:build")
     report = replay_steps(folder, "old~3", 15, build)
     assert report.is_exact
@@ -152,7 +152,7 @@ def test_other_shards_than_those_of_the_run_are_named(tmp_path, lazy):
     data.mkdir()
     for name in "ab":
         (data / f"{name}.jsonl").write_text("1\n2\n" * 10)
-    repo.add_data("train")
+    repo.data.add("train")
 
     def build():
         stream = ShardedStream(data.with_suffix(".shards"))
@@ -170,7 +170,7 @@ def test_other_shards_than_those_of_the_run_are_named(tmp_path, lazy):
     (data / "b.jsonl").write_text("1\n3\n" * 10)  # no weight depends on it
     with pytest.raises(ConflictError, match=r"changed shard b\.jsonl of train"):
         replay_steps(run, "main@5", 5, build)
-    repo.add_data("train")
+    repo.data.add("train")
     with pytest.raises(
         ConflictError, match=r"not that of the commit: train \(1 changed\)"
     ) as caught:

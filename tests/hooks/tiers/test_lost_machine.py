@@ -45,4 +45,4 @@ def test_a_run_goes_on_without_a_machine(tmp_path):
     assert "resumed at step 6 from the memory of several machines" in said
     repo = Repo.open(tmp_path / "c")
     assert [entry.annotations.step for entry in repo.log()] == [9, 6, 3, 0]
-    assert repo.fsck(data=True).problems == ()
+    assert repo.upkeep.fsck(data=True).problems == ()

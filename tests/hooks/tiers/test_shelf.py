@@ -11,6 +11,8 @@ from collections import Counter
 
 import pytest
 
+from mvc.training import RunStore
+
 torch = pytest.importorskip("torch")
 
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
@@ -157,7 +159,7 @@ def reads(monkeypatch):
 
 def load_as_ranks(repo, shelves, load):
     def run(rank, shelf):
-        with Repo.open(repo.worktree) as mine, mine.reading_nearby(shelf):
+        with Repo.open(repo.worktree) as mine, RunStore(mine).reading_nearby(shelf):
             return load(mine, rank)
 
     return run_all(*(lambda pair=pair: run(*pair) for pair in enumerate(shelves)))
@@ -195,12 +197,12 @@ def test_shards_read_each_chunk_once(repo, state, reads):
 
 def test_a_wrong_chunk_on_the_shelf_costs_a_read_only(repo, state, reads):
     with open_shelves(2) as (one, other):
-        with Repo.open(repo.worktree) as mine, mine.reading_nearby(one):
+        with Repo.open(repo.worktree) as mine, RunStore(mine).reading_nearby(one):
             mine.load_state()
         for start in map(module._find_start, range(_PLACES)):
             wrong = os.pread(one._descriptor, 1, start)[0] ^ 1
             os.pwrite(one._descriptor, bytes([wrong]), start)
-        with Repo.open(repo.worktree) as mine, mine.reading_nearby(other):
+        with Repo.open(repo.worktree) as mine, RunStore(mine).reading_nearby(other):
             loaded = mine.load_state()
     assert all(torch.equal(loaded["model"][name], one) for name, one in state["model"].items())
 

@@ -225,7 +225,7 @@ def test_a_killed_run_leaves_its_last_commit(tmp_path):
         lock.release()
         repo = type(rig.repo).open(tmp_path / "run")
         assert repo.verify_state(make_state(7), "main@7").is_exact
-        assert repo.fsck(data=True).problems == ()
+        assert repo.upkeep.fsck(data=True).problems == ()
 
 
 def test_a_channel_that_closes_is_not_waited_for(tmp_path):

@@ -42,7 +42,7 @@ def test_every_state_of_a_raced_run_is_its_own(tmp_path):
         for report in reports:
             assert rig.repo.verify_state(kept[report.step], report.commit).is_exact
             assert rig.repo.resolve(f"main@{report.step}") == report.commit
-        assert rig.repo.fsck(data=True).problems == ()
+        assert rig.repo.upkeep.fsck(data=True).problems == ()
         loaded = rig.repo.load_state("main@5")
         assert torch.equal(loaded["model"]["embed"], kept[5]["model"]["embed"])
         assert loaded["model"]["embed"].data_ptr() == loaded["model"]["head"].data_ptr()

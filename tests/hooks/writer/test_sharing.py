@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 def _assert_holds(rig, state, commit):
     assert rig.repo.verify_state(state, commit).differences == ()
-    assert rig.repo.fsck(data=True).problems == ()
+    assert rig.repo.upkeep.fsck(data=True).problems == ()
 
 
 def test_it_is_the_commit_of_one_process(tmp_path):
@@ -292,7 +292,7 @@ def test_replicas_agree_or_the_commit_says_which_do_not(tmp_path, nodes):
         dispute = Dispute("model.safetensors", "w2", 0, (0, 1, 2), (0, 1, 2))
         assert found == Agreement(0, 4, 1, (dispute,)), "each keeps a third of it"
         assert _commit_checked(rig, 3) == Agreement(1, 4)
-        assert rig.repo.fsck(data=True).problems == ()
+        assert rig.repo.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.slow
