@@ -51,7 +51,7 @@ def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
 
         return partial(compare, *names)
     models = [_find_model(repo, name) for name in names]
-    if any(isinstance(one, Path) and not _is_inside(repo, one) for one in models):
+    if any(isinstance(model, Path) and not _is_inside(repo, model) for model in models):
         models = [
             in_history(repo, name) if one is None and is_revision(repo, name) else one
             for name, one in zip(names, models, strict=True)

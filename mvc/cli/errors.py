@@ -72,7 +72,7 @@ def _option(match: re.Match[str]) -> str:
 
 def _details(error: MvcError) -> dict[str, object]:
     if isinstance(error, GateError):
-        return {"gates": [dict(one) for one in error.failures]}
+        return {"gates": [dict(failure) for failure in error.failures]}
     if not isinstance(error, ReleasedError):
         return {}
     from mvc.cli.render.text import utc_date

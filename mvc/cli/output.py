@@ -54,6 +54,15 @@ class Output:
         return f"\x1b[{codes}m{text}\x1b[0m"
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown: errors and conflicts only, a progress bar, JSON."""
+
+    quiet: bool
+    progress: bool
+    as_json: bool
+
+
 def stdout() -> Output:
     """Return standard output as it is now; what a pager shows is a terminal's."""
     return _PAGED[0][0] if _PAGED else _output(sys.stdout)

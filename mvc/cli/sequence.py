@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import check_alone
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import Shown, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, flag, integer, string, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import merge_fields, write_merge, write_returned
@@ -35,15 +34,6 @@ NO_COMMIT = flag("-n, --no-commit", "Stage the changes only.")
 CONTINUE = flag("--continue", "Continue, with --rule or --strategy if anything is undecided.")
 SKIP = flag("--skip", "Leave this commit out and continue with the rest.")
 ABORT = flag("--abort", "Give up and go back to where it began.")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What is shown: errors and conflicts only, a progress bar, JSON."""
-
-    quiet: bool
-    progress: bool
-    as_json: bool
 
 
 def show_merge(repo: Repo, verb: Verb, result: MergeResult, shown: Shown, **more: object) -> None:
@@ -90,16 +80,13 @@ def run_sequence(
     with byte_progress(verb, wanted=shown.progress) as bar:
         result = _run(repo, verb, commits, {**told, "no_gate": no_gate}, options, way, bar)
     if not (shown.quiet or shown.as_json) and result.commit != before:
-        _write_earlier(repo, f"{before}..{result.commit}", is_last_told=result.kind == "merged")
+        # A line for each new commit; ``write_merge`` writes one for the last itself.
+        out, where = stdout(), printable(repo.head.branch or "detached HEAD")
+        commits_made = list(repo.log(f"{before}..{result.commit}"))
+        for entry in reversed(commits_made[result.kind == "merged" :]):
+            short = out.style(short_id(entry.id), "yellow")
+            out.line(f"[{where} {short}] {printable(entry.subject)}")
     show_merge(repo, verb, result, shown)
-
-
-def _write_earlier(repo: Repo, commits: str, *, is_last_told: bool) -> None:
-    """Write a line for each new commit; ``write_merge`` writes one for the last itself."""
-    out, where = stdout(), printable(repo.head.branch or "detached HEAD")
-    for entry in reversed(list(repo.log(commits))[is_last_told:]):
-        short = out.style(short_id(entry.id), "yellow")
-        out.line(f"[{where} {short}] {printable(entry.subject)}")
 
 
 def _run(

@@ -23,15 +23,14 @@ def open_repo() -> Repo:
     """Open the current folder's repository."""
     from mvc.repo import Repo
 
+    def warn_interrupted() -> None:
+        if repo.is_interrupted:  # nothing has finished it meanwhile
+            warn('a checkout was interrupted and is not finished yet: "mvc status" finishes it')
+
     repo = Repo.open()
     if repo.is_interrupted:
-        say_last(lambda: _warn_interrupted(repo))
+        say_last(warn_interrupted)
     return repo
-
-
-def _warn_interrupted(repo: Repo) -> None:
-    if repo.is_interrupted:
-        warn('a checkout was interrupted and is not finished yet: "mvc status" finishes it')
 
 
 def to_paths(names: Sequence[str]) -> list[str]:

@@ -20,18 +20,6 @@ def test_add_quiet_says_nothing(empty):
     assert (answer.out, answer.err) == ("", "")
 
 
-def test_add_json(empty):
-    write_model(empty.folder / "model.safetensors")
-    (empty.folder / "note.txt").write_text("hello")
-    fields = empty.json("add", ".")
-    assert [file["path"] for file in fields["added"]] == ["model.safetensors", "note.txt"]
-    assert [file["format"] for file in fields["added"]] == ["safetensors", None]
-    assert fields["added"][1]["size_bytes"] == 5
-    assert fields["chunks"]["total"] == fields["chunks"]["new"] > 0
-    assert fields["bytes"]["plain"] > fields["bytes"]["written"] > 0
-    assert (fields["removed"], fields["unchanged"], fields["warnings"]) == ([], [], [])
-
-
 def test_add_dry_run_changes_nothing(shell):
     (shell.folder / "new.txt").write_text("1")
     (shell.folder / "config.json").unlink()

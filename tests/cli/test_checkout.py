@@ -25,22 +25,6 @@ def test_checkout_a_revision_detaches(shell):
     assert lines[0] == f"Previous HEAD position was {base[:7]} base model"
 
 
-def test_checkout_json(shell):
-    fields = shell.json("checkout", "side")
-    assert fields["branch"] == "side"
-    assert fields["commit"] == shell.json("log", "side")[0]["commit"]
-    assert fields["written"] == ["config.json", "model.safetensors"]
-    assert fields["removed"] == []
-    assert shell.json("checkout", "--detach", "main")["branch"] is None
-
-
-def test_checkout_a_new_branch(shell):
-    assert shell.ok("checkout", "-b", "new").lines == ["Switched to a new branch 'new'"]
-    lines = shell.ok("checkout", "-b", "older", "v1").lines
-    assert lines == ["Switched to a new branch 'older'", "1 file written"]
-    assert shell.ok("branch", "--show-current").out == "older\n"
-
-
 def test_checkout_paths_from_the_index_and_a_revision(shell):
     write_config(shell.folder / "config.json", lr=1)
     before = digests(shell.folder)

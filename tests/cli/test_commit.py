@@ -24,21 +24,6 @@ def test_prints_where_what_and_how_much(empty):
     assert second.startswith(" 2 files (1 changed), 8 tensors (0 new), ")
 
 
-def test_json(shell):
-    write_model(shell.folder / "model.safetensors", seed=1)
-    fields = shell.json("commit", "-a", "-m", "next")
-    assert fields["commit"] == shell.json("log")[0]["commit"]
-    assert (fields["branch"], fields["subject"]) == ("main", "next")
-    assert fields["parents"] == [shell.json("log")[1]["commit"]]
-    assert fields["files"] == {"total": 2, "changed": 1}
-    assert fields["tensors"]["total"] == 8
-    assert 0 < fields["tensors"]["new"] <= 8
-    assert set(fields["bytes"]) == {"plain", "written", "reused"}
-    assert fields["bytes"]["plain"] > fields["bytes"]["written"] > 0
-    assert fields["seconds"] > 0
-    assert fields["warnings"] == []
-
-
 def test_paragraphs_and_quiet(shell):
     answer = shell.ok(
         "commit", "-q", "--allow-empty", "-m", "subject", "-m", "first", "-m", "second"

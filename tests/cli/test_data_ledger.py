@@ -78,28 +78,6 @@ def test_epochs_that_were_skipped_alike_are_one_line(tmp_path):
     assert any("  proven:" in line for line in lines)
 
 
-def test_sources_of_one_name_are_told_apart_by_their_loaders(tmp_path):
-    Repo.init(tmp_path)
-    repo = Repo.open(tmp_path, identity=Identity("Ada", "ada@example.org"))
-    ledger = {}
-    for loader, seen in (("a", 4), ("b", 2)):
-        plan = SamplePlan((Source("data", 10),), seed=1, batch=2, shuffle=False)
-        digest = SampleDigest.of("data", range(seen))
-        ledger[loader] = PlanEntry(plan).move(seen, digest, Skips()).to_json()
-    ledger["c"] = PlanEntry(SamplePlan((Source("web", 10),), seed=1, batch=2)).to_json()
-    state = {"w": np.zeros(3, np.float32), "data_record": {"ledger": ledger}}
-    commit = repo.commit_state(state, message="step 1", step=1).commit
-    shell = Shell(tmp_path, dict(IDENTITY))
-    assert shell.json("data", "who", "a:3")["affected"] == [commit]
-    assert shell.json("data", "who", "b:3")["affected"] == []
-    assert shell.json("data", "who", "web:3")["affected"] == []
-    assert shell.json("data", "who", "c:3")["affected"] == []
-    told = shell("data", "who", "3")
-    assert told.error == "'3' may be of several sources: a, b, web"
-    assert "mvc data who a:3" in told.err
-    assert shell("data", "who", "data:3").error == "there is no source 'data'"
-
-
 def test_who_saw_a_sample_a_key_and_a_shard(mvc, history):
     first, last = history[1]
     assert mvc.json("data", "who", "web:3")["affected"] == [last, first]

@@ -36,7 +36,7 @@ def test_the_summary(long):
 
 
 def test_it_fits_a_terminal(long):
-    for columns in [80, 120]:
+    for columns in (80, 120):
         long.environment["COLUMNS"] = str(columns)
         for arguments in ((), ("--by", "tensor"), ("--by", "commit"), ("HEAD",)):
             text = plain(long.ok("du", *arguments, terminal=True).out)

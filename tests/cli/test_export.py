@@ -16,17 +16,6 @@ def test_export(shell):
     assert all(np.array_equal(values, whole[name]) for name, values in exported.items())
 
 
-def test_export_does_not_replace_unless_forced(shell):
-    (shell.folder / "out.safetensors").write_text("mine")
-    answer = shell("export", "HEAD", "model.safetensors", "-o", "out.safetensors")
-    assert answer.code == 4
-    assert (shell.folder / "out.safetensors").read_text() == "mine"
-    fields = shell.json("export", "HEAD:model.safetensors", "-o", "out.safetensors", "-f")
-    assert fields["tensors"] == 9
-    assert fields["size_bytes"] == (shell.folder / "out.safetensors").stat().st_size
-    assert shell.ok("export", "-q", "HEAD", "-o", "b.safetensors").out == ""
-
-
 def test_export_of_a_whole_revision(shell):
     shell.ok("checkout", "-q", "v1")
     expected = {
@@ -42,13 +31,6 @@ def test_export_of_a_whole_revision(shell):
     assert shell("export", "v1", "model.safetensors", "-o", "x/").code == 2
     assert shell("export", "v1").code == 2
     assert shell.ok("status", "-s").out == ""
-
-
-def test_export_refuses_names_of_other_formats(shell):
-    answer = shell("export", "HEAD", "-o", "x.gguf")
-    assert answer.code == 2
-    assert answer.hint == "name it x.safetensors"
-    assert not (shell.folder / "x.gguf").exists()
 
 
 def test_export_in_other_formats(shell):

@@ -69,9 +69,7 @@ def test_misuse_is_an_error(shell):
     assert shell("diff", "--gate").code == 2
 
 
-@pytest.mark.parametrize(
-    "way", [("merge", "odd~1"), ("cherry-pick", "odd~1"), ("revert", "HEAD~1")]
-)
+@pytest.mark.parametrize("way", [("merge", "odd~1"), ("revert", "HEAD~1")])
 def test_what_merges_has_the_option_that_its_hint_names(broken, way):
     start = "odd" if way[0] == "revert" else "main"
     broken.ok("switch", "-c", "odd", "-q")

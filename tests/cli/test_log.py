@@ -80,13 +80,6 @@ def test_graph_of_some_paths_closes_the_gaps(shell):
     assert [line[:2] for line in lines] == ["* ", "* "]
 
 
-def test_graph_of_the_default_form(shell):
-    lines = shell.ok("log", "--graph", "-2").lines
-    assert lines[0].startswith("* commit ")
-    assert lines[1].startswith("| Author:")
-    assert "|     grown" in lines
-
-
 def test_only_merges_or_none(shell):
     shell.ok("switch", "-c", "apart", "main~1")
     shell.ok("commit", "--allow-empty", "-m", "aside")

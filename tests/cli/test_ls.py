@@ -28,19 +28,6 @@ def test_ls_long_and_filtered(shell):
     assert shell.ok("ls", "--tensors", "nothing").out == ""
 
 
-def test_ls_json(shell):
-    fields = shell.json("ls", "v1")
-    assert fields["commit"] == shell.json("log", "v1")[0]["commit"]
-    config, model = fields["files"]
-    assert (config["path"], config["format"], config["tensors"]) == ("config.json", None, [])
-    assert config["mode"] == "100644"
-    assert (model["path"], model["format"]) == ("model.safetensors", "safetensors")
-    embed = {tensor["name"]: tensor for tensor in model["tensors"]}["embed"]
-    assert (embed["dtype"], embed["shape"], embed["size_bytes"]) == ("F32", [64, 32], 8192)
-    assert embed["chunks"] == 1
-    assert len(embed["id"]) == 64
-
-
 def _commit(shell, **tensors):
     save_file(tensors, shell.folder / "t.safetensors")
     shell.ok("commit", "-q", "-m", "x", "t.safetensors")

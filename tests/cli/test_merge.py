@@ -55,15 +55,6 @@ def test_conflicts_say_what_and_how_to_go_on(parted):
     assert "Merge-Strategy: linear\nMerge-Rule: layers.*=theirs" in message
 
 
-def test_json_and_abort(parted):
-    answer = parted("merge", "away", "--json")
-    assert answer.code == 1
-    assert answer.json["kind"] == "conflicts"
-    assert answer.json["conflicts"][0]["path"] == "model.safetensors"
-    assert "given up" in parted.ok("merge", "--abort").out
-    assert parted.ok("status", "-s").out == ""
-
-
 def test_mistakes(parted):
     for line, code, text in [
         (["merge"], 2, "which branch?"),
@@ -130,17 +121,6 @@ def test_a_recipe_is_previewed_committed_and_made_again(recipe):
     again = recipe.ok("merge", "--replay", "HEAD")
     assert again.lines[0].endswith("the same to the bit")
     assert recipe.json("merge", "--replay", "HEAD")["is_same"] is True
-
-
-def test_a_replay_that_differs_is_a_negative_answer(recipe):
-    recipe.ok("merge", "--recipe", "r.yml")
-    message = git(recipe.folder / ".mvc", "log", "-1", "--format=%B")
-    write_model(recipe.folder / "model.safetensors", seed=9, layers=12)
-    recipe.ok("add", "model.safetensors")
-    recipe.ok("commit", "--amend", "-m", message)
-    answer = recipe("merge", "--replay", "HEAD")
-    assert answer.code == 1
-    assert "differs in model.safetensors" in answer.out
 
 
 def test_branches_are_previewed(recipe):

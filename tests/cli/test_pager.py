@@ -31,9 +31,6 @@ def test_what_lists_goes_through_the_pager(shell):
     for line, text in [
         (["log", "--oneline"], "\x1b[33m"),
         (["show", "HEAD:config.json"], "width"),
-        (["diff", "v1", "HEAD"], "model.safetensors"),
-        (["ls"], "embed"),
-        (["cat", "model.safetensors", "embed", "--all"], "80"),
         (["branch"], "side"),
         (["config", "--list"], "core."),
     ]:

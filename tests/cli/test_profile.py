@@ -66,13 +66,6 @@ def test_ranks_stand_one_after_the_other_and_the_late_one_is_named(trace):
     ]
 
 
-def test_a_terminal_that_is_narrow_gets_a_narrow_picture(trace):
-    trace.environment["COLUMNS"] = "40"
-    lines = trace("profile", "t.json", terminal=True).lines
-    drawn = [line for line in lines if "█" in line]
-    assert len(drawn) == 3
-
-
 def test_many_steps_are_shortened(bare):
     events = [one for at in range(12) for one in
               (step(at, 10 * at, 10 * at + 10), op(10 * at, 10 * at + 5), gloo(10 * at + 4, 10 * at + 6 + at / 10))]  # fmt: skip

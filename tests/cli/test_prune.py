@@ -82,16 +82,6 @@ class TestPlan:
         )
         assert steps(run) == []
 
-    def test_json(self, run):
-        fields = run.json("prune", "--keep-every", "2000", "-n")
-        assert (fields["policy"], fields["dry_run"]) == ("--keep-every 2000", True)
-        assert [one["action"] for one in fields["commits"]] == [
-            "keep", "release", "keep", "release", "keep",
-        ]  # fmt: skip
-        assert fields["files"] == 4
-        assert fields["bytes"] > 0
-        assert steps(run) == []
-
     def test_nothing_to_do(self, run):
         assert run.ok("prune", "--keep-within", "7d").lines[-1] == "nothing to release"
 
@@ -120,12 +110,6 @@ class TestRun:
         assert [line.split()[0] for line in again.lines] == [
             "keep", "release", "gone", "gone", "gone", "released",
         ]  # fmt: skip
-
-    def test_quiet_and_json(self, run):
-        assert run.ok("prune", "-q", "--keep-last", "4").out == ""
-        fields = run.json("prune", "--keep-last", "1")
-        assert fields["dry_run"] is False
-        assert steps(run) == [3000, 2000, 1000, 0]
 
     def test_fsck_and_log(self, run):
         run.ok("prune", "--keep-last", "3")

@@ -19,14 +19,6 @@ def test_what_is_done_and_then_nothing(shell):
     assert shell.json("fsck", "--data")["ok"] is True
 
 
-def test_json_and_quiet(shell):
-    fields = shell.json("repack")
-    assert fields["dry_run"] is False
-    assert fields["deltas"] >= 0
-    assert fields["rewrite_packs"] > 0
-    assert shell.ok("repack", "-q", "--all").out == ""
-
-
 def test_auto_only_when_due(shell):
     packs = shell.json("repack", "-n")["packs"]
     assert shell.ok("repack", "--auto").out == ""

@@ -88,14 +88,6 @@ def test_a_run_grows(planned):
     assert fields["next_ranks"] is None
 
 
-def test_limits_are_options(planned):
-    words = "--sync-p99 0.005 --bandwidth-used 0.95 --recovery 2 --deviation 0 --loss-rise 0"
-    planned.ok("scale", "gate", *write(planned))
-    found = planned.json("scale", "gate", *write(planned, ranks=2), *words.split(), code=1)
-    failed = {one["gate"] for one in found["gates"] if one["status"] == "failed"}
-    assert failed == {"sync", "bandwidth", "recovery"}
-
-
 def test_what_was_measured_comes_through_a_pipe(planned):
     done = planned.process("scale", "gate", "--measured", "-", input=json.dumps(GOOD).encode())
     assert (done.returncode, done.stderr) == (0, b"")

@@ -42,22 +42,3 @@ def test_show_a_file(shell):
     fields = shell.json("show", "v1:model.safetensors")
     assert fields["content"] is None
     assert len(fields["tensors"]) == 8
-
-
-def test_paths_limit_what_is_shown(shell):
-    shell.ok("rm", "-q", "config.json")
-    (shell.folder / "a").write_text("a")
-    shell.ok("commit", "-qm", "no config", "a")
-    for names in (["main", "--", "config.json"], ["--", "config.json"]):
-        fields = shell.json("show", *names)
-        assert [one["path"] for one in fields["files"]] == ["config.json"]
-    assert len(shell.json("show")["files"]) == 2
-    assert shell.ok("show", "v1", "config.json").lines[-1].startswith("new file: config.json")
-    assert shell.json("show", "v1", "--", "nowhere")["files"] == []
-
-
-def test_a_path_behind_a_revision_starts_at_the_top(shell):
-    (shell.folder / "below").mkdir()
-    assert shell.ok("show", "HEAD:config.json", folder="below").raw
-    assert shell.ok("show", "HEAD:../config.json", folder="below").raw
-    assert shell("show", "HEAD:./config.json", folder="below").code == 3

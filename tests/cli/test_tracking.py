@@ -52,16 +52,6 @@ def test_a_branch_that_only_a_remote_has_is_made_and_follows_it(copy, verb):
     assert copy.json("log", "side")[0]["commit"] == copy.json("log", "origin/side")[0]["commit"]
 
 
-def test_a_branch_of_several_remotes_is_not_guessed(copy):
-    copy.ok("remote", "add", "backup", "../store")
-    copy.ok("fetch", "-q", "backup")
-    answer = copy("switch", "side")
-    assert answer.code == 4
-    assert "backup/side, origin/side" in answer.error
-    copy.ok("switch", "-c", "side", "backup/side")
-    assert copy.json("status")["upstream"]["remote"] == "backup"
-
-
 def test_a_path_of_that_name_stays_a_path(copy):
     (copy.folder / "side").write_text("a file, not a branch")
     copy.ok("add", "side")
@@ -90,30 +80,3 @@ def test_upstreams_are_set_shown_and_unset(copy):
         assert answer.code == 3
         assert "mvc branch -r" in answer.hint
     assert copy("branch", "-u", "origin/main", "nothing").code == 3
-
-
-def test_what_a_branch_follows_goes_where_it_goes(copy):
-    copy.ok("branch", "new", "origin/side")
-    assert copy.ok("branch", "-d", "new").code == 0  # what it follows has all of it
-    copy.ok("branch", "new")
-    assert copy.ok("branch", "-vv").lines[1].endswith("grown")
-    copy.ok("branch", "-m", "main", "trunk")
-    assert copy.ok("status", "-sb").lines == ["## trunk...origin/main"]
-    assert "branch.main.remote" not in copy.ok("config", "--list").out
-    _commit(copy, 2)
-    copy.ok("switch", "-q", "new")
-    answer = copy("branch", "-d", "trunk")
-    assert "not merged into origin/main" in answer.error
-
-
-def test_a_remote_of_a_clone_may_have_another_name(shell, folder, environment):
-    shell.ok("remote", "add", "origin", "../store")
-    shell.ok("push", "-q", "--all")
-    shell.ok("clone", "-q", "-o", "upstream", "../store", "../named")
-    named = Shell(folder / "named", environment)
-    assert named.ok("remote").lines == ["upstream"]
-    assert named.ok("status", "-sb").lines == ["## main...upstream/main"]
-    assert named.ok("fetch").lines == []
-    answer = shell("clone", "-o", "a/b", "../store", "../other")
-    assert answer.code == 2
-    assert not (folder / "other").exists()

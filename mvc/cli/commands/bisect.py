@@ -13,7 +13,7 @@ from mvc.cli.options import JSON, PROGRESS, TENSORS, check_alone
 from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, number_text, short_id
+from mvc.cli.render.text import count_text, number_text, short_id, step_text
 from mvc.cli.session import open_repo, split_revisions
 from mvc.errors import ConflictError, NotFoundError
 
@@ -291,8 +291,7 @@ def write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
 
 def _commit_line(repo: Repo, out: Output, commit: GitId) -> str:
     entry = repo.show(commit)
-    step = "" if entry.step is None else f" (step {entry.step:,})"
-    return f"[{out.style(commit, 'yellow')}] {printable(entry.subject)}{step}"
+    return f"[{out.style(commit, 'yellow')}] {printable(entry.subject)}{step_text(entry.step)}"
 
 
 def _write_commit(repo: Repo, out: Output, commit: GitId) -> None:
@@ -362,7 +361,7 @@ def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:
 
 
 def _exit_name(code: int) -> str:
-    names = {one.value: one.name for one in signal.Signals}
+    names = {Signal.value: Signal.name for Signal in signal.Signals}
     return str(code) if code >= 0 else names.get(-code, f"signal {-code}")
 
 

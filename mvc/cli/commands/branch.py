@@ -147,7 +147,7 @@ def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) ->
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
     aliases = [ref for ref in repo.tags.list() if ref.is_alias] if verbose else []
     for ref in found:
-        here = [f"@{printable(one.name)}" for one in aliases if one.commit == ref.commit]
+        here = [f"@{printable(alias.name)}" for alias in aliases if alias.commit == ref.commit]
         line = _branch_line(out, ref, width if verbose else 0, here)
         following = repo.remotes.upstream(ref.name) if verbose else None
         if following is not None:

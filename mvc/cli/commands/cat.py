@@ -84,7 +84,9 @@ def _find_tensor(
     files = [info for info in listed if info.tensors]
     if not files:
         raise NotFoundError(f"{listed[0].path!r} has no tensors")
-    found = [(info, one) for info in files for one in info.tensors if name in (None, one.name)]
+    found = [
+        (info, tensor) for info in files for tensor in info.tensors if name in (None, tensor.name)
+    ]
     hint = f'"mvc ls {revision} -- {files[0].path}" lists them'
     if not found:
         raise NotFoundError(f"{files[0].path!r} has no tensor {name!r}", hint=hint)

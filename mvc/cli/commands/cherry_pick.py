@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET
+from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import (
@@ -15,7 +16,6 @@ from mvc.cli.sequence import (
     SEED,
     SKIP,
     STRATEGY,
-    Shown,
     run_sequence,
 )
 

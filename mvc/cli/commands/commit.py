@@ -18,7 +18,7 @@ from mvc.cli.parameters import (
     strings,
 )
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
+from mvc.cli.render.text import count_text, seconds_text, short_id, size_text, step_text
 from mvc.cli.session import open_repo, to_paths
 from mvc.errors import ConflictError, UsageError
 
@@ -179,9 +179,8 @@ def _write_commit(out: Output, result: CommitResult) -> None:
     out.line(" " + _stat_line(result))
     if result.identical_to is not None:
         twin = result.identical_to
-        place = "" if twin.step is None else f" (step {twin.step:,})"
         out.line(
-            f" bit-identical to released commit {short_id(twin.commit)}{place}: "
+            f" bit-identical to released commit {short_id(twin.commit)}{step_text(twin.step)}: "
             f"{count_text(len(twin.paths), 'file')} of it restored"
         )
 

@@ -40,7 +40,7 @@ VERBS = "add ls diff verify rm seen who"
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _DataLine:
     """A command line: the words after the verb, and the options that its verb takes."""
 
     words: Sequence[str]
@@ -93,10 +93,10 @@ def data(
     for option, value in given.items():
         if value is not None and option not in allowed.split():
             raise CommandUsageError(f"--{option} does not go with {verb}")
-    run(open_repo(), _Line(rest, {**given, "progress": progress}, as_json))
+    run(open_repo(), _DataLine(rest, {**given, "progress": progress}, as_json))
 
 
-def _add(repo: Repo, line: _Line) -> None:
+def _add(repo: Repo, line: _DataLine) -> None:
     if len(line.words) != 1:
         hint = ": quote the pattern" if len(line.words) > 1 else ""
         raise CommandUsageError(f"add takes one folder, pattern or URL{hint}")
@@ -128,7 +128,7 @@ def _add(repo: Repo, line: _Line) -> None:
         write_added(stdout(), done)
 
 
-def _ls(repo: Repo, line: _Line) -> None:
+def _ls(repo: Repo, line: _DataLine) -> None:
     revisions, name = _split(repo, line.words, most=1)
     found = repo.data.list(revisions[0] if revisions else None, name)
     if line.as_json:
@@ -139,7 +139,7 @@ def _ls(repo: Repo, line: _Line) -> None:
         write_maps(paged(), found)
 
 
-def _diff(repo: Repo, line: _Line) -> None:
+def _diff(repo: Repo, line: _DataLine) -> None:
     revisions, name = _split(repo, line.words, most=2)
     old, new = [*revisions, None, None][:2]
     found = repo.data.diff(old, new, name=name)
@@ -149,7 +149,7 @@ def _diff(repo: Repo, line: _Line) -> None:
         write_map_diffs(paged(), found)
 
 
-def _verify(repo: Repo, line: _Line) -> None:
+def _verify(repo: Repo, line: _DataLine) -> None:
     quick, full = line.options["quick"], line.options["full"]
     check_alone([("--quick", quick), ("--full", full)])
     if len(line.words) > 1:
@@ -174,7 +174,7 @@ def _verify(repo: Repo, line: _Line) -> None:
         raise Exit(NEGATIVE)
 
 
-def _rm(repo: Repo, line: _Line) -> None:
+def _rm(repo: Repo, line: _DataLine) -> None:
     if not line.words:
         raise CommandUsageError("rm takes a map, and perhaps shards of it")
     name, *shards = line.words
@@ -189,7 +189,7 @@ def _rm(repo: Repo, line: _Line) -> None:
         stdout().line(f"{printable(path)}: removed; its shards are left where they are")
 
 
-def _seen(repo: Repo, line: _Line) -> None:
+def _seen(repo: Repo, line: _DataLine) -> None:
     from mvc.cli.render.ledger import seen_fields, write_seen
 
     if len(line.words) > 1:
@@ -205,11 +205,11 @@ def _seen(repo: Repo, line: _Line) -> None:
         write_json(seen_fields(found, with_list=with_list))
     else:
         write_seen(paged(), found, with_list=with_list)
-    if any(one.is_proven is False for one in found.loaders):
+    if any(loader.is_proven is False for loader in found.loaders):
         raise Exit(NEGATIVE)
 
 
-def _who(repo: Repo, line: _Line) -> None:
+def _who(repo: Repo, line: _DataLine) -> None:
     from mvc.cli.render.ledger import who_fields, write_who
 
     shard, everything = line.options["shard"], bool(line.options["all"])
@@ -227,7 +227,7 @@ def _who(repo: Repo, line: _Line) -> None:
         write_who(paged(), found, shard)
 
 
-_VERBS: dict[str, tuple[Callable[[Repo, _Line], None], str]] = {
+_VERBS: dict[str, tuple[Callable[[Repo, _DataLine], None], str]] = {
     "add": (_add, "name store dtype"),
     "ls": (_ls, ""),
     "diff": (_diff, ""),

@@ -156,8 +156,7 @@ def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
 
 def _write_values(found: ModelDiff, view: View | None, html: str | None, *, as_json: bool) -> None:
     from mvc.cli.render.comparison import write_comparison
-    from mvc.cli.render.comparison_json import comparison_fields
-    from mvc.cli.render.comparison_rows import View
+    from mvc.cli.render.comparison_rows import View, comparison_fields
 
     fields = comparison_fields(found, view) if as_json or html is not None else {}
     if html is not None:
@@ -192,8 +191,8 @@ def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None
 
 def write_gates(out: Output, report: GateReport) -> None:
     """Write what fails, or that nothing does."""
-    for one in report.failures:
-        out.line(f"{out.style('failed', 'red')} {one.gate}: {printable(str(one))}")
+    for failure in report.failures:
+        out.line(f"{out.style('failed', 'red')} {failure.gate}: {printable(str(failure))}")
     if not report.failures:
         limits = ", ".join(f"{gate} {number_text(limit)}" for gate, limit in report.limits.items())
         judged = count_text(len(report.health), "checkpoint")
@@ -205,5 +204,5 @@ def gate_fields(report: GateReport) -> dict[str, object]:
     return {
         "gates": dict(report.limits),
         "health": [pick(one, "path nan inf largest norm saturated") for one in report.health],
-        "failures": [pick(one, "gate value limit path tensor") for one in report.failures],
+        "failures": [pick(failure, "gate value limit path tensor") for failure in report.failures],
     }

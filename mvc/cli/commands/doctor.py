@@ -168,8 +168,8 @@ def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:
 def _rank_rows(fields: Fields) -> Iterator[tuple[str, str]]:
     machines = fields["machines"]
     yield "ranks", f"{fields['ranks']:,} on {count_text(len(machines), 'machine')}"
-    for one in machines[:_MOST_MACHINES]:
-        yield printable(one["host"]), printable(", ".join(_machine_facts(one)))
+    for machine in machines[:_MOST_MACHINES]:
+        yield printable(machine["host"]), printable(", ".join(_machine_facts(machine)))
     if len(machines) > _MOST_MACHINES:
         yield "", f"{len(machines) - _MOST_MACHINES:,} more machines"
     link = fields["link"]

@@ -147,7 +147,7 @@ def _list_lines(
         kind, heading = entries[0].kind, next(numbers)
         width = None if out.width is None else max(out.width - cell_width(heading) - 2, 12)
         lines = [out.style(f"{heading}  {kind}", "bold")]
-        lines += [f"{next(numbers)}  {_name(out, one, width)}" for one in entries[:limit]]
+        lines += [f"{next(numbers)}  {_name(out, entry, width)}" for entry in entries[:limit]]
         more = len(entries) - len(entries[:limit])
         if more:
             text = f"and {more:,} more"

@@ -10,7 +10,7 @@ from mvc.cli.options import JSON, PROGRESS, QUIET, TENSORS
 from mvc.cli.output import pick, printable, stderr, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, seconds_text, size_text
+from mvc.cli.render.text import count_text, seconds_text, size_text, some_text
 from mvc.cli.session import open_repo, parse_place, to_paths
 
 _SHOWN = 5
@@ -72,7 +72,4 @@ def export(
             f"{printable(str(result.path))}: {count}, {size_text(result.size_bytes)} in {seconds}"
         )
         if result.left_out:
-            more = len(result.left_out) - _SHOWN
-            names = ", ".join(map(printable, result.left_out[:_SHOWN]))
-            rest = f" and {more} more" if more > 0 else ""
-            stderr().line(f"left out, no plain data: {names}{rest}")
+            stderr().line(f"left out, no plain data: {some_text(result.left_out, _SHOWN)}")

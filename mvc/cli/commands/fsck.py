@@ -10,7 +10,7 @@ from mvc.cli.options import JSON, PROGRESS, QUIET
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Exit, flag, string, strings
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, short_id, size_text
+from mvc.cli.render.text import count_text, short_id, size_text, some_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def _problem_line(out: Output, problem: Problem) -> str:
     if problem.offset is not None:
         place.append(f"offset {problem.offset:,}")
     if len(problem.commits) > 1:
-        shown = ", ".join(map(short_id, problem.commits[:_SHOWN_COMMITS]))
-        more = len(problem.commits) - _SHOWN_COMMITS
-        place.append(f"commits {shown}{f' and {more:,} more' if more > 0 else ''}")
+        place.append(f"commits {some_text([*map(short_id, problem.commits)], _SHOWN_COMMITS)}")
     elif problem.commit is not None:
         place.append(f"commit {problem.commit}")
     where = f" ({', '.join(place)})" if place else ""

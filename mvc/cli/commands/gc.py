@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import DRY_RUN, GRACE, JSON, PROGRESS, QUIET, age_seconds
-from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.output import Output, Shown, pick, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, size_text
@@ -43,25 +43,20 @@ def gc(
     later gc. Pushes that died leave what is deleted after the same time. Others may push and fetch
     meanwhile.
     """
-    repo = open_repo()
+    repo, shown = open_repo(), Shown(quiet, progress and not quiet, as_json)
     if remote:
-        _gc_remote(
-            repo,
-            name,
-            grace,
-            expire,
-            dry_run=dry_run,
-            quiet=quiet,
-            progress=progress,
-            as_json=as_json,
-        )
+        if expire is not None:
+            raise CommandUsageError(
+                "a remote has no reflogs to expire", hint="leave --expire-reflog out"
+            )
+        _gc_remote(repo, name, age_seconds(grace), shown, dry_run=dry_run)
         return
     if name is not None:
         raise CommandUsageError(f"{name!r} names no repository; --remote looks at a remote")
     plan = repo.upkeep.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
     result = None
     if not dry_run:
-        with byte_progress("sweeping", wanted=progress and not quiet) as bar:
+        with byte_progress("sweeping", wanted=shown.progress) as bar:
             result = repo.upkeep.gc(plan, progress=bar)
     if as_json:
         write_json(_gc_fields(plan, result))
@@ -137,30 +132,18 @@ def write_freed(
 
 
 def _gc_remote(
-    repo: Repo,
-    name: str | None,
-    grace: str | None,
-    expire: str | None,
-    *,
-    dry_run: bool,
-    quiet: bool,
-    progress: bool,
-    as_json: bool,
+    repo: Repo, name: str | None, grace_s: int | None, shown: Shown, *, dry_run: bool
 ) -> None:
-    if expire is not None:
-        raise CommandUsageError(
-            "a remote has no reflogs to expire", hint="leave --expire-reflog out"
-        )
-    result, grace_s = None, age_seconds(grace)
+    result = None
     if dry_run:
         plan = repo.remotes.plan_gc(name, grace_s=grace_s)
     else:
-        with byte_progress("sweeping", wanted=progress and not quiet) as bar:
+        with byte_progress("sweeping", wanted=shown.progress) as bar:
             result = repo.remotes.gc(name, grace_s=grace_s, progress=bar)
         plan = result.plan
-    if as_json:
+    if shown.as_json:
         write_json(_remote_fields(plan, result))
-    elif not quiet:
+    elif not shown.quiet:
         _write_remote(stdout(), plan, result)
 
 

@@ -156,7 +156,7 @@ def _draw(
     log_scale: bool,
 ) -> None:
     from mvc.cli.log_filter import metric_name
-    from mvc.cli.render.curves import chosen_metrics, write_curves
+    from mvc.cli.render.plot import chosen_metrics, write_curves
 
     metrics = chosen_metrics(entries, [metric_name(one) for one in asked])
     write_curves(paged(), entries, parents, metrics, log_scale=log_scale)

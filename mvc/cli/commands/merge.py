@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_clashes
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import Shown, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.merges import parse_told
 from mvc.cli.render.text import seconds_text
-from mvc.cli.sequence import PARAMETERS, RULES, SEED, STRATEGY, Shown, give_up, show_merge
+from mvc.cli.sequence import PARAMETERS, RULES, SEED, STRATEGY, give_up, show_merge
 from mvc.cli.session import open_repo
 from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 

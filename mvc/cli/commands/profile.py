@@ -62,7 +62,7 @@ def _read(paths: list[str]) -> dict[str, Any]:
         found.append({
             **{name: getattr(trace, name) for name in ("path", "rank", "ranks", "device")},
             "steps": [
-                {**asdict(one), "collectives": len(one.collectives)} for one in overlap.steps
+                {**asdict(step), "collectives": len(step.collectives)} for step in overlap.steps
             ],
             "exposed": _list_exposed(overlap),
             "own": [
@@ -84,7 +84,9 @@ def _read(paths: list[str]) -> dict[str, Any]:
 def _list_exposed(overlap: Any) -> list[dict[str, object]]:
     """Return the collectives of all steps that were exposed most."""
     known = [
-        {"step": step.name, **asdict(one)} for step in overlap.steps for one in step.collectives
+        {"step": step.name, **asdict(collective)}
+        for step in overlap.steps
+        for collective in step.collectives
     ]
     known.sort(key=lambda one: -one["exposed_s"])
     return known[:_MOST_EXPOSED]

@@ -10,7 +10,15 @@ from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import DRY_RUN, JSON, QUIET
 from mvc.cli.output import Output, pick, printable, stderr, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string, strings
-from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
+from mvc.cli.render.text import (
+    columns,
+    count_text,
+    cut_end,
+    iso_date,
+    short_id,
+    size_text,
+    some_text,
+)
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -112,7 +120,7 @@ def _ask(plan: PrunePlan) -> None:
 
 def _what(plan: PrunePlan) -> str:
     files = sum(len(release.paths) for release in plan.releases)
-    commits = Counter(_action(one) for one in plan.commits)["release"]
+    commits = Counter(_action(commit) for commit in plan.commits)["release"]
     return f"{count_text(files, 'file')} of {count_text(commits, 'commit')}"
 
 
@@ -123,12 +131,12 @@ def _prune_fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]
         "dry_run": freed_bytes is None,
         "commits": [
             {
-                **pick(one, "commit subject step"),
-                "date": iso_date(one.time_s, 0),
-                "action": _action(one),
-                **pick(one, "reasons release=paths keep=kept_paths bytes=size_bytes"),
+                **pick(commit, "commit subject step"),
+                "date": iso_date(commit.time_s, 0),
+                "action": _action(commit),
+                **pick(commit, "reasons release=paths keep=kept_paths bytes=size_bytes"),
             }
-            for one in plan.commits
+            for commit in plan.commits
         ],
         "files": sum(len(release.paths) for release in plan.releases),
         "bytes": plan.freed_bytes if freed_bytes is None else freed_bytes,
@@ -145,7 +153,17 @@ def _action(one: CommitPlan) -> str:
 
 def _write_prune_plan(out: Output, plan: PrunePlan) -> None:
     colours = {"keep": ("green",), "release": ("red",)}
-    rows = [_row(one) for one in plan.commits]
+    rows = [
+        (
+            _action(commit),
+            short_id(commit.commit),
+            "" if commit.step is None else f"step {commit.step:,}",
+            cut_end(printable(commit.subject), _SUBJECT_WIDTH),
+            size_text(commit.size_bytes) if commit.paths else "",
+            printable(_why(commit)),
+        )
+        for commit in plan.commits
+    ]
     for one, cells in zip(plan.commits, columns(rows, "<<><><"), strict=True):
         verb, name, *rest = cells
         style = colours.get(_action(one), ("dim",))
@@ -155,21 +173,13 @@ def _write_prune_plan(out: Output, plan: PrunePlan) -> None:
         out.line(out.style(_WEIGHTS_RULE, "dim"))
 
 
-def _row(one: CommitPlan) -> list[str]:
-    step = "" if one.step is None else f"step {one.step:,}"
-    size = size_text(one.size_bytes) if one.paths else ""
-    subject = cut_end(printable(one.subject), _SUBJECT_WIDTH)
-    return [_action(one), short_id(one.commit), step, subject, size, printable(_why(one))]
-
-
 def _why(one: CommitPlan) -> str:
     if one.was_released:
         return "content already released"
     if one.reasons:
         return ", ".join(one.reasons)
     if one.paths:
-        more = len(one.paths) - _SHOWN_PATHS
-        return ", ".join(one.paths[:_SHOWN_PATHS]) + (f" and {more:,} more" if more > 0 else "")
+        return some_text(one.paths, _SHOWN_PATHS)
     return "shared with a version that stays" if one.kept_paths else "plain files only"
 
 

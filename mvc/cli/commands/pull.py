@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, check_alone, read_rate
-from mvc.cli.output import stdout
+from mvc.cli.output import Shown, stdout
 from mvc.cli.parameters import argument, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import fetch_fields, write_fetch
-from mvc.cli.sequence import Shown, show_merge
+from mvc.cli.sequence import show_merge
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:

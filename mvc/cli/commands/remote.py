@@ -118,7 +118,9 @@ def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
     else:
         out = stdout()
         words_of = {True: "yes", False: "no", None: "?"}
-        rows = [(one.name, words_of[one.kept], one.detail) for one in report.promises]
+        rows = [
+            (promise.name, words_of[promise.kept], promise.detail) for promise in report.promises
+        ]
         for one, (name, kept, detail) in zip(report.promises, columns(rows, "<<<"), strict=True):
             colour = "green" if one.kept else "red" if one.needed else "yellow"
             out.line(f"{name}  {out.style(kept, colour)}  {printable(detail)}".rstrip())

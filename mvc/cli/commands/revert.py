@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_alone
+from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import (
@@ -13,7 +14,6 @@ from mvc.cli.sequence import (
     RULES,
     SKIP,
     STRATEGY,
-    Shown,
     run_sequence,
 )
 

@@ -9,7 +9,7 @@ from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import write_counts
-from mvc.cli.render.text import count_text, short_id
+from mvc.cli.render.text import count_text, short_id, step_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _write_rollback(repo: Repo, out: Output, plan: RollbackPlan) -> None:
     """Write from where to where, what is abandoned, and where that stays."""
     name = printable(plan.branch)
     if plan.is_empty:
-        step = "" if plan.tip_step is None else f" (step {plan.tip_step:,})"
+        step = step_text(plan.tip_step)
         choice = printable(plan.choice)
         out.line(f"nothing to do: '{name}' is already at {short_id(plan.tip)}{step}, {choice}")
         return

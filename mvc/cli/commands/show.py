@@ -78,7 +78,7 @@ def show(
     if as_json:
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
         if found is not None:
-            from mvc.cli.render.comparison_json import comparison_fields
+            from mvc.cli.render.comparison_rows import comparison_fields
 
             fields["comparison"] = comparison_fields(found, view)
         write_json({**fields, **diff_fields(files)})

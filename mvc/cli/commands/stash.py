@@ -133,7 +133,7 @@ def _look(repo: Repo, verb: str, number: int, *, as_json: bool, quiet: bool) -> 
         if as_json:
             write_json({"stashes": [_fields(one) for one in entries]})
         else:
-            paged().lines(_title(one) for one in entries)
+            paged().lines(_title(entry) for entry in entries)
     else:
         _show(repo, number, as_json=as_json)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.commands.branch import write_deleted
 from mvc.cli.options import JSON, QUIET, check_alone, name_and_start
-from mvc.cli.output import paged, pick, printable, stdout, warn, write_json
+from mvc.cli.output import Shown, paged, pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import CommandUsageError, arguments, flag, string
-from mvc.cli.render.text import count_text, number_text, short_id
+from mvc.cli.render.text import count_text, number_text, short_id, step_text
 from mvc.cli.session import open_repo
 from mvc.errors import ConflictError
 
@@ -56,9 +56,8 @@ def tag(
         deleted = [(name, repo.tags.delete(name)) for name in (_plain(repo, one) for one in given)]
         write_deleted("Deleted tag '{}' (was {})", deleted, quiet=quiet, as_json=as_json)
     elif by is not None:
-        _tag_best(
-            given, by, message, among, force=force, highest=highest, quiet=quiet, as_json=as_json
-        )
+        shown = Shown(quiet, progress=False, as_json=as_json)
+        _tag_best(given, by, message, among, shown, force=force, highest=highest)
     elif given and not listed:
         written, revision = name_and_start(given)
         repo = open_repo()
@@ -97,11 +96,10 @@ def _tag_best(
     metric: str,
     message: str | None,
     among: str | None,
+    shown: Shown,
     *,
     force: bool,
     highest: bool,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Tag the commit with the best value of a metric; an alias moves without -f."""
     if not names:
@@ -116,18 +114,18 @@ def _tag_best(
         raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
     best = repo.best(metric, among or start, maximise=highest)
     repo.tags.create(name, best.commit, message=message, force=True)
-    if as_json:
+    if shown.as_json:
         fields = pick(best, "metric value step compared left_out released=is_released")
         old = None if before is None else before.commit
         write_json({"created": {"name": name, "commit": best.commit, "before": old, **fields}})
-    elif not quiet:
+    elif not shown.quiet:
         _write_best(name, best)
         if before is not None:
             _write_move(name, before.commit, best.commit)
 
 
 def _write_best(name: str, best: BestCommit) -> None:
-    step = "" if best.step is None else f" (step {best.step:,})"
+    step = step_text(best.step)
     which = "highest" if best.maximise else "lowest"
     text = f"{printable(best.metric)} {number_text(best.value)} is the {which}"
     stdout().line(

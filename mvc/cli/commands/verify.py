@@ -169,7 +169,7 @@ def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, objec
             raise CommandUsageError(f"--layers {text!r}: choose of {', '.join(_LAYERS)}")
         if one not in layers:
             raise CommandUsageError(f"--layers {one} needs --entry and --inputs")
-    return [one for one in layers if one in wanted]
+    return [layer for layer in layers if layer in wanted]
 
 
 def _verify_worktree(
@@ -195,7 +195,7 @@ def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
     from mvc.cli.render.verify_models import model_fields
 
     verdicts = [behaviour[layer]["passed"] for layer in _LAYERS[1:] if behaviour[layer]]
-    verdicts += [one["passed"] for one in behaviour["settings"]]
+    verdicts += [setting["passed"] for setting in behaviour["settings"]]
     verdicts += [check.passed] if check is not None else []
     unit = None if check is None else model_fields(check)
     return {"passed": False not in verdicts, "unit": unit, **behaviour}

@@ -80,7 +80,7 @@ def lay_out(spots: Sequence[Spot]) -> HeatMap:
         column = 0 if one.layer is None else column_of[one.layer]
         found[one.kind][column].append(place)
     kept = _worst_kinds(found, spots)
-    span = _span([one.value for one in spots if one.value is not None])
+    span = _span([spot.value for spot in spots if spot.value is not None])
     cells = [
         _cell(row, column, spots, places, span)
         for row, kind in enumerate(kept)
@@ -101,15 +101,13 @@ def _worst_kinds(
         return list(found)
 
     def worst(kind: str) -> float:
-        places = (place for column in found[kind].values() for place in column)
-        return max(_value(spots[place]) for place in places)
+        some = [spots[place] for column in found[kind].values() for place in column]
+        if any(spot.state == "broken" for spot in some):
+            return math.inf
+        return max((spot.value for spot in some if spot.value is not None), default=-1.0)
 
     kept = set(sorted(found, key=worst, reverse=True)[:_MOST_KINDS])
     return [kind for kind in found if kind in kept]
-
-
-def _value(spot: Spot) -> float:
-    return math.inf if spot.state == "broken" else -1.0 if spot.value is None else spot.value
 
 
 def _cell(
@@ -118,13 +116,13 @@ def _cell(
     states = {spots[place].state for place in places}
     state = next(one for one in _STATES if one in states)
     values = [value for place in places if (value := spots[place].value) is not None]
-    return Cell(row, column, state, _shade(max(values), span) if values else None, places)
-
-
-def _shade(value: float, span: tuple[float, float]) -> float:
-    low, high = span
-    inside = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
-    return min(max(inside, 0.0), 1.0)
+    shade = None
+    if values:
+        low, high = span
+        largest = max(values)
+        inside = math.log(largest / low) / math.log(high / low) if largest > 0 else 0.0
+        shade = min(max(inside, 0.0), 1.0)
+    return Cell(row, column, state, shade, places)
 
 
 def _range(layers: Sequence[str]) -> str:

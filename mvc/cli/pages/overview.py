@@ -90,12 +90,17 @@ def overview_of_diff(report: Fields) -> Overview:
         title="mvc diff",
         sides=[side_of(report["old"]), side_of(report["new"])],
         verdicts=[
-            ReportVerdict(one["level"], one["text"], list(one["tensors"]))
-            for one in report["verdicts"]
+            ReportVerdict(verdict["level"], verdict["text"], list(verdict["tensors"]))
+            for verdict in report["verdicts"]
         ],
         cards=[*_cards(report["total"]), *_token_cards(report.get("tokens"))],
         heat_title="Relative difference by layer and kind",
-        heat=lay_out([_spot(tensor) for tensor in report["tensors"]]),
+        heat=lay_out(
+            [
+                Spot(tensor["kind"], tensor["layer"], _state(tensor), _sigma(tensor))
+                for tensor in report["tensors"]
+            ]
+        ),
         histograms=_differences(report["total"]["statistics"]),
     )
 
@@ -121,17 +126,16 @@ def _state(tensor: Fields) -> str:
         return "broken"
     if tensor["status"] != "modified":
         return "same"
-    return "unmeasured" if statistics is None or statistics["sigma"] is None else "changed"
+    return "unmeasured" if _sigma(tensor) is None else "changed"
+
+
+def _sigma(tensor: Fields) -> float | None:
+    statistics = tensor["statistics"]
+    return None if statistics is None else statistics["sigma"]
 
 
 def _count_bad(health: Fields) -> int:
     return int(health["nan"] + health["inf"])
-
-
-def _spot(tensor: Fields) -> Spot:
-    statistics = tensor["statistics"]
-    value = None if statistics is None else statistics["sigma"]
-    return Spot(tensor["kind"], tensor["layer"], _state(tensor), value)
 
 
 def _cards(total: Fields) -> list[Card]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.pages.overview import (
@@ -15,10 +14,11 @@ from mvc.cli.pages.overview import (
     figure_text,
     side_of,
 )
-from mvc.cli.render.text import count_text, number_text, ratio_text
+from mvc.cli.render.text import count_text, ratio_text
+from mvc.cli.render.verify_models import modules_text, system_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     Fields = Mapping[str, Any]
 
@@ -44,12 +44,12 @@ def _verdicts(report: Fields) -> Iterator[ReportVerdict]:
     if unit is not None:
         yield _verdict("unit", unit["passed"], _unit_text(unit))
     if module is not None:
-        yield _verdict("module", module["passed"], _module_text(module, "first"))
-    for one in report["settings"]:
-        name = f"{one['setting']} {one['old']} and {one['new']}"
-        yield _verdict(name, one["passed"], _module_text(one, "worst"))
+        yield _verdict("module", module["passed"], modules_text(module, is_worst_first=False))
+    for setting in report["settings"]:
+        name = f"{setting['setting']} {setting['old']} and {setting['new']}"
+        yield _verdict(name, setting["passed"], modules_text(setting, is_worst_first=True))
     if system is not None:
-        yield _verdict("system", system["passed"], _system_text(system))
+        yield _verdict("system", system["passed"], system_text(system))
 
 
 def _verdict(layer: str, passed: bool | None, text: str) -> ReportVerdict:
@@ -68,41 +68,6 @@ def _unit_text(unit: Fields) -> str:
         return f"{count_text(total, 'tensor')} {wanted}"
     verb = "is" if failed == 1 else "are"
     return f"{failed:,} of {count_text(total, 'tensor')} {verb} not {wanted}"
-
-
-def _module_text(found: Fields, which: str) -> str:
-    modules: Sequence[Fields] = found["modules"]
-    failed = [one for one in modules if not one["passed"]]
-    limits = [
-        text.format(number_text(found[name]))
-        for name, text in (("cosine", "cosine at least {}"), ("bound", "relative L2 within {}"))
-        if found[name] is not None
-    ]
-    wanted = f"{' and '.join(limits)} for {count_text(found['samples'], 'sample')}"
-    if found["parted"] is not None:
-        names = (repr(name) if name else "the end" for name in found["parted"])
-        return "after the same modules, one model runs {} and the other {}".format(*names)
-    if not failed:
-        return f"{wanted}; all {count_text(len(modules), 'module')} are"
-    named = failed[0] if which == "first" else max(failed, key=_distance)
-    name, verb = named["name"] or "the whole model", "is" if len(failed) == 1 else "are"
-    count = f"{len(failed):,} of {count_text(len(modules), 'module')}"
-    return f"{wanted}; {count} {verb} not, {which} {name}"
-
-
-def _distance(module: Fields) -> float:
-    distance = float(module["relative_l2"])
-    return math.inf if math.isnan(distance) else distance
-
-
-def _system_text(system: Fields) -> str:
-    samples = count_text(system["samples"], "sample")
-    if system["passed"] is None:
-        return f"{samples} are too few for any test to fail: {system['least_samples']} are needed"
-    tests = count_text(len(system["tests"]), "test")
-    failed = [test["name"] for test in system["tests"] if not test["passed"]]
-    text = f"{samples}, significance {number_text(system['significance'])} for {tests} together"
-    return f"{text}; failed: {', '.join(failed)}" if failed else text
 
 
 def _cards(system: Fields) -> list[Card]:

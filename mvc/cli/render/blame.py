@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.plot import can_show
 from mvc.cli.render.rollup import fold
 from mvc.cli.render.text import (
+    can_show,
     cell_width,
     columns,
     cut_end,
@@ -52,7 +52,9 @@ class _Row:
     @property
     def drift(self) -> list[DriftPoint | None]:
         """The points of one tensor, or those of all joined."""
-        return [_join(points) for points in zip(*(one.drift for one in self.tensors), strict=True)]
+        return [
+            _join(points) for points in zip(*(tensor.drift for tensor in self.tensors), strict=True)
+        ]
 
 
 def _join(points: Sequence[DriftPoint | None]) -> DriftPoint | None:
@@ -129,7 +131,11 @@ def _rows(found: Blame, by: str, room: int | None) -> list[_Row]:
         modules: dict[str, list[TensorBlame]] = {}
         for one in ordered:
             modules.setdefault(name_of(one).rpartition(".")[0] or name_of(one), []).append(one)
-        rows = [_Row(name, _latest(found, some), some) for name, some in modules.items()]
+        rows = []
+        for name, tensors in modules.items():
+            named = {tensor.commit for tensor in tensors}
+            latest = next(commit for commit in found.commits if commit in named)
+            rows.append(_Row(name, latest, tensors))
         if room is None or len(rows) <= room:
             return rows
         return [
@@ -142,15 +148,14 @@ def _rows(found: Blame, by: str, room: int | None) -> list[_Row]:
     return [_Row(name, some[0].commit, some) for name, some in groups]
 
 
-def _latest(found: Blame, tensors: Sequence[TensorBlame]) -> GitId:
-    named = {one.commit for one in tensors}
-    return next(one for one in found.commits if one in named)
-
-
 def _cells(info: CommitInfo, row: _Row, is_plain: bool, is_narrow: bool) -> list[str]:
     drift = row.drift[:: -2 if is_narrow else -1][::-1]  # the last one stays
     step = read_annotations(info).step
     distance = None if drift[-1] is None else drift[-1].distance
+    percent = ""
+    if distance is not None:
+        percent = ratio_text(distance) if math.isfinite(distance) else "NaN"
+        percent = "0 %" if distance == 0 else percent
     count = "" if len(row.tensors) == 1 else f" ({len(row.tensors):,})"
     return [
         short_id(info.id),
@@ -158,18 +163,10 @@ def _cells(info: CommitInfo, row: _Row, is_plain: bool, is_narrow: bool) -> list
         iso_date(info.author_time_s, info.author_timezone_s)[:_DAY],
         printable(info.author.name),
         sparkline(drift, is_plain=is_plain),
-        _percent(distance),
+        percent,
         printable(row.name) + count,
         printable(info.subject),
     ]
-
-
-def _percent(distance: float | None) -> str:
-    if distance is None:
-        return ""
-    if not math.isfinite(distance):
-        return "NaN"
-    return ratio_text(distance) if distance else "0 %"
 
 
 def sparkline(drift: Sequence[DriftPoint | None], *, is_plain: bool = False) -> str:

@@ -6,7 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
-from mvc.cli.render.text import columns, count_text, size_text
+from mvc.cli.render.text import count_text, size_text, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def info_fields(info: MapInfo, *, with_list: bool) -> dict[str, object]:
     """Return a map of a listing for ``--json``, with its shards if they are wanted."""
     if info.shard_map is None:
         return pick(info, "path fault")
-    shards = {"list": [shard_fields(one) for one in info.shard_map.shards]} if with_list else {}
+    shards = {"list": [shard_fields(shard) for shard in info.shard_map.shards]} if with_list else {}
     return {**map_fields(info.path, info.shard_map), **shards}
 
 
@@ -71,14 +71,12 @@ def changes_text(changes: MapChanges) -> str:
     first, *rest = counts
     parts = [f"{count_text(first[0], 'shard')} {first[1]}"]
     parts += [f"{count:,} {kind}" for count, kind in rest]
-    return f"{', '.join(parts)} ({_growth_text(changes)})"
-
-
-def _growth_text(changes: MapChanges) -> str:
     records = changes.more_records
     if records is not None:
-        return f"{records:+,} record{'' if abs(records) == 1 else 's'}"
-    return ("+" if changes.more_bytes >= 0 else "") + size_text(changes.more_bytes)
+        growth = f"{records:+,} record{'' if abs(records) == 1 else 's'}"
+    else:
+        growth = ("+" if changes.more_bytes >= 0 else "") + size_text(changes.more_bytes)
+    return f"{', '.join(parts)} ({growth})"
 
 
 def totals_text(shard_map: ShardMap) -> str:
@@ -116,17 +114,17 @@ def write_maps(out: Output, found: Sequence[MapInfo]) -> None:
         shards, size = f"{len(made.shards):,}", size_text(made.size_bytes)
         rows.append((printable(info.path), shards, records, size, made.tree[:_SHORT_TREE]))
     head = ("map", "shards", "records", "size", "tree")
-    out.lines("  ".join(row).rstrip() for row in columns([head, *rows], "<>>><"))
+    out.lines(table_lines([head, *rows], "<>>><"))
 
 
 def write_shards(out: Output, shard_map: ShardMap) -> None:
     """Write a line per shard of a map."""
     rows = [("path", "records", "size", "sha256")]
-    for one in shard_map.shards:
-        records = "-" if one.records is None else f"{one.records:,}"
-        hashed = one.sha256.hex()[:_SHORT_TREE]
-        rows.append((printable(one.path), records, size_text(one.size_bytes), hashed))
-    out.lines("  ".join(row).rstrip() for row in columns(rows, "<>><"))
+    for shard in shard_map.shards:
+        records = "-" if shard.records is None else f"{shard.records:,}"
+        hashed = shard.sha256.hex()[:_SHORT_TREE]
+        rows.append((printable(shard.path), records, size_text(shard.size_bytes), hashed))
+    out.lines(table_lines(rows, "<>><"))
 
 
 def write_map_diffs(out: Output, found: Sequence[MapDiff]) -> None:
@@ -174,19 +172,16 @@ def report_fields(path: str, report: MapReport) -> dict[str, object]:
     }
 
 
-def _place(map_path: str, root: str, path: str) -> str:
-    """Return where a shard is, as a repository path or URL."""
-    if "://" in root:
-        return f"{root}/{path}".rstrip("/")
-    return posixpath.normpath(posixpath.join(posixpath.dirname(map_path), root, path))
-
-
 def write_report(out: Output, path: str, report: MapReport) -> None:
     """Write a line per shard that is not as the map says, and one about all."""
     for fault in report.faults:
-        out.line(
-            f"{out.style(fault.kind + ':', 'red')} {printable(_place(path, report.root, fault.path))} {printable(fault.detail)}"
-        )
+        if "://" in report.root:
+            place = f"{report.root}/{fault.path}".rstrip("/")
+        else:
+            folder = posixpath.join(posixpath.dirname(path), report.root)
+            place = posixpath.normpath(posixpath.join(folder, fault.path))
+        kind = out.style(fault.kind + ":", "red")
+        out.line(f"{kind} {printable(place)} {printable(fault.detail)}")
     how = [
         f"{report.read:,} read ({size_text(report.read_bytes)})" if report.read else "",
         f"{report.known:,} not read: unchanged since they were" if report.known else "",

@@ -40,7 +40,7 @@ _LEAST_ROWS = 6
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
     """Return differences for ``--json``."""
     found: dict[str, object] = {"files": [_file_fields(file) for file in files]}
-    nodes = [one for file in files for one in file.nodes]
+    nodes = [node for file in files for node in file.nodes]
     if nodes:
         found["pipeline"] = [node_fields(one) for one in nodes]
     return found
@@ -86,7 +86,10 @@ def write_diff(
     if form == "name-only":
         out.lines(quote_path(file.path) for file in files)
     elif form == "name-status":
-        out.lines(_name_status(file) for file in files)
+        for file in files:
+            names = [quote_path(name) for name in (file.old_path, file.path) if name is not None]
+            score = "100" if file.old_path is not None else ""
+            out.line("\t".join([LETTERS[file.status] + score, *names]))
     elif form == "stat":
         _write_stat(out, files)
     else:
@@ -107,15 +110,9 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
         out.lines(rows)
     if moved := moved_text(files):
         out.lines(["", moved])
-    nodes = [one for file in files for one in file.nodes]
+    nodes = [node for file in files for node in file.nodes]
     if nodes:
         out.lines(["", *node_rows(out, nodes, room.lines, see_all)])
-
-
-def _name_status(file: FileDiff) -> str:
-    names = [quote_path(name) for name in (file.old_path, file.path) if name is not None]
-    score = "100" if file.old_path is not None else ""
-    return "\t".join([LETTERS[file.status] + score, *names])
 
 
 def _names(file: FileDiff) -> str:
@@ -136,14 +133,7 @@ def _moved_count(file: FileDiff) -> int:
 
 def _is_known(file: FileDiff) -> bool:
     """Return whether tensors of a file are compared with those of another one."""
-    return len(file.tensors) < file.tensors_total or any(one.old_path for one in file.tensors)
-
-
-def _tensors_text(file: FileDiff) -> str:
-    """Return how many tensors a new or deleted file has, and how many of them another one has."""
-    text, moved = count_text(file.tensors_total, "tensor"), _moved_count(file)
-    where = "from other files" if file.status == "added" else "now in other files"
-    return f"{moved:,} of {text} {where}" if moved else text
+    return len(file.tensors) < file.tensors_total or any(tensor.old_path for tensor in file.tensors)
 
 
 def _title(out: Output, file: FileDiff) -> str:
@@ -152,7 +142,10 @@ def _title(out: Output, file: FileDiff) -> str:
         facts.append(f"{len(file.tensors):,} of {_count_both(file)}")
         facts[-1] += " differ" if len(file.tensors) != 1 else " differs"
     elif file.tensors_total:
-        facts.append(_tensors_text(file))
+        moved = _moved_count(file)
+        where = "from other files" if file.status == "added" else "now in other files"
+        text = count_text(file.tensors_total, "tensor")
+        facts.append(f"{moved:,} of {text} {where}" if moved else text)
     if file.shards is not None:
         facts = [changes_text(file.shards)]
     else:
@@ -166,18 +159,13 @@ def _rows(out: Output, file: FileDiff, room: _Room, *, everything: bool) -> Iter
     if file.tensors and (everything or not is_whole or _is_known(file)):
         yield from _tensor_rows(out, file.tensors, room)
     if not is_whole:
-        yield from _text_lines(out, file, room)
+        # What an index of shards says, file by file, the tensors' own rows say better.
+        is_index = file.path.endswith(".index.json") and room.lines is not None
+        yield from change_lines(out, file.lines, 0 if is_index else room.lines, room.see_all)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
     if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
         yield "  bytes outside of tensors differ (header, metadata)"
-
-
-def _text_lines(out: Output, file: FileDiff, room: _Room) -> Iterator[str]:
-    """Yield changed lines, or the first ones."""
-    # What an index of shards says, file by file, the tensors' own rows say better.
-    most = 0 if file.path.endswith(".index.json") and room.lines is not None else room.lines
-    yield from change_lines(out, file.lines, most, room.see_all)
 
 
 def _is_in_place(file: FileDiff) -> bool:
@@ -191,7 +179,7 @@ def _is_in_place(file: FileDiff) -> bool:
 def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], room: _Room) -> Iterator[str]:
     """Yield a line per tensor, or what many of them have in common."""
     tensors = in_layer_order(tensors)
-    groups = [(full_name(one), [one]) for one in tensors]
+    groups = [(full_name(tensor), [tensor]) for tensor in tensors]
     if room.rows is not None and len(groups) > room.rows:
         groups = roll_up(tensors, room.rows - 1)
     shown = groups[: room.rows - 1] if room.rows is not None and len(groups) > room.rows else groups
@@ -211,7 +199,7 @@ def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], room: _Room) -> Ite
 
 def _cells(tensors: Sequence[TensorDiff], name: str) -> tuple[str, str, str, str]:
     """Return name, shape and how often, chunks and size of one or several tensors."""
-    shapes, chunks = {shape_change(one) for one in tensors}, ""
+    shapes, chunks = {shape_change(tensor) for tensor in tensors}, ""
     if tensors[0].status == "modified":
         changed = sum(one.chunks_changed for one in tensors)
         total = sum(one.chunks_total for one in tensors)
@@ -321,7 +309,11 @@ def node_rows(
             ("input ", node.inputs),
         ):
             for name, old, new in changes:
-                yield f"      {what}{printable(_change_text(name, old, new))}"
+                before, after = ("(none)" if value is None else value for value in (old, new))
+                text = f"{name}: {before} -> {after}"
+                if name in (old, new):  # an input
+                    text = f"{name} {'added' if old is None else 'removed'}"
+                yield f"      {what}{printable(text)}"
         for name, lines in node.code:
             yield f"      {printable(name)}"
             for line in change_lines(out, lines, most, see_all):
@@ -333,9 +325,3 @@ def _reason(node: NodeDiff) -> str:
     if node.status != "modified" or node.params or node.libraries or node.inputs or node.code:
         return ""
     return "  (a value of its own differs)" if node.is_own else "  (a node before it changed)"
-
-
-def _change_text(name: str, old: str | None, new: str | None) -> str:
-    if name in (old, new):  # an input
-        return f"{name} {'added' if old is None else 'removed'}"
-    return f"{name}: {'(none)' if old is None else old} -> {'(none)' if new is None else new}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class GraphRows:
     """What to draw left of a commit's text; ``padding`` goes before text that needs more rows."""
 
     commit: str
@@ -43,14 +43,14 @@ class Graph:
     def __init__(self) -> None:
         self._lanes: list[str] = []
 
-    def step(self, commit: str, parents: Sequence[str]) -> Rows:
+    def step(self, commit: str, parents: Sequence[str]) -> GraphRows:
         """Draw one commit; its children were drawn before."""
         if commit not in self._lanes:
             self._lanes.append(commit)
         place = self._lanes.index(commit)
         row = " ".join("*" if slot == place else "|" for slot in range(len(self._lanes)))
         below = self._advance(place, list(dict.fromkeys(parents)))
-        return Rows(row, tuple(below), " ".join("|" for _ in self._lanes))
+        return GraphRows(row, tuple(below), " ".join("|" for _ in self._lanes))
 
     def _advance(self, place: int, parents: list[str]) -> list[str]:
         old, left = self._lanes, self._lanes[:place]

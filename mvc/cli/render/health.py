@@ -48,10 +48,7 @@ def _row(entry: LogEntry, found: Mapping[GitId, CheckpointHealth | None]) -> tup
     is_jump = growth is not None and not 1 / _JUMP <= growth <= _JUMP
     figures = (f"{health.nan:,}", f"{health.inf:,}", number_text(health.largest))
     mark = "!" if is_jump or health.nan or health.inf else ""
-    return (name, step, *figures, number_text(health.norm), _change_text(growth), mark, subject)
-
-
-def _change_text(growth: float | None) -> str:
-    if growth is None:
-        return ""
-    return f"x {growth:.3g}" if growth >= _MANY else f"{100 * (growth - 1):+.2g} %"
+    change = ""
+    if growth is not None:
+        change = f"x {growth:.3g}" if growth >= _MANY else f"{100 * (growth - 1):+.2g} %"
+    return (name, step, *figures, number_text(health.norm), change, mark, subject)

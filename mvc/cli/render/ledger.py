@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
-from mvc.cli.render.text import count_text
+from mvc.cli.render.text import count_text, some_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _DIGITS = 16
 
 def seen_fields(found: DataSeen, *, with_list: bool) -> dict[str, object]:
     """Return what a commit saw for ``--json``; all samples only if they are wanted."""
-    loaders = [_loader_fields(one, with_list=with_list) for one in found.loaders]
+    loaders = [_loader_fields(loader, with_list=with_list) for loader in found.loaders]
     return {"commit": found.commit, "since": found.since, "loaders": loaders}
 
 
@@ -51,8 +51,8 @@ def write_seen(out: Output, found: DataSeen, *, with_list: bool) -> None:
     """Write what a commit saw."""
     since = "the start of the run" if found.since is None else found.since[:_SHORT]
     out.line(f"{found.commit[:_SHORT]} since {since}")
-    for one in found.loaders:
-        for text in _loader_lines(one, with_list=with_list):
+    for loader in found.loaders:
+        for text in _loader_lines(loader, with_list=with_list):
             out.line(text)
 
 
@@ -71,7 +71,8 @@ def _loader_lines(one: LoaderSeen, *, with_list: bool) -> Iterator[str]:
     if one.times is None:
         yield "  which ones is not listed: they are too many, or from before its list begins"
     elif set(one.times) - {1}:
-        texts = [f"{samples:,} {_often(times)}" for times, samples in one.times.items()]
+        words = {1: "once", 2: "twice"}
+        texts = [f"{n:,} {words.get(times, f'{times} times')}" for times, n in one.times.items()]
         yield f"  {', '.join(texts)}"
     for part, last in _join_epochs(one.skipped):
         told = _samples_text(part, last, with_list=with_list)
@@ -107,21 +108,14 @@ def _join_epochs(parts: Iterable[SamplesSeen]) -> Iterator[tuple[SamplesSeen, in
 
 
 def _samples_text(one: SamplesSeen, last: int | None, *, with_list: bool) -> str:
-    epoch, count = (
-        "" if one.epoch is None else f" epoch {one.epoch}",
-        count_text(one.count, "sample"),
-    )
+    epoch = "" if one.epoch is None else f" epoch {one.epoch}"
+    count = count_text(one.count, "sample")
     if last != one.epoch:
         epoch, count = f" epochs {one.epoch} to {last}", f"{count} each"
     runs = [str(first) if first == last else f"{first}-{last}" for first, last in one.ranges]
-    names = [*runs, *map(printable, one.keys)]
-    shown = names if with_list else names[:_SHOWN]
-    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
-    return f"{printable(one.source)}{epoch}, {count}: {', '.join(shown)}{more}"
-
-
-def _often(times: int) -> str:
-    return {1: "once", 2: "twice"}.get(times, f"{times} times")
+    names = [*runs, *one.keys]
+    shown = some_text(names, len(names) if with_list else _SHOWN)
+    return f"{printable(one.source)}{epoch}, {count}: {shown}"
 
 
 def who_fields(found: WhoSaw) -> dict[str, object]:

@@ -19,7 +19,7 @@ _SHORT_TENSOR_ID = 12
 
 def file_fields(info: FileInfo) -> dict[str, object]:
     """Return one file for ``--json``."""
-    tensors = [pick(one, f"name {TENSOR_FIELDS}") for one in in_layer_order(info.tensors)]
+    tensors = [pick(tensor, f"name {TENSOR_FIELDS}") for tensor in in_layer_order(info.tensors)]
     head = {"path": info.path, "mode": f"{info.mode:06o}"}
     return {**head, **pick(info, "blob format size_bytes"), "tensors": tensors}
 

@@ -22,10 +22,8 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mvc.cli.render.graph import Rows
+    from mvc.cli.render.graph import GraphRows
     from mvc.operations.log import LogEntry
-    from mvc.workspace.releases import Release
-    from mvc.workspace.trailers import Agreement
     from mvc.workspace.verdicts import Divergence
 
     Parents = Mapping[str, Sequence[str]] | None
@@ -42,7 +40,8 @@ _SHOWN_ABOVE = frozenset(
 
 def entry_fields(entry: LogEntry) -> dict[str, object]:
     """Return one commit for ``--json``."""
-    info, facts = entry.info, entry.annotations
+    info, facts, release = entry.info, entry.annotations, entry.released
+    diverged, agreement = entry.diverged, entry.agreement
     return {
         "commit": info.id,
         "parents": info.parents,
@@ -53,33 +52,25 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "metrics": dict(facts.metrics or {}),
         "meta": dict(facts.meta or {}),
         "refs": entry.refs,
-        "released": _released_fields(entry.released),
+        "released": release
+        and {"policy": release.policy, "time": utc_date(release.time_s), "files": release.paths},
         "healthy": entry.is_healthy,
-        "diverged": _diverged_fields(entry.diverged),
+        "diverged": diverged
+        and {
+            **pick(diverged, "reason branch target target_step at_step"),
+            "branch": diverged.branch or None,
+            "time": utc_date(diverged.time_s),
+        },
         "health": [pick(one, "path nan inf largest norm saturated") for one in entry.health],
         "failed_gates": entry.failed_gates,
-        "replicas": _agreement_fields(entry.agreement),
+        "replicas": agreement
+        and {
+            **pick(agreement, "agreed chunks differed"),
+            "disputes": [
+                pick(dispute, "path tensor chunk stored checked") for dispute in agreement.disputes
+            ],
+        },
     }
-
-
-def _agreement_fields(agreement: Agreement | None) -> dict[str, object] | None:
-    if agreement is None:
-        return None
-    disputes = [pick(one, "path tensor chunk stored checked") for one in agreement.disputes]
-    return {**pick(agreement, "agreed chunks differed"), "disputes": disputes}
-
-
-def _released_fields(release: Release | None) -> dict[str, object] | None:
-    if release is None:
-        return None
-    return {"policy": release.policy, "time": utc_date(release.time_s), "files": release.paths}
-
-
-def _diverged_fields(diverged: Divergence | None) -> dict[str, object] | None:
-    if diverged is None:
-        return None
-    fields = pick(diverged, "reason branch target target_step at_step")
-    return {**fields, "branch": diverged.branch or None, "time": utc_date(diverged.time_s)}
 
 
 def _ref_names(entry: LogEntry, width: int | None = None) -> list[str]:
@@ -142,7 +133,10 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     yield f"Author:  {printable(info.author.name)} <{printable(info.author.email)}>"
     yield f"Date:    {git_date(info.author_time_s, info.author_timezone_s)}"
     if entry.released is not None:
-        yield f"Content: {out.style(_released_text(entry.released), 'dim')}"
+        files = count_text(len(entry.released.paths), "file")
+        day = iso_date(entry.released.time_s, 0)[: len("2026-11-20")]
+        text = f"{files} released on {day} by {printable(entry.released.policy)}"
+        yield f"Content: {out.style(text, 'dim')}"
     if entry.diverged is not None:
         yield f"Diverged: {out.style(_diverged_text(entry.diverged), 'red')}"
     if facts.step is not None:
@@ -174,12 +168,6 @@ def _health_lines(out: Output, entry: LogEntry) -> Iterator[str]:
         yield f"Replicas: {agreement}"
 
 
-def _released_text(release: Release) -> str:
-    files = count_text(len(release.paths), "file")
-    day = iso_date(release.time_s, 0)[: len("2026-11-20")]
-    return f"{files} released on {day} by {printable(release.policy)}"
-
-
 def _diverged_text(diverged: Divergence) -> str:
     seen = "" if diverged.at_step is None else f"at step {diverged.at_step:,}"
     cause = ", ".join(part for part in (printable(diverged.reason), seen) if part)
@@ -209,7 +197,7 @@ def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
     return marks
 
 
-def _drawing(parents: Parents) -> Callable[[LogEntry], Rows] | None:
+def _drawing(parents: Parents) -> Callable[[LogEntry], GraphRows] | None:
     """Return what draws one commit after the other, or None without a graph."""
     if parents is None:
         return None
@@ -219,7 +207,7 @@ def _drawing(parents: Parents) -> Callable[[LogEntry], Rows] | None:
     return lambda entry: graph.step(entry.info.id, parents[entry.info.id])
 
 
-def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
+def _drawn(rows: GraphRows, lines: Sequence[str]) -> Iterator[str]:
     """Put the graph's rows to the left of their commit's lines."""
     drawing = [rows.commit, *rows.below]
     for number in range(max(len(lines), len(drawing))):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.output import Output, pick, printable, warn
 from mvc.cli.render.moves import commit_line, write_counts
-from mvc.cli.render.text import columns, count_text, short_id, size_text
+from mvc.cli.render.text import columns, count_text, short_id, size_text, some_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def parse_told(
     """Return what the options of a merge tell it, as arguments of ``Repo.merge``."""
     from mvc.merging.rules import parse_rule
 
-    told = [parse_rule(one) for one in rules]
+    told = [parse_rule(rule) for rule in rules]
     values: dict[str, object] = {}
     if parameters:
         from mvc.merging.strategies import parse_parameter
@@ -65,7 +65,7 @@ def merge_fields(result: MergeResult) -> dict[str, object]:
 
 def conflict_fields(conflicts: Sequence[Conflict]) -> list[dict[str, object]]:
     """Return conflicts for ``--json``."""
-    return [pick(one, "path tensor reason") for one in conflicts]
+    return [pick(conflict, "path tensor reason") for conflict in conflicts]
 
 
 def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None:
@@ -113,8 +113,7 @@ def write_conflicts(out: Output, conflicts: Sequence[Conflict]) -> None:
 def _examples(names: Sequence[str], room: int | None) -> str:
     """Return some of the names: three in a pipe, on a terminal as many of them as fit the line."""
     for shown in range(min(len(names), _SHOWN), 0, -1):
-        more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-        text = f": {', '.join(names[:shown])}{more}"
+        text = f": {some_text(names, shown)}"
         if room is None or len(text) <= room:
             return text
     return ""
@@ -155,8 +154,8 @@ def preview_fields(preview: MergePreview) -> dict[str, object]:
         "total": None if total is None else _fields(total),
         "layers": [{"name": name, **_fields(one)} for name, one in preview.by_layer().items()],
         "tensors": [
-            {"path": one.path or None, "name": one.name, **_fields(one.found)}
-            for one in preview.tensors
+            {"path": tensor.path or None, "name": tensor.name, **_fields(tensor.found)}
+            for tensor in preview.tensors
         ],
     }
 
@@ -199,10 +198,9 @@ def _write_files(out: Output, files: Mapping[str, str]) -> None:
     """Write how many files would come from where, and which."""
     words = {**WORDS, "both": "changed alike", "merged": "merged", "conflict": "in conflict"}
     for kind, count in Counter(files.values()).items():
-        paths = [printable(path) for path, origin in files.items() if origin == kind]
-        more = f" and {count - _SHOWN_FILES:,} more" if count > _SHOWN_FILES else ""
+        paths = [path for path, origin in files.items() if origin == kind]
         counted = f"{count_text(count, 'file')} {words.get(kind, kind)}"
-        out.line(f"{counted}: {', '.join(paths[:_SHOWN_FILES])}{more}")
+        out.line(f"{counted}: {some_text(paths, _SHOWN_FILES)}")
 
 
 def _row(name: str, found: Interference) -> list[str]:
@@ -240,9 +238,6 @@ def write_replay(out: Output, replay: MergeReplay) -> None:
     files = count_text(replay.files, "file")
     if replay.is_same:
         out.line(f"Merge {name} was repeated: {files}, the same to the bit")
-        return
-    shown = ", ".join(map(printable, replay.different[:_SHOWN_FILES]))
-    more = len(replay.different) - _SHOWN_FILES
-    out.line(
-        f"Merge {name} was repeated and differs in {shown}{f' and {more} more' if more > 0 else ''}"
-    )
+    else:
+        differs = some_text(replay.different, _SHOWN_FILES)
+        out.line(f"Merge {name} was repeated and differs in {differs}")

@@ -73,7 +73,7 @@ def _step_lines(out: Output, steps: Sequence[Fields]) -> Iterator[str]:
         for one in shown
     ]
     rows.append(
-        ["mean", *(short_text(sum(one[name] for one in steps) / len(steps)) for name in names)]
+        ["mean", *(short_text(sum(step[name] for step in steps) / len(steps)) for name in names)]
     )
     if len(steps) > len(shown):
         yield f"the {len(shown)} steps with the most exposed communication:"
@@ -83,12 +83,12 @@ def _step_lines(out: Output, steps: Sequence[Fields]) -> Iterator[str]:
 def _exposed_lines(out: Output, collectives: Sequence[Fields]) -> Iterator[str]:
     rows = [
         [
-            cut_middle(printable(f"{one['step']} {one['name']}"), _NAME),
-            "-" if one["size_bytes"] is None else size_text(one["size_bytes"]),
-            *(short_text(one[name]) for name in ("start_s", "seconds", "exposed_s")),
+            cut_middle(printable(f"{collective['step']} {collective['name']}"), _NAME),
+            "-" if collective["size_bytes"] is None else size_text(collective["size_bytes"]),
+            *(short_text(collective[name]) for name in ("start_s", "seconds", "exposed_s")),
         ]
-        for one in collectives[:_MOST_COLLECTIVES]
-        if one["exposed_s"] > 0
+        for collective in collectives[:_MOST_COLLECTIVES]
+        if collective["exposed_s"] > 0
     ]
     if rows:
         yield ""

@@ -23,13 +23,13 @@ _WIDTH = 17
 
 def push_fields(done: PushResult) -> dict[str, object]:
     """Return a push for ``--json``."""
-    refs = [pick(one, "name old new status") for one in done.refs]
+    refs = [pick(ref, "name old new status") for ref in done.refs]
     return {**pick(done, "url sent_bytes"), "refs": refs}
 
 
 def fetch_fields(done: FetchResult) -> dict[str, object]:
     """Return a fetch for ``--json``."""
-    refs = [pick(one, "source name old new status") for one in done.refs]
+    refs = [pick(ref, "source name old new status") for ref in done.refs]
     return {**pick(done, "url head received_bytes"), "refs": refs}
 
 
@@ -73,9 +73,9 @@ def write_push(out: Output, done: PushResult, *, dry_run: bool) -> None:
         out.line("Everything up-to-date")
         return
     out.line(f"To {printable(done.url)}")
-    for one in done.refs:
-        if one.status != "unchanged":
-            out.line(_pushed(out, one))
+    for ref in done.refs:
+        if ref.status != "unchanged":
+            out.line(_pushed(out, ref))
     if done.sent_bytes:
         out.line(f"{size_text(done.sent_bytes)} sent")
     elif dry_run:
@@ -94,7 +94,7 @@ def _pushed(out: Output, one: RefPush) -> str:
 
 def write_fetch(out: Output, done: FetchResult) -> None:
     """Write which refs here moved; nothing if none did and nothing came."""
-    moved = [one for one in done.refs if one.status != "unchanged"]
+    moved = [ref for ref in done.refs if ref.status != "unchanged"]
     if not (moved or done.received_bytes):
         return
     out.line(f"From {printable(done.url)}")

@@ -24,7 +24,7 @@ _LISTED = 3
 
 
 def roll_up(tensors: Sequence[TensorDiff], rows: int) -> Groups:
-    """Return (name, tensors of one status) in at most so many rows, or in as few as there can be."""
+    """Return (name, tensors of one status) in at most ``rows`` rows, or in as few as there can be."""
     return fold(tensors, rows, full_name, attrgetter("status"))
 
 
@@ -36,7 +36,7 @@ def fold(
 ) -> list[tuple[str, list[_Item]]]:
     """Return (name, items of one kind) in at most so many rows, or in as few as there can be."""
     found: list[tuple[str, list[_Item]]] = []
-    deepest = max(name_of(one).count(".") for one in items) + 1
+    deepest = max(name_of(item).count(".") for item in items) + 1
     for depth in range(min(deepest, _MAX_DEPTH), 0, -1):
         found = _group([(kind_of(one), name_of(one), one) for one in items], depth)
         if len(found) <= rows:
@@ -56,16 +56,13 @@ def _group(items: Sequence[tuple[str, str, _Item]], depth: int) -> list[tuple[st
         name = ".".join([*parts[:depth], *(["*"] if len(parts) > depth else [])])
         key = (kind, *NUMBER.split(name)[::2])
         groups.setdefault(key, []).append((name, item))
-    return [
-        (_shared_name([name for name, _ in pairs]), [one for _, one in pairs])
-        for pairs in groups.values()
-    ]
-
-
-def _shared_name(names: Sequence[str]) -> str:
-    """Return names that differ in numbers as one, with the range of each number."""
-    slots = zip(*map(NUMBER.split, names), strict=True)
-    return "".join(_range(set(slot)) if place % 2 else slot[0] for place, slot in enumerate(slots))
+    shared: list[tuple[str, list[_Item]]] = []
+    for pairs in groups.values():
+        # Names that differ in numbers are one, with the range of each number.
+        slots = enumerate(zip(*(NUMBER.split(name) for name, _ in pairs), strict=True))
+        name = "".join(_range(set(slot)) if place % 2 else slot[0] for place, slot in slots)
+        shared.append((name, [item for _, item in pairs]))
+    return shared
 
 
 def _range(texts: set[str]) -> str:

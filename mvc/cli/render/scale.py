@@ -43,7 +43,10 @@ def prediction_fields(
         "per_node": fabric.per_node,
         "reduce_bytes_s": None if free else fabric.reduce_bytes_s,
         "best": _best(predictions).algorithm,
-        "algorithms": [{**pick(one, figures), "shape": list(one.shape)} for one in predictions],
+        "algorithms": [
+            {**pick(prediction, figures), "shape": list(prediction.shape)}
+            for prediction in predictions
+        ],
     }
 
 
@@ -63,14 +66,14 @@ def write_predictions(
     head = ("algorithm", "", "time", "messages", "bytes", "adding", "bandwidth used", "")
     rows = [
         (
-            one.algorithm,
-            "x".join(map(str, one.shape)),
-            *(f"{part * 1e3:.3f} ms" for part in (one.time_s, one.latency_s)),
-            *(f"{part * 1e3:.3f} ms" for part in (one.transfer_s, one.reduce_s)),
-            ratio_text(one.bandwidth_used),
-            "best" if one is best else "",
+            prediction.algorithm,
+            "x".join(map(str, prediction.shape)),
+            *(f"{part * 1e3:.3f} ms" for part in (prediction.time_s, prediction.latency_s)),
+            *(f"{part * 1e3:.3f} ms" for part in (prediction.transfer_s, prediction.reduce_s)),
+            ratio_text(prediction.bandwidth_used),
+            "best" if prediction is best else "",
         )
-        for one in predictions
+        for prediction in predictions
     ]
     cells = columns([head, *rows], "<<>>>>><")
     out.line(out.style("  ".join(cells[0]).rstrip(), "bold"))
@@ -84,13 +87,13 @@ def result_fields(result: ScaleResult) -> dict[str, object]:
     return {
         **pick(result, "commit ranks passed=ok"),
         "time": utc_date(result.time_s),
-        "gates": [pick(one, "gate status value limit text") for one in result.verdicts],
+        "gates": [pick(verdict, "gate status value limit text") for verdict in result.verdicts],
     }
 
 
 def write_result(out: Output, result: ScaleResult) -> None:
     """Write the answer of each gate, and of all."""
-    rows = [(one.gate, _WORDS[one.status], one.text) for one in result.verdicts]
+    rows = [(verdict.gate, _WORDS[verdict.status], verdict.text) for verdict in result.verdicts]
     for one, (gate, word, text) in zip(result.verdicts, columns(rows, "<<<"), strict=True):
         out.line(f"{gate}  {out.style(word, _COLOURS[one.status])}  {printable(text)}".rstrip())
     what = f"{count_text(result.ranks, 'rank')} at {short_id(result.commit)}"
@@ -101,7 +104,7 @@ def write_result(out: Output, result: ScaleResult) -> None:
 
 
 def _names(verdicts: Sequence[GateVerdict]) -> str:
-    return ", ".join(one.gate for one in verdicts)
+    return ", ".join(verdict.gate for verdict in verdicts)
 
 
 def status_fields(status: ScaleStatus) -> dict[str, object]:
@@ -126,7 +129,7 @@ def write_status(out: Output, status: ScaleStatus) -> None:
         word, text, commit = "-", "", ""
         if result is not None:
             word, commit = ("passed" if result.ok else "failed"), short_id(result.commit)
-            waived = [one for one in result.verdicts if one.status == "waived"]
+            waived = [verdict for verdict in result.verdicts if verdict.status == "waived"]
             text = "; ".join(one.text for one in result.failed)
             text = text or (f"waived: {_names(waived)}" if waived else "")
         rows.append((f"{ranks:,}", word, commit, printable(text)))

@@ -48,6 +48,18 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {word}"
 
 
+def some_text(names: Sequence[str], most: int) -> str:
+    """Return the first names and how many more there are: ``a, b, c and 4 more``."""
+    more = len(names) - most
+    shown = ", ".join(map(printable, names[:most]))
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def step_text(step: int | None) -> str:
+    """Return `` (step 1,000)``, or nothing for a commit without a step."""
+    return "" if step is None else f" (step {step:,})"
+
+
 def ratio_text(ratio: float) -> str:
     """Return a ratio as percents: ``41 %``, ``3.4 %``, ``0.02 %``."""
     percent = 100 * ratio
@@ -223,6 +235,11 @@ def columns(
         [pad(cell, size, align) for cell, size, align in zip(row, widths, aligns, strict=True)]
         for row in rows
     ]
+
+
+def table_lines(rows: Sequence[Sequence[str]], aligns: str) -> Iterator[str]:
+    """Yield rows of cells as lines of a table."""
+    return ("  ".join(row).rstrip() for row in columns(rows, aligns))
 
 
 def change_lines(

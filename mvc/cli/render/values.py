@@ -23,7 +23,7 @@ _SUMMARISE_FROM = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class TensorSummary:
     """A tensor and statistics of its values.
 
     ``smallest`` and ``largest`` ignore NaN and are None if no value has an order; ``mean`` is that
@@ -39,7 +39,7 @@ class Numbers:
     zero: int
 
 
-def numbers_of(values: NDArray[Any]) -> Numbers:
+def numbers_of(values: NDArray[Any]) -> TensorSummary:
     """Look at all values, block by block, so that the tensor is never copied as a whole."""
     smallest = largest = None
     total: Any = 0
@@ -57,7 +57,7 @@ def numbers_of(values: NDArray[Any]) -> Numbers:
             smallest = low if smallest is None else min(smallest, low)
             largest = high if largest is None else max(largest, high)
     mean = total / finite if finite else None
-    return Numbers(values, smallest, largest, mean, nan, inf, zero)
+    return TensorSummary(values, smallest, largest, mean, nan, inf, zero)
 
 
 def _sum(block: NDArray[Any]) -> Any:
@@ -79,7 +79,7 @@ def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield flat[start : start + _BLOCK_VALUES].astype(wide)
 
 
-def value_fields(numbers: Numbers, limit: int | None) -> dict[str, object]:
+def value_fields(numbers: TensorSummary, limit: int | None) -> dict[str, object]:
     """Return the statistics and the first ``limit`` values for ``--json``."""
     flat = numbers.values.reshape(-1)
     shown = flat if limit is None else flat[:limit]
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
     return [value.real, value.imag] if isinstance(value, complex) else value
 
 
-def write_values(out: Output, numbers: Numbers, *, everything: bool) -> None:
+def write_values(out: Output, numbers: TensorSummary, *, everything: bool) -> None:
     """Write the range of the values, then the values as NumPy prints them."""
     if numbers.values.size == 0:
         out.line("no values")

@@ -12,6 +12,7 @@ from mvc.cli.render.text import (
     count_text,
     number_text,
     short_id,
+    some_text,
 )
 from mvc.tensor_names import in_layer_order
 
@@ -34,7 +35,7 @@ def check_fields(check: WorktreeCheck) -> dict[str, object]:
     files = [
         {
             **pick(file, facts),
-            "tensors": [_tensor_fields(one) for one in in_layer_order(file.tensors)],
+            "tensors": [_tensor_fields(tensor) for tensor in in_layer_order(file.tensors)],
         }
         for file in check.files
     ]
@@ -67,9 +68,7 @@ def write_check(out: Output, check: WorktreeCheck, revision: str, *, quiet: bool
 def _explain(file: FileCheck) -> str:
     parts = []
     if file.found_in:
-        named, more = file.found_in[:_FILES_NAMED], len(file.found_in) - _FILES_NAMED
-        rest = f" and {more:,} more" if more > 0 else ""
-        parts.append(f"in {', '.join(map(printable, named))}{rest}")
+        parts.append(f"in {some_text(file.found_in, _FILES_NAMED)}")
     if file.status == "same-tensors":
         where = "other files" if file.found_in[1:] else "another file"
         parts.append(f"the same {count_text(file.tensors_total, 'tensor')} in {where}")
@@ -112,16 +111,14 @@ def _difference(tensor: TensorCheck) -> str:
     elif tensor.bytes_changed is not None:
         parts.append(count_text(tensor.bytes_changed, "byte"))
     if tensor.largest_difference is not None:
-        parts.append(_largest(tensor.largest_difference))
+        largest = tensor.largest_difference
+        if math.isnan(largest):
+            parts.append("NaN on one side only")
+        elif not largest:
+            parts.append("equal as numbers (-0 or another NaN)")
+        else:
+            parts.append(f"by up to {number_text(largest)}")
     return ", ".join(parts)
-
-
-def _largest(difference: float) -> str:
-    if math.isnan(difference):
-        return "NaN on one side only"
-    if not difference:
-        return "equal as numbers (-0 or another NaN)"
-    return f"by up to {number_text(difference)}"
 
 
 def _verdict(out: Output, check: WorktreeCheck, revision: str) -> str:

@@ -31,7 +31,7 @@ def model_fields(check: ModelCheck) -> dict[str, object]:
         "tensors_failed": len(check.failed),
         "size_bytes": check.size_bytes,
         "worst": None if worst is None else worst.name,
-        "tensors": [_model_tensor_fields(one) for one in in_layer_order(check.tensors)],
+        "tensors": [_model_tensor_fields(tensor) for tensor in in_layer_order(check.tensors)],
     }
 
 
@@ -87,7 +87,7 @@ def _place(index: int, shape: Sequence[int]) -> list[int]:
 
 def _find_worst(check: ModelCheck) -> TensorCheck | None:
     """Return the tensor with the largest deviation; NaN, which is on one side only, before all."""
-    measured = [one for one in check.tensors if one.largest_difference is not None]
+    measured = [tensor for tensor in check.tensors if tensor.largest_difference is not None]
 
     def size_of(one: TensorCheck) -> float:
         largest = one.largest_difference
@@ -102,10 +102,10 @@ def write_models(out: Output, found: Mapping[str, Any], check: ModelCheck | None
         _write_unit(out, check)
     if found["module"] is not None:
         _write_modules(out, "module", found["module"], found["module"]["modules"])
-    for one in found["settings"]:
-        worst_first = sorted(one["modules"], key=_distance, reverse=True)
-        name = f"{one['setting']} {one['old']} and {one['new']}"
-        _write_modules(out, name, one, worst_first, is_worst_first=True)
+    for setting in found["settings"]:
+        worst_first = sorted(setting["modules"], key=_distance, reverse=True)
+        name = f"{setting['setting']} {setting['old']} and {setting['new']}"
+        _write_modules(out, name, setting, worst_first, is_worst_first=True)
     if found["system"] is not None:
         _write_system(out, found["system"])
 
@@ -119,7 +119,11 @@ def _head(out: Output, layer: str, passed: bool | None, text: str) -> None:
 def _write_unit(out: Output, check: ModelCheck) -> None:
     old, new = printable(check.old), printable(check.new)
     same, total = check.tensors_total - len(check.tensors), check.tensors_total
-    wanted = "the same to the bit" if check.tolerance is None else f"within {_allowed(check)}"
+    wanted = "the same to the bit"
+    if check.tolerance is not None:
+        relative = check.tolerance.relative
+        wanted = f"within {number_text(check.tolerance.absolute)}"
+        wanted += f" + {number_text(relative)} of the old" if relative else ""
     if check.passed:
         text = f"{count_text(total, 'tensor')} of {new} {wanted}, compared with {old}"
         worst = _find_worst(check)
@@ -137,12 +141,6 @@ def _write_unit(out: Output, check: ModelCheck) -> None:
     first = next((one for one in in_layer_order(check.failed) if one.first is not None), None)
     if first is not None:
         out.line(f"  first difference: {_describe_first(first)}")
-
-
-def _allowed(check: ModelCheck) -> str:
-    assert check.tolerance is not None
-    absolute, relative = check.tolerance.absolute, check.tolerance.relative
-    return number_text(absolute) + (f" + {number_text(relative)} of the old" if relative else "")
 
 
 def _describe_first(tensor: TensorCheck) -> str:
@@ -177,30 +175,8 @@ def _write_modules(
     is_worst_first: bool = False,
 ) -> None:
     """Write the verdict on modules, and those that do not pass, in the order given."""
-    limits = [
-        text.format(number_text(found[name]))
-        for name, text in (("cosine", "cosine at least {}"), ("bound", "relative L2 within {}"))
-        if found[name] is not None
-    ]
-    failed = [module for module in modules if not module["passed"]]
-    samples = count_text(found["samples"], "sample")
-    text = f"{' and '.join(limits)} for {samples}; "
-    worst = max(modules, key=_distance, default=None)
-    if found["parted"] is not None:
-        names = (repr(printable(name)) if name else "the end" for name in found["parted"])
-        text += "after the same modules, one model runs {} and the other {}".format(*names)
-    elif failed:
-        place = "worst" if is_worst_first else "first"
-        verb = "is" if len(failed) == 1 else "are"
-        first = next(one for one in failed if is_worst_first or one["name"] == found["first"])
-        text += (
-            f"{len(failed):,} of {count_text(len(modules), 'module')} {verb} not, "
-            f"{place} {_name(first)}"
-        )
-    elif worst is not None:
-        text += f"all {count_text(len(modules), 'module')} are, {_describe_module(worst)}"
-    _head(out, layer, found["passed"], text)
-    shown = failed
+    _head(out, layer, found["passed"], modules_text(found, is_worst_first=is_worst_first))
+    shown = failed = [module for module in modules if not module["passed"]]
     if out.width is not None and len(failed) > ROWS_ON_TERMINAL:
         shown = failed[: ROWS_ON_TERMINAL - 1]
     rows = [("", "cosine", "relative L2", "largest |Δ|"), *map(_module_row, shown)]
@@ -211,15 +187,39 @@ def _write_modules(
         out.line(out.style(f"  … and {len(failed) - len(shown):,} more (--json has all)", "dim"))
 
 
+def modules_text(found: Mapping[str, Any], *, is_worst_first: bool) -> str:
+    """Return what the outputs of modules had to be, and how many are not."""
+    modules: Sequence[Mapping[str, Any]] = found["modules"]
+    limits = [
+        text.format(number_text(found[name]))
+        for name, text in (("cosine", "cosine at least {}"), ("bound", "relative L2 within {}"))
+        if found[name] is not None
+    ]
+    failed = [module for module in modules if not module["passed"]]
+    worst = max(failed or modules, key=_distance, default=None)
+    samples = count_text(found["samples"], "sample")
+    text = f"{' and '.join(limits)} for {samples}; "
+    if found["parted"] is not None:
+        names = (repr(printable(name)) if name else "the end" for name in found["parted"])
+        text += "after the same modules, one model runs {} and the other {}".format(*names)
+    elif failed:
+        verb = "is" if len(failed) == 1 else "are"
+        text += f"{len(failed):,} of {count_text(len(modules), 'module')} {verb} not, "
+        first = next((one for one in failed if one["name"] == found.get("first")), failed[0])
+        text += f"worst {_name(worst)}" if is_worst_first and worst else f"first {_name(first)}"
+    elif worst is not None:
+        figures = f"{number_text(worst['relative_l2'])}, cosine {_cosine(worst['cosine'])}"
+        note = (
+            f"worst {_name(worst)}: relative L2 {figures}"
+            if worst["relative_l2"]
+            else "none differs"
+        )
+        text += f"all {count_text(len(modules), 'module')} are, {note}"
+    return text
+
+
 def _name(module: Mapping[str, Any]) -> str:
     return f"{printable(module['name']) or 'the whole model'} ({printable(module['kind'])})"
-
-
-def _describe_module(module: Mapping[str, Any]) -> str:
-    if not module["relative_l2"]:
-        return "none differs"
-    figures = f"{number_text(module['relative_l2'])}, cosine {_cosine(module['cosine'])}"
-    return f"worst {_name(module)}: relative L2 {figures}"
 
 
 def _cosine(value: float) -> str:
@@ -234,14 +234,7 @@ def _module_row(module: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _write_system(out: Output, found: Mapping[str, Any]) -> None:
-    failed = [test for test in found["tests"] if not test["passed"]]
-    samples, tests = count_text(found["samples"], "sample"), count_text(len(found["tests"]), "test")
-    text = f"{samples}, significance {number_text(found['significance'])} for {tests} together"
-    if found["passed"] is None:
-        text = f"{samples} are too few for any test to fail: {found['least_samples']} are needed"
-    elif failed:
-        text += f"; failed: {', '.join(test['name'] for test in failed)}"
-    _head(out, "system", found["passed"], text)
+    _head(out, "system", found["passed"], system_text(found))
     rows = [
         (test["name"], number_text(test["statistic"]), f"p {number_text(test['p_adjusted'])}")
         for test in found["tests"]
@@ -251,6 +244,18 @@ def _write_system(out: Output, found: Mapping[str, Any]) -> None:
         out.line(f"  {'  '.join(row)}".rstrip())
     for line in _system_lines(found):
         out.line(f"  {line}")
+
+
+def system_text(found: Mapping[str, Any]) -> str:
+    """Return what tests of the outputs say."""
+    failed = [test for test in found["tests"] if not test["passed"]]
+    samples, tests = count_text(found["samples"], "sample"), count_text(len(found["tests"]), "test")
+    text = f"{samples}, significance {number_text(found['significance'])} for {tests} together"
+    if found["passed"] is None:
+        text = f"{samples} are too few for any test to fail: {found['least_samples']} are needed"
+    elif failed:
+        text += f"; failed: {', '.join(test['name'] for test in failed)}"
+    return text
 
 
 def _system_lines(found: Mapping[str, Any]) -> list[str]:

@@ -128,7 +128,7 @@ def _measures(view: RunView) -> Iterator[str]:
         yield f"stall {_brief(view.stall_s)}"
     if view.queue_depth is not None:
         yield f"queue {view.queue_depth}"
-    healthy = next((one.step for one in view.commits if one.is_healthy), None)
+    healthy = next((commit.step for commit in view.commits if commit.is_healthy), None)
     if healthy is not None:
         yield f"healthy {healthy:,}"
 
@@ -173,7 +173,7 @@ def _curve_lines(out: Output, view: RunView, width: int, rows: int) -> list[str]
     labels[-1], labels[0] = _label(chart.low), _label(chart.high)
     notes = [f"steps {view.losses[0][0]:,} to {view.losses[-1][0]:,}"]
     notes += ["log scale"] if chart.is_log else []
-    notes += [f"{ODD} NaN or infinite"] if any(one.is_odd for one in chart.columns) else []
+    notes += [f"{ODD} NaN or infinite"] if any(column.is_odd for column in chart.columns) else []
     heading = f"{out.style('loss', 'bold')}   {out.style(_joined(notes, width - 7), 'dim')}"
     marks = [out.style(pad(label, _LABEL_WIDTH, ">"), "dim") for label in labels]
     return [heading, *(f"{mark} {line}".rstrip() for mark, line in zip(marks, lines, strict=True))]
@@ -237,12 +237,12 @@ def _happened(view: RunView) -> list[RunEvent]:
         return RunEvent(kind, one.step, one.time_s, text)
 
     events = [
-        *(event("rollback", one, _rollback_text(one)) for one in view.rollbacks),
+        *(event("rollback", rollback, _rollback_text(rollback)) for rollback in view.rollbacks),
         *view.events,
         *view.errors,
         *(
-            event("alarm", one, ": ".join(filter(None, (one.cause, one.reason))))
-            for one in view.alarms
+            event("alarm", alarm, ": ".join(filter(None, (alarm.cause, alarm.reason))))
+            for alarm in view.alarms
         ),
     ]  # at the same time, the consequence stands above its cause
     return sorted(events, key=lambda event: event.time_s, reverse=True)

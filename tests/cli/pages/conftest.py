@@ -7,7 +7,7 @@ import pytest
 
 import mvc
 from mvc.cli.pages.report import write_page
-from mvc.cli.render.comparison_json import comparison_fields
+from mvc.cli.render.comparison_rows import comparison_fields
 from support.models import write_model
 
 

@@ -109,16 +109,6 @@ MODULES = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.down_proj
 LAYERS = [f"model.layers.{layer}.{one}.weight" for layer in range(32) for one in MODULES]
 
 
-def test_files_without_rows_stand_together(shell):
-    lines = shell.ok("show", "v1").lines
-    assert [line.split("  ")[0] for line in lines[-2:]] == [
-        "new file: config.json",
-        "new file: model.safetensors",
-    ]
-    assert shell.ok("show", "v1", "--all").lines[-9].startswith("new file: model.safetensors")
-    assert shell.ok("show", "v1", "--all").lines[-10] == ""
-
-
 def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
     _train(empty, *LAYERS, "head")
     shown = plain(empty.ok("diff", terminal=True).out).splitlines()[1:]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.cli.output import Output
-from mvc.cli.render.plot import Point, Series, draw
+from mvc.cli.render.plot import Curve, CurvePoint, draw
 
 FLOATS = st.floats(-1e300, 1e300)
 
@@ -31,8 +31,8 @@ def dots(line):
 
 @given(st.lists(st.tuples(st.floats(-1e15, 1e15), FLOATS), min_size=1, max_size=20))
 def test_whatever_the_numbers_are_the_ends_are_where_they_belong(pairs):
-    points = [Point(x, y) for x, y in sorted(pairs)]
-    lines, _ = chart(output(), Series("main", points))
+    points = [CurvePoint(x, y) for x, y in sorted(pairs)]
+    lines, _ = chart(output(), Curve("main", points))
     assert len(lines) == 11
     assert max(map(len, lines[1:])) <= 60
     values = [point.y for point in points]
@@ -47,16 +47,16 @@ def test_whatever_the_numbers_are_the_ends_are_where_they_belong(pairs):
 
 
 def test_a_straight_line_is_straight():
-    lines, _ = chart(output(), Series("main", [Point(0, 0), Point(1, 1)]), height=8)
+    lines, _ = chart(output(), Curve("main", [CurvePoint(0, 0), CurvePoint(1, 1)]), height=8)
     columns = [dots(line) for line in lines[1:9]]
     assert all(columns)
     assert [row[0] for row in columns] == sorted((row[0] for row in columns), reverse=True)
 
 
 def test_a_logarithmic_scale_makes_ratios_straight():
-    points = [Point(x, 10.0**x) for x in range(5)]
-    curved, _ = chart(output(), Series("main", points))
-    straight, _ = chart(output(), Series("main", points), log_scale=True)
+    points = [CurvePoint(x, 10.0**x) for x in range(5)]
+    curved, _ = chart(output(), Curve("main", points))
+    straight, _ = chart(output(), Curve("main", points), log_scale=True)
     assert len(dots(curved[8])) > 30
     assert len(dots(straight[8])) < 10
     assert [line.split()[0] for line in straight if "┤" in line] == [
@@ -69,8 +69,14 @@ def test_a_logarithmic_scale_makes_ratios_straight():
 
 
 def test_what_is_not_a_number_is_a_gap_with_a_mark():
-    points = [Point(0, 1), Point(1, 1), Point(2, math.nan), Point(3, 1), Point(4, 1)]
-    lines, _ = chart(output(), Series("main", points))
+    points = [
+        CurvePoint(0, 1),
+        CurvePoint(1, 1),
+        CurvePoint(2, math.nan),
+        CurvePoint(3, 1),
+        CurvePoint(4, 1),
+    ]
+    lines, _ = chart(output(), Curve("main", points))
     (row,) = [line for line in lines[1:9] if dots(line)]
     holes = set(range(len(lines[9]) - lines[9].index("└") - 1)) - set(dots(row))
     assert len(holes) > 20
@@ -78,21 +84,21 @@ def test_what_is_not_a_number_is_a_gap_with_a_mark():
 
 
 def test_a_commit_that_was_abandoned_is_marked():
-    points = [Point(0, 1), Point(1, 5, diverged=True)]
-    lines, _ = chart(output(), Series("main", points))
+    points = [CurvePoint(0, 1), CurvePoint(1, 5, diverged=True)]
+    lines, _ = chart(output(), Curve("main", points))
     assert lines[1].endswith("x")
 
 
 def test_plain_signs_where_there_are_no_others():
     for encoding in ["ascii", "latin-1"]:
-        points = [Point(x, math.sin(x)) for x in range(20)]
-        other = [Point(x, math.cos(x)) for x in range(20)]
+        points = [CurvePoint(x, math.sin(x)) for x in range(20)]
+        other = [CurvePoint(x, math.cos(x)) for x in range(20)]
         lines = list(
             draw(
                 output(encoding),
                 "loss",
                 "step",
-                [Series("a", points), Series("b", other)],
+                [Curve("a", points), Curve("b", other)],
                 8,
                 log_scale=False,
             )
@@ -105,6 +111,8 @@ def test_plain_signs_where_there_are_no_others():
 
 def test_labels_never_overlap():
     for width in range(24, 140):
-        lines, _ = chart(output(width=width), Series("main", [Point(0, 0), Point(123_456_789, 1)]))
+        lines, _ = chart(
+            output(width=width), Curve("main", [CurvePoint(0, 0), CurvePoint(123_456_789, 1)])
+        )
         assert max(map(len, lines[1:])) <= max(width, 40)
         assert lines[-1].split()[1] == "0"
