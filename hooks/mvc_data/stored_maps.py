@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc.shards import MapChanges, ShardMap
-    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.parts.restoring import StateSource
 
 SHARDS = "shards"
 """Name of the trees in the entry ``data_record``, and of what ``allow`` allows."""

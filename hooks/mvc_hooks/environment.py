@@ -59,7 +59,8 @@ def read_environment(script: Path | None = None) -> dict[str, Any]:
         "world": _read_world(),
         "variables": read_variables(),
         "fabric": read_fabric(),
-        "links": read_links() if _uses_cuda() and _is_first_here() else {},
+        # The first rank of each machine reads what all of them would read.
+        "links": read_links() if _uses_cuda() and os.environ.get("LOCAL_RANK", "0") == "0" else {},
         "code": _read_code(script),
     }
 
@@ -69,7 +70,7 @@ def compare_environments(
 ) -> list[tuple[str, object, object]]:
     """Return (dotted name, old, new) for every item that differs; a missing value reads ``absent``."""
     unread = {name for name in _SOMETIMES if not (old.get(name) and new.get(name))}
-    old, new = ({key: one[key] for key in one if key not in unread} for one in (old, new))
+    old, new = ({key: side[key] for key in side if key not in unread} for side in (old, new))
     left, right = dict(flatten_record(old)), dict(flatten_record(new))
     pairs = [
         (item, left.get(item, _ABSENT), right.get(item, _ABSENT)) for item in {**left, **right}
@@ -126,10 +127,10 @@ def _search_file(path: str, pattern: str) -> str | None:
     """Return the first group of the first match near the start of a system file, or None."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            found = re.search(pattern, file.read(4096))  # all cores would take long
+            match = re.search(pattern, file.read(4096))  # all cores would take long
     except OSError:
         return None
-    return found.group(1) if found else None
+    return match.group(1) if match else None
 
 
 def _read_machine() -> dict[str, object]:
@@ -174,13 +175,13 @@ def _read_precision() -> dict[str, object]:
         "cuda_matmul_fp32": lambda: torch.backends.cuda.matmul.fp32_precision,
         "cudnn_conv_fp32": lambda: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]  # set on the module
     }
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     for name, get in read.items():
         try:
-            found[name] = get()  # type: ignore[no-untyped-call]  # torch has no types
+            facts[name] = get()  # type: ignore[no-untyped-call]  # torch has no types
         except (RuntimeError, AttributeError):
-            found[name] = None
-    return found
+            facts[name] = None
+    return facts
 
 
 def _read_world() -> dict[str, object]:
@@ -204,11 +205,6 @@ def read_variables() -> dict[str, str]:
         and name not in _VARYING
         and not _SECRET.search(name)
     }
-
-
-def _is_first_here() -> bool:
-    """Whether this is the first rank of its machine, which reads what all of them would read."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _list_nccl_files() -> list[Path]:

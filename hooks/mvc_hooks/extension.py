@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.log import RunLog
     from mvc_hooks.parts.part import Entry, Part
-    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.reports import RollbackReport
 

@@ -48,9 +48,11 @@ def read_fabric(root: Path = _SYS) -> dict[str, Any]:
     """Return what a commit records of the network, nested by subject; plain data only."""
     return {
         "nics": {
-            one.name: _known(speed_mbps=one.speed_mbps, mtu=one.mtu, driver=one.driver)
-            for one in list_interfaces(root)
-            if one.kind == "device"
+            interface.name: _known(
+                speed_mbps=interface.speed_mbps, mtu=interface.mtu, driver=interface.driver
+            )
+            for interface in list_interfaces(root)
+            if interface.kind == "device"
         },
         "rdma": read_rdma(root),
         "modules": {
@@ -125,12 +127,12 @@ def _find_kind(folder: Path) -> str:
 
 
 def _read_device(folder: Path) -> dict[str, object]:
-    found = _known(firmware=_read(folder / "fw_ver"))
+    facts = _known(firmware=_read(folder / "fw_ver"))
     for port in _list(folder / "ports"):
         place = folder / "ports" / port
         parts = (_read(place / name) for name in ("link_layer", "rate", "state"))
-        found[f"port_{port}"] = ", ".join(part for part in parts if part)
-    return found
+        facts[f"port_{port}"] = ", ".join(part for part in parts if part)
+    return facts
 
 
 def _known(**values: object) -> dict[str, object]:
@@ -139,7 +141,7 @@ def _known(**values: object) -> dict[str, object]:
 
 def _list(folder: Path) -> list[str]:
     try:
-        return sorted(one for one in os.listdir(folder) if (folder / one).is_dir())
+        return sorted(name for name in os.listdir(folder) if (folder / name).is_dir())
     except OSError:
         return []
 

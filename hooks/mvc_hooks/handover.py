@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mvc import NotFoundError, UsageError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.part import DETAILS
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_values
+from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -41,7 +41,7 @@ _LINGER_S = 600.0
 _LOOK_S = 2.0
 _MAX_BYTES = 2**26
 _LEAST_FREE = 20
-"""One part in so many of the machine's memory has to stay free."""
+"""This part of the machine's memory has to stay free: a twentieth."""
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -71,13 +71,15 @@ _parse = msgspec.json.Decoder(list[Held]).decode
 
 def linger(images: Sequence[tuple[Held, int]]) -> NoReturn:
     """Become a process that holds memory, by its descriptors, and nothing else of what this one has."""
-    told = os.memfd_create("mvc-held", 0)
-    os.write(told, msgspec.json.encode([held for held, _ in images]))
+    listing = os.memfd_create("mvc-held", 0)
+    os.write(listing, msgspec.json.encode([held for held, _ in images]))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    descriptors = [told, *(descriptor for _, descriptor in images)]
-    kept = [fcntl.fcntl(one, fcntl.F_DUPFD, 3) for one in descriptors]  # an exec leaves them
+    descriptors = [listing, *(descriptor for _, descriptor in images)]
+    kept = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD, 3) for descriptor in descriptors
+    ]  # an exec leaves them
     for name in os.listdir("/proc/self/fd"):  # locks, sockets: the next run must not wait for them
         if int(name) not in (0, 1, 2, *kept):
             with contextlib.suppress(OSError):
@@ -87,8 +89,8 @@ def linger(images: Sequence[tuple[Held, int]]) -> NoReturn:
 
 
 def hold(descriptors: Sequence[int], *, patience_s: float = _LINGER_S) -> None:
-    """Hand out descriptors until nobody can want them any more: what is held, and all the memory."""
-    (first, *_), folder = read_choices(descriptors[0]), find_folder()
+    """Hand out descriptors, of the listing and of all the memory, until no run can want them any more."""
+    (first, *_), folder = read_listing(descriptors[0]), find_folder()
     if folder is None:
         return
     path = folder / f"{name_branch(first.git_dir, first.branch)}-{first.rank}"
@@ -100,7 +102,12 @@ def hold(descriptors: Sequence[int], *, patience_s: float = _LINGER_S) -> None:
         mine = _find_inode(path)
         deadline_s = time.monotonic() + patience_s
         links: list[socket.socket] = []
-        while _find_inode(path) == mine and _is_useful(first) and time.monotonic() < deadline_s:
+        while (
+            _find_inode(path) == mine
+            and has_room(0)
+            and os.path.isdir(first.git_dir)
+            and time.monotonic() < deadline_s
+        ):
             if _serve(listener, links, descriptors):
                 break
         if _find_inode(path) == mine:
@@ -110,24 +117,19 @@ def hold(descriptors: Sequence[int], *, patience_s: float = _LINGER_S) -> None:
 def _serve(listener: socket.socket, links: list[socket.socket], descriptors: Sequence[int]) -> bool:
     """Answer who comes, for a while; return whether one of them says that it is done."""
     ready, _, _ = select.select([listener, *links], [], [], _LOOK_S)
-    for one in ready:
-        if one is listener:
+    for channel in ready:
+        if channel is listener:
             link, _ = listener.accept()
             links.append(link)
             with contextlib.suppress(OSError):
                 socket.send_fds(link, [HELD], descriptors)
         else:
             with contextlib.suppress(OSError):  # it was killed before it took what was sent
-                if one.recv(len(DONE)) == DONE:
+                if channel.recv(len(DONE)) == DONE:
                     return True
-            links.remove(one)
-            one.close()
+            links.remove(channel)
+            channel.close()
     return False
-
-
-def _is_useful(held: Held) -> bool:
-    """Return whether the repository is still there, and the machine has memory to spare."""
-    return has_room(0) and os.path.isdir(held.git_dir)
 
 
 # What both sides know.
@@ -139,11 +141,11 @@ def find_folder() -> Path | None:
     folder = Path(home, "mvc") if home else Path(tempfile.gettempdir(), f"mvc-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
-    is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    return folder if is_private and found.st_uid == os.getuid() else None
+    is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    return folder if is_private and status.st_uid == os.getuid() else None
 
 
 def has_room(size_bytes: int) -> bool:
@@ -179,16 +181,16 @@ def _find_inode(path: Path) -> int | None:
         return None
 
 
-def read_choices(told: int) -> list[Held]:
+def read_listing(listing: int) -> list[Held]:
     """Return what the descriptor of a text says that is held.
 
     Raises:
-        OSError, ValueError: it is no such text.
+        OSError, ValueError: it is not such a text.
     """
-    found = _parse(os.pread(told, _MAX_BYTES, 0))
-    if not found:
+    held = _parse(os.pread(listing, _MAX_BYTES, 0))
+    if not held:
         raise ValueError("nothing is held")
-    return found
+    return held
 
 
 if __name__ == "__main__":

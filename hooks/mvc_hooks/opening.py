@@ -28,9 +28,8 @@ from mvc_hooks.resuming import resume
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.session import Session
-from mvc_hooks.writer.crew import Crew
-from mvc_hooks.writer.messages import Open
-from mvc_hooks.writer.place import open_place
+from mvc_hooks.writer.messages import Open, RankCrew
+from mvc_hooks.writer.place import open_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.resuming import Resumed
     from mvc_hooks.settings import Settings
-    from mvc_hooks.writer.crew import Address
-    from mvc_hooks.writer.place import Place
+    from mvc_hooks.writer.messages import Address
+    from mvc_hooks.writer.place import Listeners
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def _make_queue(session: Session, lock: BranchLock | None) -> CommitQueue:
     crew = place = None
     if not ranks.is_alone:
         place, addresses = ranks.meet(_open_place)
-        crew = Crew(ranks.rank, tuple(addresses))
+        crew = RankCrew(ranks.rank, tuple(addresses))
         if threads is None:  # the writers of a machine share its cores
             here = [one.node for one in crew.addresses].count(place.address.node)
             threads = max(1, (os.cpu_count() or 1) // here)
@@ -176,6 +175,6 @@ def _make_queue(session: Session, lock: BranchLock | None) -> CommitQueue:
     )
 
 
-def _open_place() -> tuple[Place, Address]:
-    place = open_place()
+def _open_place() -> tuple[Listeners, Address]:
+    place = open_listeners()
     return place, place.address

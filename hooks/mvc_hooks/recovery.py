@@ -21,8 +21,7 @@ from mvc.training import RunStore
 from mvc_hooks.attempts import LOST, restore_first
 from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.divergence.ladder import Rollback
-from mvc_hooks.parts.restoring import MisfitError
-from mvc_hooks.parts.sources import from_commit, from_image
+from mvc_hooks.parts.restoring import MisfitError, from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
 from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.shelf import sharing_reads

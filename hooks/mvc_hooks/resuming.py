@@ -18,9 +18,9 @@ from mvc.training import RunStore
 from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.extension import StoredCommit
-from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.restoring import from_commit
 from mvc_hooks.run.ranges import ranged
-from mvc_hooks.tiers.memory import Memory, name_lies, name_tiers
+from mvc_hooks.tiers.memory import MemoryTier, name_lies, name_tiers
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _resume_at(session: Session, tip: str) -> Resumed:
     started_s = time.perf_counter()
     ranks, log = session.ranks, session.log
     failures: list[Failure[str]] = []
-    memory = Memory(session.repo, session.branch)
+    memory = MemoryTier(session.repo, session.branch)
     memory.look(ranks)
     is_done = False
     try:
@@ -142,7 +142,9 @@ def _list_commits(session: Session, tip: str) -> Iterator[str]:
         yield commit
 
 
-def _restore(session: Session, memory: Memory, commit: str) -> tuple[list[_Change], dict[str, str]]:
+def _restore(
+    session: Session, memory: MemoryTier, commit: str
+) -> tuple[list[_Change], dict[str, str]]:
     """Restore a commit, with counters and judge.
 
     Returns:

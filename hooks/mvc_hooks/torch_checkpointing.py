@@ -93,12 +93,12 @@ class MvcStorage(Storage):
         except NotFoundError:  # there is no commit yet
             return {}
         if tip not in self._names:
-            found: dict[str, str] = {}
+            names_by_path: dict[str, str] = {}
             for entry in self._repo.log(tip):
                 name = (entry.annotations.meta or {}).get(_NAME)
                 if name is not None:
-                    found.setdefault(name, entry.info.id)
-            self._names = {tip: found}
+                    names_by_path.setdefault(name, entry.info.id)
+            self._names = {tip: names_by_path}
         return self._names[tip]
 
     def _find(self, path: Path) -> _Stored | None:
@@ -112,10 +112,10 @@ class MvcStorage(Storage):
     def _list(self, stored: _Stored) -> dict[str, int]:
         """Return path → size of what a commit has below a place, or there."""
         try:
-            found = self._repo.ls(stored.commit, paths=[self._root / stored.path])
+            infos = self._repo.ls(stored.commit, paths=[self._root / stored.path])
         except NotFoundError:
             return {}
-        return {one.path: one.size_bytes for one in found}
+        return {info.path: info.size_bytes for info in infos}
 
     def _get(self, path: Path) -> _Stored:
         stored = self._find(path)
@@ -166,8 +166,10 @@ class MvcStorage(Storage):
             return sorted((names - {_GIT_DIR, _NAME}) | self._list_names().keys())
         stored = self._find(path)
         if stored is not None:
-            inside = (PurePosixPath(one) for one in self._list(stored))
-            names |= {one.relative_to(stored.path).parts[0] for one in inside if one != stored.path}
+            inside = (PurePosixPath(name) for name in self._list(stored))
+            names |= {
+                path.relative_to(stored.path).parts[0] for path in inside if path != stored.path
+            }
         elif not Path(path).is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return sorted(names)
@@ -240,7 +242,15 @@ class MvcStorage(Storage):
     def _commit(self, source: Path, name: str) -> None:
         folder = self._root / _NAME
         if os.path.lexists(folder):
-            self._check_committed(folder)
+            # Check that nothing is lost when the folder gives way to the next checkpoint.
+            for file in self._repo.status(ignored=True).files:
+                is_inside = (self._root / file.path).is_relative_to(folder)
+                if is_inside and file.worktree not in ("unmodified", "removed"):
+                    raise FileExistsError(
+                        errno.EEXIST,
+                        "it has changes that no commit has",
+                        str(self._root / file.path),
+                    )
             shutil.rmtree(folder)
         source.rename(folder)
         step = _STEP.fullmatch(name)
@@ -255,15 +265,6 @@ class MvcStorage(Storage):
         except BaseException:
             folder.replace(source)  # it is a save that goes on, again
             raise
-
-    def _check_committed(self, folder: Path) -> None:
-        """Check that nothing is lost when the folder gives way to the next checkpoint."""
-        for file in self._repo.status(ignored=True).files:
-            is_inside = (self._root / file.path).is_relative_to(folder)
-            if is_inside and file.worktree not in ("unmodified", "removed"):
-                raise FileExistsError(
-                    errno.EEXIST, "it has changes that no commit has", str(self._root / file.path)
-                )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_root": self._root, "_read": {}, "_names": {}}

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from mvc import ConflictError, Repo, clone
 from mvc_hooks import Checkpointer
-from mvc_hooks.ranks.stored import RANKS
+from mvc_hooks.ranks.pieces import RANKS
 from support.once import make_once
 from support.programs import run_group
 

@@ -17,9 +17,8 @@ from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.states.cross_check import CHECK_ROUNDS, list_due
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.snapshot.ring import take_snapshot
-from mvc_hooks.writer.crew import Crew
-from mvc_hooks.writer.messages import Open
-from mvc_hooks.writer.place import open_place
+from mvc_hooks.writer.messages import Open, RankCrew
+from mvc_hooks.writer.place import open_listeners
 from support.committing import WHO
 from support.sharded import as_rank, shard
 
@@ -33,7 +32,7 @@ stage = os.environ.get("MVC_TEST_STAGE")
 if stage and sys.argv[:1] == ["-c"]:
     import threading
     from mvc.training import RunStore
-    from mvc_hooks.writer import following, leading, mesh, peers, serving
+    from mvc_hooks.writer import dialing, mesh, sides, turns
 
     def die(*values, **names):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -69,27 +68,27 @@ if stage and sys.argv[:1] == ["-c"]:
         stops = iter((lambda: None, stop))
         mesh.Mesh.bring = after(mesh.Mesh.bring, lambda: next(stops)())
     if stage == "read":
-        peers.TurnPeers.find_image = die
+        dialing.TurnPeers.find_image = die
     if stage == "fetch":
-        peers.TurnPeers.find_image = lambda *values: None
-        peers.TurnPeers.fetch_part = after(peers.TurnPeers.fetch_part)
+        dialing.TurnPeers.find_image = lambda *values: None
+        dialing.TurnPeers.fetch_part = after(dialing.TurnPeers.fetch_part)
     if stage == "serve":
-        serving.Server._give_image = die
+        turns.Turns.hold = die
     if stage == "check":
         from mvc.states import assembling
         assembling.hash_chunk = die
     if stage == "stored":
-        following.Follower.finish = leading.Leader.collect = die
+        sides.FollowingRank.finish = sides.LeadingRank.collect = die
     if stage == "told":
-        following.Follower._say = after(following.Follower._say)
+        sides.FollowingRank._say = after(sides.FollowingRank._say)
     if stage == "decided":
         RunStore.commit_shares = die
     if stage == "committed":
         RunStore.commit_shares = after(RunStore.commit_shares)
     if stage == "telling":
-        leading._send = second(leading._send)
+        sides._send = second(sides._send)
     if stage == "heard":
-        following.Follower._take = die
+        sides.FollowingRank._take = die
 """
 
 
@@ -155,13 +154,13 @@ class CrewRig:
     ):
         self.repo = Repo.init(root)
         self.repo.identity = WHO
-        places = [open_place("127.0.0.1") for _ in range(count)]
+        places = [open_listeners("127.0.0.1") for _ in range(count)]
         table = [place.address for place in places]
         if nodes is not None:
             table = [msgspec.structs.replace(a, node=n) for a, n in zip(table, nodes, strict=True)]
         self._root, self._runtime, self.ranks = root, runtime, []
         for rank, place in enumerate(places):
-            crew = Crew(rank, tuple(table), grace_s=grace_s)
+            crew = RankCrew(rank, tuple(table), grace_s=grace_s)
             rig = RankRig(self.repo.worktree, rank, place, crew, replicates=replicates)
             self.ranks.append(rig)
             self.start(rank, (stages or {}).get(rank))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from mvc_hooks.writer.crew import Crew
 from mvc_hooks.writer.mesh import Mesh
-from mvc_hooks.writer.place import open_place
+from mvc_hooks.writer.messages import RankCrew
+from mvc_hooks.writer.place import open_listeners
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
@@ -38,7 +38,7 @@ class Rank:
     """One rank: its place, and its writer's mesh while it has one."""
 
     place: object
-    crew: Crew
+    crew: RankCrew
     mesh: Mesh | None = None
     image: bytes = b""
     descriptor: int = -1
@@ -77,13 +77,13 @@ class Rank:
 @contextlib.contextmanager
 def open_ranks(count, *, nodes=None, start=True, grace_s=GRACE_S, patience_s=60.0):
     """Give ranks that know each other; ``nodes`` names the machine that each seems to be on."""
-    places = [open_place("127.0.0.1") for _ in range(count)]
+    places = [open_listeners("127.0.0.1") for _ in range(count)]
     table = tuple(
         msgspec.structs.replace(place.address, node=nodes[rank]) if nodes else place.address
         for rank, place in enumerate(places)
     )
     ranks = [
-        Rank(place, Crew(rank, table, grace_s, patience_s)) for rank, place in enumerate(places)
+        Rank(place, RankCrew(rank, table, grace_s, patience_s)) for rank, place in enumerate(places)
     ]
     try:
         for rank in ranks:

@@ -43,11 +43,14 @@ def make_checkpointer(
     models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001  there is no public list
     if not models and not optimizers:
         raise UsageError("the accelerator has prepared nothing", hint="call its prepare() first")
-    loaders = [_make_data(loader) for loader in accelerator._dataloaders]  # noqa: SLF001
+    loaders: list[FeedPart] = []
+    for loader in accelerator._dataloaders:  # noqa: SLF001
+        loaders.append(FeedPart("dataloader"))
+        loaders[-1].bind(loader)
     parts = {
         "model": one_or_all([accelerator.unwrap_model(model) for model in models]),
-        "optimizer": one_or_all([one.optimizer for one in optimizers]),
-        "scheduler": one_or_all([one.scheduler for one in accelerator._schedulers]),  # noqa: SLF001
+        "optimizer": one_or_all([prepared.optimizer for prepared in optimizers]),
+        "scheduler": one_or_all([prepared.scheduler for prepared in accelerator._schedulers]),  # noqa: SLF001
         "scaler": accelerator.scaler,
         "registered": list(accelerator._custom_objects) or None,  # noqa: SLF001
         "dataloader": one_or_all(_pick(loaders, options)),
@@ -68,12 +71,6 @@ def _refuse_loading(accelerator: Any, find: weakref.ref[Checkpointer]) -> None:
             )
 
     accelerator.register_load_state_pre_hook(refuse)
-
-
-def _make_data(loader: Any) -> FeedPart:
-    data = FeedPart("dataloader")
-    data.bind(loader)
-    return data
 
 
 def _pick(loaders: list[FeedPart], options: dict[str, Any]) -> list[FeedPart]:
@@ -112,22 +109,18 @@ class _Position:
         return {
             "step": accelerator.step,
             "sync_gradients": accelerator.gradient_state.sync_gradients,
-            **({"iteration": saved} if saved else {}),  # older commits have none
+            **({"iteration": saved} if saved else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._accelerator.step = state["step"]
         self._accelerator.gradient_state._set_sync_gradients(state["sync_gradients"])  # noqa: SLF001  its own way
-        self._accelerator.project_configuration.iteration = state.get("iteration", 0)
+        project, folder = self._accelerator.project_configuration, self._accelerator.project_dir
+        project.iteration = state.get("iteration", 0)
         self._passed_over = 0
         # Folders of steps that were lost or abandoned stay.
-        while self._is_taken():
-            self._accelerator.project_configuration.iteration += 1
+        while project.automatic_checkpoint_naming and os.path.exists(
+            os.path.join(folder, "checkpoints", f"checkpoint_{project.iteration}")
+        ):
+            project.iteration += 1
             self._passed_over += 1
-
-    def _is_taken(self) -> bool:
-        accelerator = self._accelerator
-        if not accelerator.project_configuration.automatic_checkpoint_naming:
-            return False
-        name = f"checkpoint_{accelerator.save_iteration}"
-        return os.path.exists(os.path.join(accelerator.project_dir, "checkpoints", name))

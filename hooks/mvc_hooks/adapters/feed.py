@@ -12,6 +12,8 @@ To take it up, a pass is begun and drawn again as it was. Batches that were used
 differently, but one that was drawn ahead of its use may not: Accelerate's loaders hold one batch
 back. So the state of the generators is kept at the first draw of a pass, when samplers seed
 themselves, and at the last one, when that batch was made.
+
+The loaders of evaluation, which a library iterates itself, are only hidden from the run (``EvaluationLoaders``).
 """
 
 from __future__ import annotations
@@ -20,14 +22,68 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
-from mvc_hooks.adapters.evaluation import EvaluationLoaders
 from mvc_hooks.parts.data import SHARED, DataPart
+from mvc_hooks.parts.reach import find_loaders
 from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.watch import LoaderWatch, has_own_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HIDDEN = frozenset({"set_epoch", "sampler", "batch_sampler"})
+
+
+class EvaluationLoaders:
+    """Loaders that a library iterates beside training, in the order in which it takes them.
+
+    Only persistent workers matter: they draw a seed from the process's generator at their first
+    pass, and no more at later ones.
+    """
+
+    epoch = 0
+
+    def __init__(self) -> None:
+        self._watches: list[LoaderWatch] = []
+        self._restored: list[dict[str, Any]] = []
+
+    def note_begin(self) -> bool:
+        """Count no passes."""
+        return False
+
+    def note_drawn(self, path: str, indices: object) -> None:
+        """Record nothing: no state learns from these samples."""
+
+    def watch(self, loader: Any) -> None:
+        """Watch a loader, which takes up its restored state."""
+        for inner in find_loaders(loader).values():
+            if has_own_workers(inner) and "_get_iterator" not in vars(inner):
+                self._watches.append(LoaderWatch(inner, self))
+                if self._restored:
+                    self._watches[-1].restore(self._restored.pop(0))
+
+    def _forget_dead(self) -> None:
+        """Leave out loaders that the library has replaced."""
+        self._watches = [watch for watch in self._watches if watch.is_persistent]
+
+    def capture(self) -> list[dict[str, Any]]:
+        """Return the states of those that began, up to the last such."""
+        self._forget_dead()
+        states = [watch.capture(is_between=True) for watch in self._watches] + self._restored
+        while states and not states[-1]:
+            states.pop()
+        return states
+
+    def restore(self, states: list[dict[str, Any]]) -> None:
+        """Begin again where the states say, or at the start where there is none."""
+        self._forget_dead()
+        for index, watch in enumerate(self._watches):
+            watch.restore(states[index] if index < len(states) else {})
+        self._restored = states[len(self._watches) :]
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for watch in self._watches:
+            watch.remove()
 
 
 class FeedPart(DataPart):
@@ -68,7 +124,11 @@ class FeedPart(DataPart):
                 hint="say how long a pass is: limit_train_batches=..., for Lightning",
             )
         self._is_stateful = self._is_stateful and not is_accelerate
-        self._at_once = _count_dispatched(loader) if is_accelerate else 1
+        self._at_once = 1
+        if is_accelerate:
+            # One rank may draw a batch for each rank, unless it splits one batch among them.
+            is_drawn_once = getattr(loader, "split_batches", True) or loader.submesh_tp is not None
+            self._at_once = 1 if is_drawn_once else int(loader.state.num_processes)
 
     @property
     def is_shared(self) -> bool:  # type: ignore[override]
@@ -132,16 +192,16 @@ class FeedPart(DataPart):
             return self._target
         at_draw = self._at_draw if self._drawn else {}
         evaluation = self.evaluation.capture()
-        found = {
+        state = {
             **super().capture(),
             "between": self.is_between,
             "at_draw": at_draw,
             **({"evaluation": evaluation} if evaluation else {}),
         }
         if self.is_shared:
-            found[SHARED] = True
-            found.pop("first", None)  # another slice on another rank
-        return found
+            state[SHARED] = True
+            state.pop("first", None)  # another slice on another rank
+        return state
 
     def restore(self, stored: Any) -> None:
         """Remember where to go."""
@@ -180,12 +240,6 @@ class FeedPart(DataPart):
             restore_rng(self._at_draw["first"])
         elif index == self._drawn - 1 and self._draws_ahead:
             restore_rng(self._at_draw["last"])
-
-
-def _count_dispatched(loader: Any) -> int:
-    """Return how many batches Accelerate draws on one rank to give each rank its part of them."""
-    is_drawn_once = getattr(loader, "split_batches", True) or loader.submesh_tp is not None
-    return 1 if is_drawn_once else int(loader.state.num_processes)
 
 
 class Feed:

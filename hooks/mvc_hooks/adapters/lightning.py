@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.lightning_state import LightningState
-from mvc_hooks.adapters.session import SessionCallback, check_strategy, import_library, one_or_all
+from mvc_hooks.adapters.session import (
+    SessionCallback,
+    check_strategy,
+    has_length,
+    import_library,
+    one_or_all,
+)
 from mvc_hooks.reports import DivergedError
 
 if TYPE_CHECKING:
@@ -62,13 +68,24 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         """Replace the train loader by one that the session draws from."""
         if stage != "fit":
             return
-        others = [one for one in trainer.callbacks if one is not self]
+        others = [callback for callback in trainer.callbacks if callback is not self]
         if trainer.fast_dev_run:
             trainer.callbacks = others  # the run that comes after it is not to go on from it
             return
         self._check_alone(others)
-        _check_processes(trainer)
-        _check_callbacks(trainer)
+        strategy = trainer.strategy
+        known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
+        # What a fit does in processes that it forks or spawns is lost with them.
+        is_lost = "MultiProcessing" in type(strategy.launcher).__name__
+        is_supported = isinstance(strategy, tuple(filter(None, known))) and not is_lost
+        check_strategy(
+            type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported
+        )
+        for callback in trainer.callbacks:
+            for kind in type(callback).__mro__:
+                if kind.__name__ in _REFUSED:
+                    why, hint = _REFUSED[kind.__name__]
+                    raise UnsupportedError(f"{kind.__name__} {why}", hint=hint)
         session = self._start_session(trainer)
         self._sanity_steps = trainer.num_sanity_val_steps
         source = trainer.fit_loop._data_source  # noqa: SLF001  the one place that every train loader comes from
@@ -97,12 +114,21 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         state = self.library_state = LightningState(trainer, self._fit)
         self._fit.data.note_settings(trainer, _SETTINGS)
         with _leave_sigterm():
-            self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
+            self._fit.open(
+                model=pl_module,
+                optimizer=one_or_all(list(trainer.optimizers)),
+                scheduler=one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
+                scaler=getattr(trainer.precision_plugin, "scaler", None),
+                lightning=state,
+            )
         state.prepare_epoch()
         self._fit.begin()
         trainer.strategy.remove_checkpoint = state.files.remove
         # The last commit is that of a run that may go on, so it comes before averages replace the model.
-        trainer.callbacks = [self, *(one for one in trainer.callbacks if one is not self)]
+        trainer.callbacks = [
+            self,
+            *(callback for callback in trainer.callbacks if callback is not self),
+        ]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Note what an epoch that is entered again in its middle must not change."""
@@ -205,13 +231,13 @@ class _FedLoader(_COMBINED.CombinedLoader):  # type: ignore[misc]  # as above
     def __iter__(self) -> _FedLoader:
         fetcher = self._trainer.fit_loop._data_fetcher  # noqa: SLF001
         if self._feed is None:
-            has_length = fetcher.length is not None or self._has_length()
-            self._is_one = has_length and len(self.flattened) == 1
+            is_endless = fetcher.length is not None or has_length(self)
+            self._is_one = is_endless and len(self.flattened) == 1
             self._feed = self._session.feed(
                 self.flattened[0]
                 if self._is_one
-                else _Combined(self, None if has_length else fetcher),
-                is_endless=has_length,
+                else _Combined(self, None if is_endless else fetcher),
+                is_endless=is_endless,
             )
         iter(self._feed)
         return self
@@ -223,12 +249,6 @@ class _FedLoader(_COMBINED.CombinedLoader):  # type: ignore[misc]  # as above
     def __len__(self) -> int:
         mode = _COMBINED._SUPPORTED_MODES[self._mode]["iterator"]  # noqa: SLF001  its own needs iterators
         return len(mode(self.flattened, self.limits))
-
-    def _has_length(self) -> bool:
-        try:
-            return len(self) >= 0
-        except TypeError:
-            return False
 
 
 class _Combined:
@@ -266,29 +286,3 @@ def _leave_sigterm() -> Iterator[None]:
     yield
     if signal.getsignal(signal.SIGTERM) is not before and before is not None:
         signal.signal(signal.SIGTERM, before)
-
-
-def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
-    return {
-        "model": module,
-        "optimizer": one_or_all(list(trainer.optimizers)),
-        "scheduler": one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
-        "scaler": getattr(trainer.precision_plugin, "scaler", None),
-    }
-
-
-def _check_processes(trainer: Any) -> None:
-    strategy = trainer.strategy
-    known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
-    # What a fit does in processes that it forks or spawns is lost with them.
-    is_lost = "MultiProcessing" in type(strategy.launcher).__name__
-    is_supported = isinstance(strategy, tuple(filter(None, known))) and not is_lost
-    check_strategy(type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported)
-
-
-def _check_callbacks(trainer: Any) -> None:
-    for callback in trainer.callbacks:
-        for kind in type(callback).__mro__:
-            if kind.__name__ in _REFUSED:
-                why, hint = _REFUSED[kind.__name__]
-                raise UnsupportedError(f"{kind.__name__} {why}", hint=hint)

@@ -1,4 +1,10 @@
-"""What Lightning itself knows of a fit: counters, callbacks, metrics, and the checkpoints it named."""
+"""What Lightning itself knows of a fit: counters, callbacks, metrics, and the checkpoints it named.
+
+The files of those checkpoints lie beside a run that may go back, and no restore brings a file back. So what
+Lightning removes is only removed once a healthy commit no longer names it; until then a run that returns to
+an earlier commit finds the best models of that time. What is gone all the same is forgotten, and the log
+says so.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc_hooks.adapters.lightning_files import CheckpointFiles
 from mvc_hooks.adapters.session import ENDED, LibraryState
 from mvc_hooks.parts.tree import map_leaves
 
@@ -28,6 +33,91 @@ _UNSAVED = (
 )  # fmt: skip
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _SUMS = ("value", "cumulated_batch_size", "_forward_cache")
+
+
+class CheckpointFiles:
+    """What Lightning named and removed.
+
+    Attributes:
+        held: file → step at which Lightning removed it; it is still there.
+    """
+
+    def __init__(self, trainer: Any, session: Session) -> None:
+        self._trainer, self._session = trainer, session
+        self.held: dict[str, int] = {}
+        self._named: set[str] = set()
+        strategy = trainer.strategy
+        self._delete = type(strategy).remove_checkpoint.__get__(strategy)
+
+    def note_named(self) -> None:
+        """Note what is named before a restore; what is not named after it stays, and the log says so."""
+        self._named = self._list_named()
+
+    def remove(self, path: Any) -> None:
+        """Remove a checkpoint once the newest healthy commit does not name it."""
+        self.held[str(path)] = self._trainer.global_step
+        self.release()
+
+    def release(self, *, is_over: bool = False) -> None:
+        """Remove what no commit needs that the run may return to; all at the end."""
+        checkpointer = self._session.checkpointer
+        assert checkpointer is not None
+        healthy = checkpointer.step_count - checkpointer._settings.healthy_after  # noqa: SLF001  the same package
+        steps = [
+            commit.step
+            for commit in checkpointer.commits
+            if commit.commit and commit.step <= healthy
+        ]
+        newest = max(steps, default=-1)
+        for path, step in list(self.held.items()):
+            if is_over or step <= newest:
+                del self.held[path]
+                if path not in self._list_named():
+                    self._delete(path)
+
+    def restore(self, held: dict[str, int]) -> None:
+        """Forget files that are not there, and remove those that only abandoned steps had."""
+        before, self.held = self.held, dict(held)
+        named = self._list_named()
+        for path in before.keys() - held.keys() - named:
+            self._delete(path)
+        left = sorted(self._named - named)
+        if left:
+            log.warning("checkpoints of the abandoned steps stay: %s", ", ".join(left))
+        for saver in self._list_savers():
+            gone = [
+                path for path in _list_files(saver) if not saver.file_exists(path, self._trainer)
+            ]
+            if gone:
+                _forget(saver, gone)
+                log.warning("%s: not there any more: %s", type(saver).__name__, ", ".join(gone))
+
+    def _list_savers(self) -> list[Any]:
+        return [
+            callback for callback in self._trainer.callbacks if hasattr(callback, "best_k_models")
+        ]
+
+    def _list_named(self) -> set[str]:
+        return {path for saver in self._list_savers() for path in _list_files(saver)}
+
+
+def _list_files(saver: Any) -> list[str]:
+    """Return the checkpoints that a ModelCheckpoint names."""
+    last = {saver.best_model_path, saver.last_model_path}
+    return sorted(path for path in {*saver.best_k_models, *last} if path)
+
+
+def _forget(saver: Any, gone: list[str]) -> None:
+    scores = saver.best_k_models
+    for path in set(gone) & scores.keys():
+        del scores[path]
+        saver.kth_best_model_path = ""  # there is one again with the k-th of them
+    if saver.last_model_path in gone:
+        saver.last_model_path = ""
+    best = min if saver.mode == "min" else max
+    if saver.best_model_path in gone:
+        saver.best_model_path = best(scores, key=scores.get) if scores else ""
+        saver.best_model_score = scores.get(saver.best_model_path)
 
 
 class LightningState(LibraryState):
@@ -49,11 +139,16 @@ class LightningState(LibraryState):
         if not self.counts_epoch:
             for tracker in loops["fit_loop"]["epoch_progress"].values():
                 tracker["processed"] -= 1
-        callbacks = {one.state_key: one for one in self._trainer.callbacks}
+        callbacks = {callback.state_key: callback for callback in self._trainer.callbacks}
         states = {
-            "callbacks": {key: one.state_dict() for key, one in callbacks.items()},
-            "unsaved": {key: _pick(one, _UNSAVED) for key, one in callbacks.items()},
-            "added": {key: self._capture_added(one) for key, one in callbacks.items()},
+            "callbacks": {key: callback.state_dict() for key, callback in callbacks.items()},
+            "unsaved": {key: _pick(callback, _UNSAVED) for key, callback in callbacks.items()},
+            "added": {key: self._capture_added(callback) for key, callback in callbacks.items()},
+        }
+        sums = {
+            key: _pick(result, _SUMS)
+            for key, result in self._results.items()
+            if result.is_tensor and not result.has_reset
         }
         return {
             **super().state_dict(),
@@ -61,13 +156,13 @@ class LightningState(LibraryState):
             "is_between": self._session.data.is_between,
             "should_stop": self._trainer.should_stop,
             **{
-                name: {key: _copy(state) for key, state in found.items() if state}
-                for name, found in states.items()
+                name: {key: _copy(state) for key, state in by_key.items() if state}
+                for name, by_key in states.items()
             },
             "module": self._capture_added(self._trainer.lightning_module),
             "datamodule": self._call_datamodule("state_dict") or {},
             "metrics": _copy(_pick(self._trainer._logger_connector, _METRICS)),  # noqa: SLF001  the public ones compute
-            "sums": self._capture_sums(),
+            "sums": _copy({**self._sums, **sums}),
             "held": dict(self.files.held),
         }
 
@@ -81,9 +176,12 @@ class LightningState(LibraryState):
         for callback in self._trainer.callbacks:
             key = callback.state_key
             if key in state["callbacks"]:
-                callback.load_state_dict(self._keep_patience(callback, state["callbacks"][key]))
-            vars(callback).update(state.get("unsaved", {}).get(key, {}))
-            self._load_added(callback, state.get("added", {}).get(key))
+                stored = _copy(state["callbacks"][key])
+                # How long to wait is a setting of the script, not a state of the run.
+                kept = {"patience": callback.patience} if "patience" in stored else {}
+                callback.load_state_dict({**stored, **kept})
+            vars(callback).update(state["unsaved"].get(key, {}))
+            self._load_added(callback, state["added"].get(key))
         self._load_added(self._trainer.lightning_module, state["module"])
         if state["datamodule"]:
             self._call_datamodule("load_state_dict", copy.deepcopy(state["datamodule"]))
@@ -103,7 +201,7 @@ class LightningState(LibraryState):
         trainer = self._trainer
         is_over = trainer.fit_loop._can_stop_early  # noqa: SLF001  no public way to ask
         has_ended = any(map(_has_stopped, trainer.callbacks))
-        state["should_stop"] = state.get("should_stop", False) and (has_ended or not is_over)
+        state["should_stop"] = state["should_stop"] and (has_ended or not is_over)
         trainer.should_stop = state["should_stop"]
         if has_ended and is_over:
             log.info(ENDED)
@@ -111,16 +209,13 @@ class LightningState(LibraryState):
             if getattr(timer, "_duration", None) is not None:
                 timer._check_time_remaining(trainer)  # noqa: SLF001  it did so before it was restored
 
-    def _keep_patience(self, callback: Any, state: dict[str, Any]) -> dict[str, Any]:
-        own = {"patience": callback.patience} if "patience" in state else {}
-        return {**_copy(state), **own}
-
     def note_epoch(self) -> None:
         """Note states of callbacks, too; an epoch that follows the commit begins but once."""
         if self._restored is None or self._restored["is_between"]:
             return
         super().note_epoch()
-        self._callback_states = [(one, _copy(one.state_dict())) for one in self._list_callbacks()]
+        callbacks = self._trainer.callbacks
+        self._callback_states = [(callback, _copy(callback.state_dict())) for callback in callbacks]
 
     def _find_stateful(self) -> dict[str, Any]:
         """Return what the module holds: schedulers that it steps by hand, averages that are not modules."""
@@ -133,15 +228,21 @@ class LightningState(LibraryState):
 
     def _apply(self, state: dict[str, Any]) -> None:
         super()._apply(state)
-        for callback, found in self._callback_states:
-            if found:
-                callback.load_state_dict(found)
+        for callback, stored in self._callback_states:
+            if stored:
+                callback.load_state_dict(stored)
         self._callback_states = []
-        self._trainer.should_stop = state.get("should_stop", False)
+        self._trainer.should_stop = state["should_stop"]
         self._load_loops(state["loops"])
-        self.files.restore(state.get("held", {}))
+        self.files.restore(state["held"])
         self._load_metrics(state)
-        self._load_sums(state.get("sums", {}))
+        sums = state["sums"]
+        for key, result in self._results.items():
+            if key in sums:
+                vars(result).update(_copy(sums[key]), has_reset=False, _computed=None)
+            elif result.is_tensor:
+                result.reset()
+        self._sums = {key: stored for key, stored in sums.items() if key not in self._results}
         fit = self._trainer.fit_loop
         inner = fit.epoch_loop
         if state["is_between"]:
@@ -172,11 +273,8 @@ class LightningState(LibraryState):
                 callback.on_train_end(self._trainer, self._trainer.lightning_module)
 
     def _load_metrics(self, state: dict[str, Any]) -> None:
-        for name, metrics in state.get("metrics", {}).items():
+        for name, metrics in state["metrics"].items():
             setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
-
-    def _list_callbacks(self) -> list[Any]:
-        return list(self._trainer.callbacks)
 
     @property
     def _epochs(self) -> Any:
@@ -201,7 +299,11 @@ class LightningState(LibraryState):
         }
 
     def _capture_added(self, owner: Any) -> dict[str, Any]:
-        if not _adds(owner):
+        # An object that keeps the default method adds nothing; averages are parts of the run anyway.
+        if type(owner).on_save_checkpoint.__qualname__ in (
+            "Callback.on_save_checkpoint",
+            "CheckpointHooks.on_save_checkpoint",
+        ) or hasattr(owner, "_average_model"):
             return {}
         usual = self._usual()
         checkpoint = dict(usual)
@@ -227,19 +329,6 @@ class LightningState(LibraryState):
         results: dict[str, Any] = self._trainer.fit_loop.epoch_loop._results  # noqa: SLF001  no public name
         return results
 
-    def _capture_sums(self) -> dict[str, Any]:
-        live = {key: one for key, one in self._results.items() if one.is_tensor}
-        sums = {key: _pick(one, _SUMS) for key, one in live.items() if not one.has_reset}
-        return _copy({**self._sums, **sums})  # type: ignore[no-any-return]
-
-    def _load_sums(self, sums: dict[str, Any]) -> None:
-        for key, one in self._results.items():
-            if key in sums:
-                vars(one).update(_copy(sums[key]), has_reset=False, _computed=None)
-            elif one.is_tensor:
-                one.reset()
-        self._sums = {key: one for key, one in sums.items() if key not in self._results}
-
     def add_sums(self) -> None:
         """Add what a metric had summed up before the resume, once Lightning has made it again."""
         for key in self._sums.keys() & self._results.keys():
@@ -253,16 +342,6 @@ class LightningState(LibraryState):
                 if name in sums and live.meta.on_epoch:
                     setattr(live, name, join(sums[name].to(live.device), getattr(live, name)))
             live._computed = None  # noqa: SLF001  or it stays what it was
-
-
-def _adds(owner: Any) -> bool:
-    """Return whether an object adds to checkpoints; averages do too, and are parts of the run."""
-    method = type(owner).on_save_checkpoint
-    is_default = method.__qualname__ in (
-        "Callback.on_save_checkpoint",
-        "CheckpointHooks.on_save_checkpoint",
-    )
-    return not is_default and not hasattr(owner, "_average_model")
 
 
 def _has_stopped(callback: Any) -> bool:
@@ -306,14 +385,10 @@ def _walk_loops(name: str, loop: Any) -> Iterator[tuple[str, Any]]:
             yield from _walk_loops(f"{name}.{key}", value)
 
 
-def _is_progress(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and hasattr(value, "reset_on_run")
-
-
 def _capture_loop(loop: Any) -> dict[str, Any]:
     state = {
         key: copy.deepcopy(value.state_dict())
         for key, value in vars(loop).items()
-        if _is_progress(value)
+        if dataclasses.is_dataclass(type(value)) and hasattr(value, "reset_on_run")
     }
     return state | {name[1:]: value for name, value in _pick(loop, _REMEMBERED).items()}

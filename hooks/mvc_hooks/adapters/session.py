@@ -22,9 +22,8 @@ from mvc_hooks.divergence.ladder import as_steps
 from mvc_hooks.parts.make import GRADIENTS, RNG, check_named, make_parts
 from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.part import DETAILS
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
-from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.training import StepRun
 
@@ -76,6 +75,14 @@ def one_or_all(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values or None
 
 
+def has_length(loader: Any) -> bool:
+    """Return whether a loader knows how many batches a pass has."""
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
+
+
 class SessionCallback:
     """Base of the callbacks: it opens a ``Session`` per fit, which calls it back."""
 
@@ -111,7 +118,9 @@ class SessionCallback:
         raise NotImplementedError
 
     def _check_alone(self, callbacks: Iterable[object]) -> None:
-        if any(isinstance(one, SessionCallback) and one is not self for one in callbacks):
+        if any(
+            isinstance(callback, SessionCallback) and callback is not self for callback in callbacks
+        ):
             raise UsageError("the trainer already has another mvc callback")
 
     def _start_session(self, trainer: Any) -> Session:
@@ -126,8 +135,13 @@ class SessionCallback:
         return self._session
 
     def _check_step(self, params: Iterable[torch.Tensor]) -> bool:
-        """Judge before the optimizer step; return whether it is to be taken."""
-        return self._fit.check(_measure_gradients(params) if self._with_grad_norm else None)
+        """Judge before the optimizer step; return whether to take it."""
+        if not self._with_grad_norm:
+            return self._fit.check()
+        # No copy to the host: the norm stays on its device until the reading arrives.
+        norms = [torch.linalg.vector_norm(p.grad.detach()) for p in params if p.grad is not None]
+        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        return self._fit.check(torch.linalg.vector_norm(torch.stack(whole)) if whole else None)
 
 
 class LibraryState:
@@ -141,11 +155,15 @@ class LibraryState:
     def note_epoch(self) -> None:
         """Note what the start of an epoch may change, which a resume in its middle begins once more."""
         objects = self._session.objects
-        optimizers = [one for one in objects if isinstance(one, torch.optim.Optimizer)]
+        optimizers = [value for value in objects if isinstance(value, torch.optim.Optimizer)]
         groups = [
-            (group, _copy_settings(group)) for one in optimizers for group in one.param_groups
+            (group, {key: copy.deepcopy(value) for key, value in group.items() if key != "params"})
+            for optimizer in optimizers
+            for group in optimizer.param_groups
         ]
-        metrics = [(one, capture_metrics(one)) for one in objects if isinstance(one, nn.Module)]
+        metrics = [
+            (value, capture_metrics(value)) for value in objects if isinstance(value, nn.Module)
+        ]
 
         def undo() -> None:
             for group, settings in groups:
@@ -170,7 +188,7 @@ class LibraryState:
         undo, self._at_start = self._at_start, None
         if undo is not None:
             undo()
-        stored, live = state.get("modules", {}), self._make_modules()
+        stored, live = state["modules"], self._make_modules()
         checkpointer = self._session.checkpointer
         names = stored.keys() - {DETAILS}
         for name in sorted(names - live.keys()):
@@ -187,16 +205,16 @@ class LibraryState:
         restore_parts(from_values(stored), {name: live[name] for name in names})
 
     def _make_modules(self) -> dict[str, Part]:
-        known = [one for one in self._session.objects if isinstance(one, nn.Module)]
-        own = {module for one in known for module in one.modules()}
-        found: dict[str, Any] = {}
+        known = [value for value in self._session.objects if isinstance(value, nn.Module)]
+        own = {module for model in known for module in model.modules()}
+        owned: dict[str, Any] = {}
         for callback in self._list_callbacks():
             for attribute, value in vars(callback).items():
                 if isinstance(value, nn.Module) and value not in own:
                     name = f"{type(callback).__name__}.{attribute}"
-                    found[f"{name} {len(found)}" if name in found else name] = value
-        found |= self._find_stateful()
-        return {name: part for name, part in make_parts(found).items() if name != RNG}
+                    owned[f"{name} {len(owned)}" if name in owned else name] = value
+        owned |= self._find_stateful()
+        return {name: part for name, part in make_parts(owned).items() if name != RNG}
 
     def _find_stateful(self) -> dict[str, Any]:
         """Return other objects with a state that belong to the run."""
@@ -209,7 +227,11 @@ class LibraryState:
     def audited(self) -> dict[str, Any]:
         """The callbacks that may have state unknown to the library."""
         known = self._list_stateful()
-        return {type(one).__name__: one for one in self._list_callbacks() if one not in known}
+        return {
+            type(callback).__name__: callback
+            for callback in self._list_callbacks()
+            if callback not in known
+        }
 
     @property
     def covered(self) -> list[Any]:
@@ -241,18 +263,14 @@ class Session:
 
     def feed(self, loader: Any, *, is_endless: bool | None = None) -> Feed:
         """Return what the library is to iterate instead of its loader, which ends if it has no length."""
-        if is_endless is None:
-            try:
-                is_endless = len(loader) >= 0
-            except TypeError:
-                is_endless = False
+        is_endless = has_length(loader) if is_endless is None else is_endless
         return Feed(self.data, loader, self.draw, is_endless=is_endless)
 
     def open(self, **parts: Any) -> Checkpointer:
         """Make the checkpointer, which resumes."""
         options: Any = self._options
-        named = {name: one for name, one in options.items() if name not in OPTIONS}
-        self.objects = [one for _, one in walk_leaves([parts, named, options.get("parts")])]
+        named = {name: value for name, value in options.items() if name not in OPTIONS}
+        self.objects = [value for _, value in walk_leaves([parts, named, options.get("parts")])]
         self.data.forget()
         checkpointer = Checkpointer(self._path, **options, **parts, dataloader=self.data)
         self.checkpointer = checkpointer
@@ -291,7 +309,7 @@ class Session:
         self._loss = loss if self._loss is None else self._loss + loss
 
     def check(self, grad_norm: Any = None) -> bool:
-        """Judge before the optimizer step; return whether it is to be taken."""
+        """Judge before the optimizer step; return whether to take it."""
         self._grad_norm = grad_norm
         # Judging early waits for the device: only if a step may be skipped.
         if not self._may_skip_steps or self.checkpointer is None:
@@ -340,18 +358,3 @@ class Session:
         """Close because of an error."""
         if self.checkpointer is not None:
             self.checkpointer.__exit__(type(error), error, error.__traceback__)
-
-
-def _copy_settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-
-
-def _measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    """Return the norm of all gradients together, without waiting for a device; None for none."""
-    norms = [_measure(p.grad.detach()) for p in params if p.grad is not None]
-    return torch.linalg.vector_norm(torch.stack(norms)) if norms else None
-
-
-def _measure(grad: torch.Tensor) -> torch.Tensor:
-    norm = torch.linalg.vector_norm(grad)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -39,7 +39,7 @@ from mvc_hooks.parts.watch import lend
 from mvc_hooks.ranks.group import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mvc_hooks.reports import RollbackReport
 
@@ -81,7 +81,13 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
 
     def train(self, trainer: Any, **options: Any) -> Any:
         """Train as ``trainer.train(**options)`` does: from where the branch stands, across rollbacks."""
-        self._check(trainer, options)
+        if options.get("resume_from_checkpoint"):
+            raise UsageError(
+                "resume_from_checkpoint is set, but the run resumes from the commits of its branch",
+                hint="remove resume_from_checkpoint",
+            )
+        check_accelerator(trainer.accelerator)
+        self._check_alone(trainer.callback_handler.callbacks)
         self._feed = None
         session = self._start_session(trainer)
         self.library_state = _TrainerState(trainer, session)
@@ -113,15 +119,6 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
             self._feed = None
             session.data.evaluation.remove()
 
-    def _check(self, trainer: Any, options: dict[str, Any]) -> None:
-        if options.get("resume_from_checkpoint"):
-            raise UsageError(
-                "resume_from_checkpoint is set, but the run resumes from the commits of its branch",
-                hint="remove resume_from_checkpoint",
-            )
-        check_accelerator(trainer.accelerator)
-        self._check_alone(trainer.callback_handler.callbacks)
-
     def _find_state(self) -> tuple[str | None, dict[str, Any] | None]:
         """Return the tip, and the Trainer's state there, which it needs before anything is restored."""
         repo = Repo.init(self._path)
@@ -148,7 +145,14 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 hint="call callback.train(trainer) instead of trainer.train()",
             )
         if self._session.checkpointer is None:
-            parts = {**_find_parts(self._trainer), _STATE: self.library_state}
+            trainer = self._trainer
+            parts = {
+                "model": trainer.model,
+                "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+                "scheduler": getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler),
+                "scaler": getattr(trainer.accelerator, "scaler", None),
+                _STATE: self.library_state,
+            }
             self._session.data.note_settings(args, _SETTINGS)
             opened = self._session.open(**parts)
             if opened.resumed_from != self._tip:
@@ -250,7 +254,7 @@ def _prepare_once(accelerator: Any) -> contextlib.AbstractContextManager[None]:
     prepare = accelerator.prepare
 
     def keep(*prepared: Any, **options: Any) -> Any:
-        if not any(isinstance(one, nn.Module) for one in prepared):
+        if not any(isinstance(value, nn.Module) for value in prepared):
             return prepare(*prepared, **options)
         return prepared if len(prepared) > 1 else prepared[0]
 
@@ -276,44 +280,30 @@ def _find_place(trainer: Any, state: _TrainerState) -> dict[str, Any]:
 
     def find(*values: Any, **options: Any) -> Any:
         """Return epoch and batch to go on from, which the Trainer guesses from the step."""
-        found, known = find_place(*values, **options), state.known
+        place, known = find_place(*values, **options), state.known
         if known is None:
-            return found
+            return place
         has_ended = state.has_ended(known)
         if has_ended:
             log.info(ENDED)
         if has_ended or trainer.state.global_step >= trainer.state.max_steps:
             return trainer.state.num_train_epochs, 0  # it would take one more step, or train on
-        return known.get("place", found)
+        return known["place"]
 
     def measure_all(args: Any, loader: Any) -> tuple[Any, ...]:
         """Measure the run, with the epochs that it takes because batches were skipped."""
         epochs, steps, *others = measure(args, loader)
         known = state.known
-        if known is not None and "place" in known and args.max_steps > 0 and steps:
-            epochs += _count_more_epochs(known, steps, args.gradient_accumulation_steps)
+        if known is not None and args.max_steps > 0 and steps:
+            # The epochs that its remaining steps take at the present number of batches.
+            epoch, batch = known["place"]
+            step = int(known["state"]["global_step"])
+            skipped = int(epoch) * steps + int(batch) // args.gradient_accumulation_steps - step
+            epochs += max(0, -(-skipped // steps))
         return epochs, steps, *others
 
     lent = {"_init_training_state": find, "set_initial_training_values": measure_all}
-    return {name: one for name, one in lent.items() if hasattr(trainer, name)}
-
-
-def _count_more_epochs(known: Mapping[str, Any], steps_per_epoch: int, batches: int) -> int:
-    """Return how many epochs more the steps of a run take, of so many batches each."""
-    epoch, batch = known["place"]
-    step = int(known["state"]["global_step"])
-    skipped = int(epoch) * steps_per_epoch + int(batch) // batches - step
-    return max(0, -(-skipped // steps_per_epoch))
-
-
-def _find_parts(trainer: Any) -> dict[str, object]:
-    accelerator = trainer.accelerator
-    return {
-        "model": trainer.model,
-        "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
-        "scheduler": getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler),
-        "scaler": getattr(accelerator, "scaler", None),
-    }
+    return {name: value for name, value in lent.items() if hasattr(trainer, name)}
 
 
 class _TrainerState(LibraryState):
@@ -338,8 +328,8 @@ class _TrainerState(LibraryState):
         if self._restored is not None:
             return self._restored
         trainer = self._trainer
-        found = {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)}
-        sums = {name: getattr(value, "item", lambda v=value: v)() for name, value in found.items()}
+        live = {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)}
+        sums = {name: getattr(value, "item", lambda v=value: v)() for name, value in live.items()}
         return {
             **super().state_dict(),
             "state": _plain(dataclasses.asdict(trainer.state)),
@@ -347,8 +337,8 @@ class _TrainerState(LibraryState):
             "place": list(self._session.data.place),
             "seconds": self.seconds,
             "callbacks": [
-                [type(one).__name__, _plain(one.state()["attributes"])]
-                for one in self._list_stateful()
+                [type(callback).__name__, _plain(callback.state()["attributes"])]
+                for callback in self._list_stateful()
             ],
         }
 
@@ -357,9 +347,8 @@ class _TrainerState(LibraryState):
         self._restored = self.known = state
 
     def _apply(self, state: dict[str, Any]) -> None:
-        self._began_s = time.perf_counter() - state.get("seconds", 0.0)
-        # Older commits lack the first of these: their sums are those of the whole run, too.
-        for name, value in {"_initial_global_step": 0, **state["sums"]}.items():
+        self._began_s = time.perf_counter() - state["seconds"]
+        for name, value in state["sums"].items():
             live: Any = getattr(self._trainer, name, None)
             if hasattr(live, "fill_"):
                 live.fill_(value)
@@ -367,20 +356,23 @@ class _TrainerState(LibraryState):
                 setattr(self._trainer, name, value)
         stored = list(state["callbacks"])
         for callback in self._list_stateful():
-            found = next((one for one in stored if one[0] == type(callback).__name__), None)
-            if found is not None:
-                stored.remove(found)
-                vars(callback).update(copy.deepcopy(found[1]))
+            entry = next(
+                (candidate for candidate in stored if candidate[0] == type(callback).__name__), None
+            )
+            if entry is not None:
+                stored.remove(entry)
+                vars(callback).update(copy.deepcopy(entry[1]))
         super()._apply(state)
 
     def has_ended(self, known: dict[str, Any] | None = None) -> bool:
         """Return whether early stopping has ended the run, or that of a commit, by its present patience."""
         stored = [] if known is None else known["callbacks"]
-        counts = {name: found.get(_COUNT, 0) for name, found in stored}
+        counts = {name: attributes.get(_COUNT, 0) for name, attributes in stored}
         return any(
-            counts.get(type(one).__name__, getattr(one, _COUNT)) >= one.early_stopping_patience
-            for one in self._list_callbacks()
-            if hasattr(one, _COUNT)
+            counts.get(type(callback).__name__, getattr(callback, _COUNT))
+            >= callback.early_stopping_patience
+            for callback in self._list_callbacks()
+            if hasattr(callback, _COUNT)
         )
 
     def _list_callbacks(self) -> list[Any]:
@@ -389,7 +381,11 @@ class _TrainerState(LibraryState):
     def _list_stateful(self) -> list[Any]:
         """Return those with a state, as the Trainer's own checkpoints have them."""
         callbacks = self._list_callbacks()
-        return [one for one in callbacks if hasattr(one, "state") and hasattr(one, "from_state")]
+        return [
+            callback
+            for callback in callbacks
+            if hasattr(callback, "state") and hasattr(callback, "from_state")
+        ]
 
 
 def _plain(value: Any) -> Any:

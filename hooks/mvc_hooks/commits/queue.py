@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc_hooks.snapshot.ring import Snapshot
-    from mvc_hooks.writer.crew import Crew
-    from mvc_hooks.writer.messages import Open
-    from mvc_hooks.writer.place import Place
+    from mvc_hooks.writer.messages import Open, RankCrew
+    from mvc_hooks.writer.place import Listeners
 
 log = logging.getLogger("mvc_hooks")
 
@@ -83,8 +82,8 @@ class CommitQueue:
         held: Sequence[int] = (),
         tips: dict[str, str] | None = None,
         delta: bool | None = None,
-        place: Place | None = None,
-        crew: Crew | None = None,
+        place: Listeners | None = None,
+        crew: RankCrew | None = None,
     ) -> None:
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {} if tips is None else tips
@@ -103,7 +102,7 @@ class CommitQueue:
         self._uncopied: str | None = None
 
     @property
-    def crew(self) -> Crew | None:
+    def crew(self) -> RankCrew | None:
         """All ranks of a sharded run."""
         return self._crew
 
@@ -339,7 +338,7 @@ class CommitQueue:
             text = f"{answer.message}, number {self._deaths} in a row without a commit"
             self._finish(pending, msgspec.structs.replace(answer, message=text))
 
-    def _settle_lost_turn(self, pending: _Pending, answer: Answer, crew: Crew) -> None:
+    def _settle_lost_turn(self, pending: _Pending, answer: Answer, crew: RankCrew) -> None:
         """Tell the other ranks what became of a turn whose writer was lost, by the next writer."""
         if pending is not self._pending[0]:
             pending.is_sent = False  # a turn begins when the last one is over, so this had not

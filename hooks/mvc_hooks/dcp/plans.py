@@ -13,8 +13,8 @@ import msgspec
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 
 from mvc import UnsupportedError
-from mvc_hooks.dcp.nodes import Home  # noqa: TC001  msgspec needs it
-from mvc_hooks.writer.crew import Address  # noqa: TC001  as above
+from mvc_hooks.dcp.targets import Home  # noqa: TC001  msgspec needs it
+from mvc_hooks.writer.messages import Address  # noqa: TC001  as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class TensorWords(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectWords(msgspec.Struct, frozen=True, array_like=True):
-    """What is no tensor, and the rank that stores it."""
+    """An object, which is not a tensor, and the rank that stores it."""
 
     at: int
     name: str
@@ -134,23 +134,23 @@ def join_plans(plans: Sequence[RankPlan], root: str | None) -> SharedPlan:
     tensors: dict[str, tuple[RankTensor, list[Any]]] = {}
     objects: dict[str, ObjectWords] = {}
     for rank, plan in enumerate(plans):
-        for one in plan.tensors:
-            known, boxes = tensors.setdefault(one.name, (one, []))
-            if (known.dtype, known.shape) != (one.dtype, one.shape):
+        for tensor in plan.tensors:
+            known, boxes = tensors.setdefault(tensor.name, (tensor, []))
+            if (known.dtype, known.shape) != (tensor.dtype, tensor.shape):
                 raise UnsupportedError(
-                    f"tensor {one.name!r} is {one.dtype} {list(one.shape)} on rank {rank}, and "
+                    f"tensor {tensor.name!r} is {tensor.dtype} {list(tensor.shape)} on rank {rank}, and "
                     f"{known.dtype} {list(known.shape)} on another"
                 )
-            boxes.extend((rank, *box) for box in one.boxes if math.prod(box[1]))
+            boxes.extend((rank, *box) for box in tensor.boxes if math.prod(box[1]))
         for name, path in plan.objects:
             keeper = 0 if order[name] < of_first else rank
             objects.setdefault(name, ObjectWords(order[name], name, path, keeper))
     spreads: dict[tuple[Any, ...], int] = {}
     words = []
-    for name, (one, boxes) in tensors.items():
-        path = (root, *one.path) if root is not None and len(one.path) == 1 else one.path
+    for name, (tensor, boxes) in tensors.items():
+        path = (root, *tensor.path) if root is not None and len(tensor.path) == 1 else tensor.path
         number = spreads.setdefault(tuple(boxes), len(spreads))
-        words.append(TensorWords(order[name], name, path, one.dtype, one.shape, number))
+        words.append(TensorWords(order[name], name, path, tensor.dtype, tensor.shape, number))
     turn = max(plan.presence.turn for plan in plans)
     addresses = tuple(plan.presence.address for plan in plans)
     home = plans[0].presence.home
@@ -164,7 +164,7 @@ def _order_names(plans: Sequence[RankPlan]) -> tuple[dict[str, int], int]:
     for rank, plan in enumerate(plans):
         names = (
             *plan.known,
-            *(one.name for one in plan.tensors),
+            *(tensor.name for tensor in plan.tensors),
             *(name for name, _ in plan.objects),
         )
         for name in names:
@@ -185,7 +185,7 @@ def find_cached(plans: list[SavePlan]) -> list[SavePlan] | None:
         return None
     kept: dict[str, list[SavePlan]] = getattr(SavePlanner, "_cached_global_plan", {})
     for cached in kept.values():
-        if len(cached) == len(plans) and all(cached[one] is plans[one] for one in changed):
+        if len(cached) == len(plans) and all(cached[number] is plans[number] for number in changed):
             return cached
     raise UnsupportedError(
         "the planner sends the plans of some ranks only, and keeps the others elsewhere than torch does",

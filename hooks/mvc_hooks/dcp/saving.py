@@ -14,10 +14,10 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from mvc import StorageError, UnsupportedError
 from mvc.training import RunStore, SpreadTensor, layout_state, parse_stored_share
 from mvc_hooks.dcp.meeting import meeting
-from mvc_hooks.dcp.names import nest
-from mvc_hooks.dcp.nodes import open_home
-from mvc_hooks.dcp.objects import unpack_object
+from mvc_hooks.dcp.names import nest, unpack_object
+from mvc_hooks.dcp.plans import parse_shared
 from mvc_hooks.dcp.streams import STREAMS, make_stream
+from mvc_hooks.dcp.targets import open_home
 from mvc_hooks.snapshot.copying import copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 from mvc_hooks.writer.messages import Answer
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
     from mvc import Repo
-    from mvc.training import Share, StateLayout, StoredShare
+    from mvc.training import StateLayout
     from mvc_hooks.dcp.names import Path
     from mvc_hooks.dcp.plans import ObjectWords, SharedPlan, TensorWords
-    from mvc_hooks.dcp.targets import Target
+    from mvc_hooks.dcp.targets import SaveTarget
     from mvc_hooks.writer.mesh import Mesh
 
 log = logging.getLogger("mvc_hooks")
@@ -55,11 +55,11 @@ class CommitWords:
     delta: bool | None
     no_gate: bool
 
-    def find_step(self, target: Target) -> int | None:
+    def find_step(self, target: SaveTarget) -> int | None:
         """Return the training step of a save."""
         return target.step if self.step is None else self.step
 
-    def spell(self, target: Target) -> dict[str, Any]:
+    def spell(self, target: SaveTarget) -> dict[str, Any]:
         """Return the arguments of the commit."""
         step = self.find_step(target)
         message = self.message or target.name or ("checkpoint" if step is None else f"step {step}")
@@ -89,19 +89,19 @@ class LocalData:
 
     def find_boxes(self, words: TensorWords) -> dict[int, torch.Tensor]:
         """Return number of a box → its tensor, of those of this rank."""
-        found = {}
+        boxes = {}
         for number, (rank, *box) in enumerate(self.shared.spreads[words.spread]):
             if rank == self.rank:
                 item = self._items[words.name, *map(tuple, box)]
                 tensor = self._planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor)
-                found[number] = tensor.detach()
-        return found
+                boxes[number] = tensor.detach()
+        return boxes
 
     def make_streams(self) -> dict[str, Any]:
         """Return the state that is what extensions make of all that this rank has."""
-        paths = {one.name: one.path for one in self.shared.tensors}
-        paths |= {one.name: one.path for one in self.shared.objects}
+        paths = {entry.name: entry.path for entry in self.shared.tensors}
+        paths |= {entry.name: entry.path for entry in self.shared.objects}
         resolve = self._planner.resolve_data
         return {
             STREAMS: [
@@ -126,12 +126,12 @@ def _key(item: WriteItem) -> tuple[object, ...]:
     return item.index.fqn, tuple(chunk.offsets), tuple(chunk.sizes)
 
 
-def _nest(found: list[tuple[int, Path, object]]) -> dict[str, Any]:
-    return nest((path, value) for _, path, value in sorted(found, key=lambda one: one[0]))
+def _nest(values: list[tuple[int, Path, object]]) -> dict[str, Any]:
+    return nest((path, value) for _, path, value in sorted(values, key=lambda entry: entry[0]))
 
 
-def save_alone(target: Target, words: CommitWords, data: LocalData) -> str:
-    """Commit a state all of which is here; return the commit."""
+def save_alone(target: SaveTarget, words: CommitWords, data: LocalData) -> str:
+    """Commit a state that is here as a whole; return the commit."""
     with target.open(is_made=True) as repo:
         state = data.make_streams() if data.extensions else _gather(data)
         result = repo.commit_state(state, delta=words.delta, **words.spell(target))
@@ -146,13 +146,14 @@ def _warn_unsent(commit: str, unsent: str | None) -> None:
 
 def _gather(data: LocalData) -> dict[str, Any]:
     shared = data.shared
-    found: list[tuple[int, Path, object]] = [
-        (one.at, one.path, _make_whole(one, shared, data)) for one in shared.tensors
+    values: list[tuple[int, Path, object]] = [
+        (entry.at, entry.path, _make_whole(entry, shared, data)) for entry in shared.tensors
     ]
-    found += [
-        (one.at, one.path, data.read_object(one, can_have_arrays=True)) for one in shared.objects
+    values += [
+        (entry.at, entry.path, data.read_object(entry, can_have_arrays=True))
+        for entry in shared.objects
     ]
-    return _nest(found)
+    return _nest(values)
 
 
 def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torch.Tensor:
@@ -173,7 +174,7 @@ def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torc
     return whole
 
 
-def save_together(target: Target, words: CommitWords, data: LocalData) -> str:
+def save_together(target: SaveTarget, words: CommitWords, data: LocalData) -> str:
     """Take part in the commit of all ranks; return it.
 
     Whatever fails on one of them fails it on all.
@@ -189,8 +190,11 @@ def save_together(target: Target, words: CommitWords, data: LocalData) -> str:
             raise
 
 
-def give_up(shared: SharedPlan, rank: int, error: BaseException) -> None:
-    """Tell the other ranks that this one failed before it came to the commit of all."""
+def give_up(rank: int, plan: SavePlan, error: BaseException) -> None:
+    """Tell the other ranks, if there are any, that this one failed before it came to the commit of all."""
+    shared = parse_shared(plan.storage_data)
+    if len(shared.addresses) == 1:
+        return
     mesh, turn = meeting.join(rank, shared)
     with mesh.turn(turn):
         _tell_all(mesh, turn, error, rank)
@@ -207,7 +211,7 @@ def _tell_all(mesh: Mesh, turn: int, error: BaseException, rank: int) -> None:
 class _Together:
     """This rank's part of a commit of all."""
 
-    def __init__(self, target: Target, words: CommitWords, mesh: Mesh, turn: int) -> None:
+    def __init__(self, target: SaveTarget, words: CommitWords, mesh: Mesh, turn: int) -> None:
         self._target, self._words, self._mesh, self._turn = target, words, mesh, turn
 
     def store(self, data: LocalData) -> str:
@@ -230,30 +234,25 @@ class _Together:
         with RunStore(repo).store_share(
             share, peers, branch=branch, delta=delta, send=sends
         ) as stored:
-            if self._mesh.leader is not None:
-                return self._commit(repo, share, stored)
-            return self._finish(stored)
-
-    def _commit(self, repo: Repo, share: Share, stored: StoredShare) -> str:
-        leader = self._mesh.leader
-        assert leader is not None
-        others = [parse_stored_share(bytes(one)) for one in leader.collect(self._turn)]
-        result = RunStore(repo).commit_shares(
-            share, [stored, *others], **self._words.spell(self._target)
-        )
-        leader.settle(Answer(self._turn, result.commit), is_final=True)
-        _warn_unsent(result.commit, result.unsent)
-        return str(result.commit)
-
-    def _finish(self, stored: StoredShare) -> str:
-        assert self._mesh.follower is not None
-        answer = self._mesh.follower.finish(self._turn, stored.encode())
-        if answer is None:
-            lost = self._mesh.turns.lost
-            raise StorageError("rank 0 is gone" if lost is None else lost.message)
-        if answer.commit is None:
-            raise TurnError(answer)
-        return answer.commit
+            leader = self._mesh.leader
+            if leader is not None:
+                others = [
+                    parse_stored_share(bytes(payload)) for payload in leader.collect(self._turn)
+                ]
+                result = RunStore(repo).commit_shares(
+                    share, [stored, *others], **self._words.spell(self._target)
+                )
+                leader.settle(Answer(self._turn, result.commit), is_final=True)
+                _warn_unsent(result.commit, result.unsent)
+                return str(result.commit)
+            assert self._mesh.follower is not None
+            answer = self._mesh.follower.finish(self._turn, stored.encode())
+            if answer is None:
+                lost = self._mesh.turns.lost
+                raise StorageError("rank 0 is gone" if lost is None else lost.message)
+            if answer.commit is None:
+                raise TurnError(answer)
+            return answer.commit
 
 
 def _lay_out(data: LocalData) -> StateLayout:
@@ -266,28 +265,24 @@ def _lay_out(data: LocalData) -> StateLayout:
             return layout_state({STREAMS: []}, rank=rank, ranks=ranks, own=streams)
         return layout_state(streams, ranks=ranks, private=[STREAMS])
     tops = {words.path[0] for words in shared.tensors}
-    found: list[tuple[int, Path, object]] = []
+    values: list[tuple[int, Path, object]] = []
     for words in shared.tensors:
         boxes = shared.spreads[words.spread]
         tensor = SpreadTensor(words.dtype, words.shape, boxes, data.find_boxes(words))
-        found.append((words.at, words.path, tensor))
+        values.append((words.at, words.path, tensor))
     pieces = []
-    for one in shared.objects:
-        is_mine, value = one.rank == rank, None
+    for entry in shared.objects:
+        is_mine, value = entry.rank == rank, None
         if is_mine:
-            can_have_arrays = rank > 0 or _is_apart(one.path, tops)
-            value = data.read_object(one, can_have_arrays=can_have_arrays)
+            # Its arrays get a file to which no other rank contributes.
+            is_extra = len(entry.path) == 1 and str(entry.path[0]).endswith(_EXTRA_STATE)
+            can_have_arrays = rank > 0 or (entry.path[0] not in tops and not is_extra)
+            value = data.read_object(entry, can_have_arrays=can_have_arrays)
         if is_mine and rank > 0:
-            pieces.append({"at": list(one.path), "value": value})
+            pieces.append({"at": list(entry.path), "value": value})
             value = None
-        if one.rank == 0:  # what rank 0 lacks is not in the state of all
-            found.append((one.at, one.path, value))
-    private = {str(one.path[0]) for one in shared.objects} - tops if rank == 0 else ()
+        if entry.rank == 0:  # what rank 0 lacks is not in the state of all
+            values.append((entry.at, entry.path, value))
+    private = {str(entry.path[0]) for entry in shared.objects} - tops if rank == 0 else ()
     own = {"pieces": pieces} if pieces else None
-    return layout_state(_nest(found), rank=rank, ranks=ranks, own=own, private=private)
-
-
-def _is_apart(path: Path, tops: set[str | int]) -> bool:
-    """Return whether the arrays in an object get a file of which no other rank has a part."""
-    is_extra = len(path) == 1 and str(path[0]).endswith(_EXTRA_STATE)
-    return path[0] not in tops and not is_extra
+    return layout_state(_nest(values), rank=rank, ranks=ranks, own=own, private=private)

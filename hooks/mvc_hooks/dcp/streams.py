@@ -32,7 +32,7 @@ STREAMS = "torch.streams"
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ExtensionStream:
     """A stream of a commit, but for its bytes, which are at ``keys`` in the state of ``folder``.
 
     ``dtype`` is None for an object, which has neither shape nor place.
@@ -103,7 +103,7 @@ class _Words(msgspec.Struct, forbid_unknown_fields=True):
     sizes: tuple[int, ...]
 
 
-def list_streams(outline: Mapping[Any, Any], folder: str | None) -> Iterator[Stream]:
+def list_streams(outline: Mapping[Any, Any], folder: str | None) -> Iterator[ExtensionStream]:
     """Yield the streams of an outlined state; FormatError if they are none."""
     for number, held in enumerate(outline[STREAMS]):
         try:
@@ -116,4 +116,4 @@ def list_streams(outline: Mapping[Any, Any], folder: str | None) -> Iterator[Str
         is_type = isinstance(getattr(torch, fields["dtype"] or "uint8", None), torch.dtype)
         if not is_type or not fields["path"]:
             raise FormatError(f"the stream of {fields['name'][:80]!r} is of no tensor")
-        yield Stream(folder, (STREAMS, number, "data"), **fields)
+        yield ExtensionStream(folder, (STREAMS, number, "data"), **fields)

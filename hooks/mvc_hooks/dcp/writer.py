@@ -29,7 +29,7 @@ from mvc_hooks.dcp.saving import (
     save_alone,
     save_together,
 )
-from mvc_hooks.dcp.targets import Target, is_target
+from mvc_hooks.dcp.targets import SaveTarget, is_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class MvcWriter(StorageWriter):
             no_gate: as for ``Repo.commit``.
         """
         super().__init__()
-        self._target = Target.of(repository, branch)
+        self._target = SaveTarget.of(repository, branch)
         self._words = CommitWords(
             message, step, dict(metrics or {}), dict(meta or {}), delta, no_gate
         )
@@ -124,7 +124,7 @@ class MvcWriter(StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Say where the other ranks reach this one."""
         if self._use_collectives and distributed.is_initialized():
-            meeting.post(partial(_give_up, self._rank))
+            meeting.post(partial(give_up, self._rank))
         presence = meeting.attend(self._rank, self._target)
         return replace(plan, storage_data=encode_plan(presence))
 
@@ -132,12 +132,12 @@ class MvcWriter(StorageWriter):
         """Tell every rank what all of them save."""
         if not self._use_collectives:
             return plans  # this is the plan of one rank: see ``write_data``
-        found = find_cached(plans)
-        if found is None:
+        cached = find_cached(plans)
+        if cached is None:
             return plans
-        shared = join_plans([read_plan(plan) for plan in found], self._root)
+        shared = join_plans([read_plan(plan) for plan in cached], self._root)
         data = encode_plan(shared)
-        return [replace(plan, storage_data=data, usable=True) for plan in found]
+        return [replace(plan, storage_data=data, usable=True) for plan in cached]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Store what this rank has; the commit is made when all have."""
@@ -175,12 +175,6 @@ class MvcWriter(StorageWriter):
         """Note which commit it is."""
         if self._told is not None:
             raise self._told
-        commits = [one.storage_data for result in results for one in result]
+        commits = [written.storage_data for result in results for written in result]
         self.commit = self.commit or next(iter(commits), None)
         metadata.storage_meta = self.storage_meta()
-
-
-def _give_up(rank: int, plan: SavePlan, error: BaseException) -> None:
-    shared = parse_shared(plan.storage_data)
-    if len(shared.addresses) > 1:
-        give_up(shared, rank, error)

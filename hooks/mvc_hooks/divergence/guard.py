@@ -28,7 +28,7 @@ class StepGuard:
         self._handles: list[Any] = []
         for optimizer in self._optimizers.values():
             self._handles.append(optimizer.register_step_pre_hook(self._before))
-            self._handles.append(optimizer.register_step_post_hook(self._after))
+            self._handles.append(optimizer.register_step_post_hook(self._disarm))
 
     def drop_next(self) -> None:
         """Make the next step of each optimizer do nothing.
@@ -61,7 +61,7 @@ class StepGuard:
             return args, {**kwargs, "closure": _without_gradients(optimizer, kwargs["closure"])}
         return None
 
-    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _disarm(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self._armed.discard(id(optimizer))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from mvc import FormatError, UsageError
@@ -62,10 +63,7 @@ class Reading:
                 continue
             if isinstance(value, bool) or not isinstance(value, float | int):
                 raise UsageError(f"{name} of a reading is a {type(value).__name__}, not a float")
-            try:
-                object.__setattr__(self, name, float(value))
-            except OverflowError:
-                raise UsageError(f"{name} of step {self.step} is too large for a float") from None
+            object.__setattr__(self, name, check_float(f"{name} of step {self.step}", value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +157,8 @@ class History:
     @property
     def last_alarm_step(self) -> int | None:
         """The newest step that raised an alarm, as far back as the window goes, or None."""
-        found = np.flatnonzero(self.alarms)
-        return int(self.steps[found[-1]]) if found.size else None
+        alarmed = np.flatnonzero(self.alarms)
+        return int(self.steps[alarmed[-1]]) if alarmed.size else None
 
     @property
     def onset_step(self) -> int:
@@ -174,7 +172,7 @@ class History:
         loss = float(self._columns["losses"][at]) if flags & _HAS_LOSS else None
         norm = float(self._columns["grad_norms"][at]) if flags & _HAS_GRAD_NORM else None
         rest = (float(self._columns[name][at]) for name in ("lrs", "scales"))
-        known = (None if math.isnan(one) else one for one in rest)
+        known = (None if math.isnan(number) else number for number in rest)
         return Reading(int(self._columns["steps"][at]), loss, norm, *known)
 
     def begin(self, scale: float | None) -> None:
@@ -250,10 +248,9 @@ class History:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore readings, the newest if not all fit; a state that is refused changes nothing."""
         if isinstance(state, dict) and isinstance(losses := state.get("losses"), np.ndarray):
-            unknown = np.full(len(losses), np.nan)
-            none = {"scales": unknown, "overflows": np.zeros(len(losses), np.int64)}
-            state = {"lrs": unknown} | none | state  # version 0.1.0 had no rates
-        count = _check_state(state)
+            none = np.full(len(losses), np.nan), np.zeros(len(losses), np.int64)
+            state = dict(zip(_OF_SCALER, none, strict=True)) | state  # a run without a scaler
+        count = _count_readings(state)
         kept = min(count, self._capacity)
         self._columns = self._allocate()
         self._first, self._end = 0, kept
@@ -293,37 +290,56 @@ def _find_absent(flags: NDArray[np.uint8]) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def _check_state(state: Mapping[str, Any]) -> int:
+def _count_readings(state: Mapping[str, Any]) -> int:
     """Return the number of readings in a state; it comes from a commit, so nothing is assumed."""
-    check_keys("a history", state, ("count", *_COLUMNS))
-    count = state["count"]
+    if not isinstance(state, dict) or state.keys() != {"count", *_COLUMNS}:
+        raise FormatError(
+            f"the state of a history is not a dict of count and {', '.join(_COLUMNS)}"
+        )
+    columns, count = {name: state[name] for name in _COLUMNS}, state["count"]
     for name, dtype in _COLUMNS.items():
-        column = state[name]
+        column = columns[name]
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise FormatError(f"{name} of a history is not a one-dimensional array of {dtype}")
-    room = len(state["steps"])
-    if any(len(state[name]) != room for name in _COLUMNS):
-        raise FormatError("the columns of a history are of different lengths")
-    if room > _MAX_READINGS:
-        raise FormatError(f"a history of {room:,} readings is too long")
+    room = len(columns["steps"])
+    if any(len(column) != room for column in columns.values()) or room > _MAX_READINGS:
+        raise FormatError(f"the columns of a history are not of one length up to {_MAX_READINGS:,}")
     if type(count) is not int or not 0 <= count <= room:
         raise FormatError(f"a history holds {count!r} of {room:,} readings")
-    steps: NDArray[np.int64] = state["steps"][:count]
-    if len(steps) and (steps[0] < 0 or steps[-1] >= 1 << 62 or (steps[1:] <= steps[:-1]).any()):
+    steps: NDArray[np.int64] = columns["steps"][:count]
+    if count and (steps[0] < 0 or steps[-1] >= 1 << 62 or (steps[1:] <= steps[:-1]).any()):
         raise FormatError("the steps of a history do not rise")
-    if (state["flags"][:count] >= 2 * _NO_SCALE).any():
+    if (columns["flags"][:count] >= 2 * _NO_SCALE).any():
         raise FormatError("a history has unknown flags")
-    return len(steps)
+    return count
 
 
-def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
-    """Check that a loaded state is a dict with exactly these keys."""
-    if not isinstance(state, dict):
-        raise FormatError(f"the state of {what} is a {type(state).__name__}, not a dict")
-    missing = [key for key in keys if key not in state]
-    extra = [repr(key) for key in state if key not in keys]
-    if missing or extra:
-        raise FormatError(
-            f"the state of {what} has missing keys [{', '.join(missing)}]"
-            f" and unknown keys [{', '.join(extra)}]"
-        )
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+"""A whole number of a loaded state."""
+_State = TypeVar("_State")
+
+
+def parse_state(what: str, state: object, form: type[_State]) -> _State:
+    """Return a state that comes from a commit; FormatError if it has another form."""
+    try:
+        return msgspec.convert(state, form)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"the state of {what} has another form: {error}") from None
+
+
+def check_float(what: str, value: Any) -> float:
+    """Return a number as a float."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"{what} is too large for a float") from None
+
+
+def check_ranges(owner: object, *names: str, least: float = 0.0, excludes: bool = False) -> None:
+    """Check that settings of a detector are finite and at least (``excludes``: above) a number."""
+    for name in names:
+        value = getattr(owner, name)
+        if not least <= value < math.inf or (excludes and value == least):
+            bound = f"above {least:g}" if excludes else f"at least {least:g}"
+            kind = type(owner).__name__
+            raise UsageError(f"{name} of {kind} is {value}, not a finite number of {bound}")

@@ -21,11 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from mvc import FormatError, UsageError
+import msgspec
+
+from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import check_keys
+from mvc_hooks.divergence.history import Count, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 FORGET_AFTER_STEPS = 2000
 
 _ROLLBACKS_TO_MOST = 3
+_MOST_FACTOR = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,14 @@ def as_steps(ladder: Steps) -> tuple[LadderStep, ...]:
     return (given,) if is_one else tuple(given)
 
 
+class _LadderState(msgspec.Struct, forbid_unknown_fields=True):
+    rung: Count
+    uses: Count
+    rollbacks: Count
+    last_alarm_step: Count | None
+    lr_factor: Annotated[float, msgspec.Meta(gt=0, le=_MOST_FACTOR)]
+
+
 class Ladder:
     """The steps, and how far up the run has come.
 
@@ -192,27 +203,16 @@ class Ladder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as plain data."""
-        return {
-            "rung": self._at,
-            "uses": self._uses,
-            "rollbacks": self._rollbacks,
-            "last_alarm_step": self._last_alarm_step,
-            "lr_factor": self.lr_factor,
-        }
+        counts = (self._at, self._uses, self._rollbacks, self._last_alarm_step)
+        return msgspec.structs.asdict(_LadderState(*counts, self.lr_factor))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the counts; a state that is refused changes nothing."""
-        check_keys("a ladder", state, tuple(self.state_dict()))
-        counts = [state["rung"], state["uses"], state["rollbacks"]]
-        step, factor = state["last_alarm_step"], state["lr_factor"]
-        counts += [] if step is None else [step]
-        if any(type(count) is not int or not 0 <= count < 1 << 62 for count in counts):
-            raise FormatError("the counts of a ladder are not whole numbers")
-        if type(factor) is not float or not 0 < factor < math.inf:
-            raise FormatError(f"the learning rate factor of a ladder is {factor!r}")
+        loaded = parse_state("a ladder", state, _LadderState)
         # The ladder may have fewer steps now: then it continues with its last.
-        self._at, self._uses = min(state["rung"], len(self._steps) - 1), state["uses"]
-        self._rollbacks, self._last_alarm_step, self.lr_factor = state["rollbacks"], step, factor
+        self._at, self._uses = min(loaded.rung, len(self._steps) - 1), loaded.uses
+        self._rollbacks, self._last_alarm_step = loaded.rollbacks, loaded.last_alarm_step
+        self.lr_factor = loaded.lr_factor
 
     def _choose(self) -> int:
         """Return the index of the step that answers: usually the one whose turn it is."""
@@ -226,11 +226,17 @@ class Ladder:
 
     def _act(self, at: int, verdict: Verdict) -> Action:
         step = self._steps[at]
-        skipped = 0 if step.rollback is None else self._count_batches(step.rollback)
+        skipped = 0
+        if (
+            step.rollback is not None
+        ):  # from the fewest batches, at the first, to the most, at the last
+            fewest, most = step.rollback.skip_batches
+            last = (self._stop_after or _ROLLBACKS_TO_MOST) - 1
+            skipped = fewest + (most - fewest) * min(self._rollbacks, last) // max(last, 1)
         factor = 1.0 if step.lr_factor is None else step.lr_factor
         self._rollbacks += step.rollback is not None
         # However long the run, the product stays a positive, finite number.
-        self.lr_factor = min(max(self.lr_factor * factor, 1e-300), 1e300)
+        self.lr_factor = min(max(self.lr_factor * factor, 1 / _MOST_FACTOR), _MOST_FACTOR)
         where = f"ladder step {at + 1} of {len(self._steps)}"
         if step.stop_after is not None:
             where += f", after {self._rollbacks} rollback{'' if self._rollbacks == 1 else 's'}"
@@ -243,12 +249,6 @@ class Ladder:
             stop=step.stop_after is not None,
             reason=f"{verdict.cause}: {verdict.reason} ({where})",
         )
-
-    def _count_batches(self, target: Rollback) -> int:
-        """Return from the fewest batches, at the first rollback, to the most, at the last."""
-        fewest, most = target.skip_batches
-        last = (self._stop_after or _ROLLBACKS_TO_MOST) - 1
-        return fewest + (most - fewest) * min(self._rollbacks, last) // max(last, 1)
 
 
 def _check_steps(steps: tuple[LadderStep, ...]) -> tuple[LadderStep, ...]:

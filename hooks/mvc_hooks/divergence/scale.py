@@ -9,16 +9,14 @@ are NaN or grow without end: then it halves and halves, and the run stands still
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import SCALE, Verdict
+from mvc_hooks.divergence.history import SCALE, Verdict, check_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +58,7 @@ class ScaleCollapse:
     def __post_init__(self) -> None:
         check_count("window of ScaleCollapse", self.window, 2)
         check_count("cooldown of ScaleCollapse", self.cooldown, 0)
-        for name in ("halvings", "floor"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(
-                    f"{name} of ScaleCollapse is {getattr(self, name)}, not a positive number"
-                )
+        check_ranges(self, "halvings", "floor", excludes=True)
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""
@@ -108,14 +102,14 @@ def is_scaling(value: object) -> bool:
 
 def read_scale(scalers: Sequence[Any]) -> torch.Tensor | float | None:
     """Return the lowest scale, a tensor where it is one; before its first use a scaler has a number."""
-    found = [one._scale for one in scalers if one._scale is not None]  # noqa: SLF001  get_scale() waits for the device
-    first = read_first_scale([one for one in scalers if one._scale is None])  # noqa: SLF001  as above
-    if not found:
+    scales = [scaler._scale for scaler in scalers if scaler._scale is not None]  # noqa: SLF001  get_scale() waits for the device
+    first = read_first_scale([scaler for scaler in scalers if scaler._scale is None])  # noqa: SLF001  as above
+    if not scales:
         return first
-    lowest = torch.stack([one.to(found[0].device) for one in found]).amin()
+    lowest = torch.stack([scale.to(scales[0].device) for scale in scales]).amin()
     return lowest if first is None else lowest.clamp(max=first)
 
 
 def read_first_scale(scalers: Sequence[Any]) -> float | None:
     """Return the lowest scale as a number, for which the host waits."""
-    return min((float(one.get_scale()) for one in scalers), default=None)
+    return min((float(scaler.get_scale()) for scaler in scalers), default=None)

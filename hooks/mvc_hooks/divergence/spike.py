@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from mvc import UsageError
-from mvc_hooks.divergence.history import SPIKE, Verdict
+from mvc_hooks.divergence.history import SPIKE, Verdict, check_ranges
 from mvc_hooks.divergence.robust import (
     find_levels,
     find_medians,
@@ -96,18 +95,10 @@ class Spike:
     )
 
     def __post_init__(self) -> None:
-        # A spread needs two values.
-        if self.window < 2 or self.warm_up < 2 or self.cooldown < 0:  # noqa: PLR2004
-            raise UsageError(
-                "Spike needs a window and warm_up of at least 2, a cooldown of at least 0"
-            )
-        if not 0 < self.sigmas < math.inf:
-            raise UsageError(f"sigmas of Spike is {self.sigmas}, not a positive number")
-        for name in ("min_delta", "min_rise", "min_factor", "record", "tail"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(
-                    f"{name} of Spike is {getattr(self, name)}, not finite and at least 0"
-                )
+        check_ranges(self, "window", "warm_up", least=2)  # a spread needs two values
+        check_ranges(self, "cooldown")
+        check_ranges(self, "sigmas", excludes=True)
+        check_ranges(self, "min_delta", "min_rise", "min_factor", "record", "tail")
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""

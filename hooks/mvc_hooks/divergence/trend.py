@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import TREND, Verdict
+from mvc_hooks.divergence.history import TREND, Verdict, check_ranges
 from mvc_hooks.divergence.robust import MAD_TO_SIGMA, MEAN_TO_SIGMA, find_levels, find_medians
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Trend:
 
     Annealing, curricula, restarts and opponents that learn make a loss worse too, but it stays where
     the run has been, or near there. So the late blocks must also be above the highest level before
-    them, measured in blocks of 16, by ``beyond`` times the distance from the lowest to the highest, or the newest two by twice that. While the window holds the start of the run, a loss that jumped to
+    them, measured in blocks of 16, by ``beyond`` times the distance from the lowest to the highest,
+    or the newest two by twice that. While the window holds the start of the run, a loss that jumped to
     ``2 + beyond`` times what it was, is near that start and does not fall is an alarm too: the
     network has lost what it learned.
 
@@ -73,14 +74,9 @@ class Trend:
     )
 
     def __post_init__(self) -> None:
-        if self.smooth < 1 or self.patience < 1 or self.cooldown < 0:
-            raise UsageError(
-                "Trend needs smooth and patience of at least 1, a cooldown of at least 0"
-            )
-        if not all(0 <= x < math.inf for x in (self.rise, self.min_delta, self.sigmas)):
-            raise UsageError("rise, min_delta and sigmas of Trend must be finite and not negative")
-        if not -1 <= self.beyond < math.inf:
-            raise UsageError(f"beyond of Trend is {self.beyond}, not finite and at least -1")
+        check_ranges(self, "smooth", "patience", least=1)
+        check_ranges(self, "cooldown", "rise", "min_delta", "sigmas")
+        check_ranges(self, "beyond", least=-1)
         if self.window < self._fewest_losses:
             raise UsageError(
                 f"the window of Trend is {self.window}, but needs at least {self._fewest_losses}",

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 import numpy as np
 
-from mvc import FormatError, UsageError
+from mvc import UsageError
 from mvc_hooks.checks import check_count
 from mvc_hooks.divergence.finite import NotFinite
-from mvc_hooks.divergence.history import History, Verdict, check_keys
+from mvc_hooks.divergence.history import Count, History, Verdict, parse_state
 from mvc_hooks.divergence.scale import ScaleCollapse
 from mvc_hooks.divergence.spike import Spike
 from mvc_hooks.divergence.trend import Trend
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 _MAX_NAMES = 1024
 Judges: TypeAlias = "Callable[[History], object] | Iterable[Callable[[History], object]]"
 """One detector or function of the user, or several."""
+
+
+class _WatchState(msgspec.Struct, forbid_unknown_fields=True):
+    history: Any
+    reported: Annotated[dict[str, Count], msgspec.Meta(max_length=_MAX_NAMES)]
 
 
 @runtime_checkable
@@ -148,7 +154,9 @@ class Watch:
             if verdict is None:
                 continue
             is_alarm = True
-            if reported is None and not self._is_cooling(name, detector, reading.step):
+            since = self._reported.get(name)
+            is_cooling = since is not None and reading.step - since <= detector.cooldown
+            if reported is None and not is_cooling:
                 reported = verdict
                 self._reported[name] = reading.step
         if is_alarm:
@@ -166,19 +174,9 @@ class Watch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore history and cooldowns; a state that is refused changes nothing."""
-        check_keys("a watch", state, ("history", "reported"))
-        reported = state["reported"]
-        if not isinstance(reported, dict) or len(reported) > _MAX_NAMES:
-            raise FormatError("the cooldowns of a watch are not a short dict")
-        for name, step in reported.items():
-            if not isinstance(name, str) or type(step) is not int or not 0 <= step < 1 << 62:
-                raise FormatError(f"the cooldown of {name!r} in a watch is {step!r}, not a step")
-        self.history.load_state_dict(state["history"])
-        self._reported = dict(reported)
-
-    def _is_cooling(self, name: str, detector: Detector, step: int) -> bool:
-        since = self._reported.get(name)
-        return since is not None and step - since <= detector.cooldown
+        loaded = parse_state("a watch", state, _WatchState)
+        self.history.load_state_dict(loaded.history)
+        self._reported = loaded.reported
 
 
 def _name_apart(detectors: Iterable[Detector]) -> dict[str, Detector]:

@@ -33,34 +33,27 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from mvc import ConflictError, UsageError
-from mvc_hooks.parts.libraries import (
-    capture_passes,
-    describe_order,
-    has_inexact_state,
-    has_stateful_iterators,
-    refuse_inexact,
-    restore_passes,
-)
 from mvc_hooks.parts.loaders import (
     RANDOM_SAMPLERS,
+    capture_passes,
     check_divided,
     count_divided,
     describe_loader,
+    describe_order,
     find_epoch_owners,
     find_ordered,
+    has_inexact_state,
+    has_stateful_iterators,
     has_unknown_order,
     list_generators,
+    refuse_inexact,
+    restore_passes,
     set_generators,
 )
 from mvc_hooks.parts.own_state import OwnState, forget_position, make_own_state
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.reach import find_loaders
-from mvc_hooks.parts.rng import (
-    capture_generators,
-    capture_rng,
-    keep_rng,
-    restore_rng,
-)
+from mvc_hooks.parts.rng import capture_generators, capture_rng, keep_rng, restore_rng
 from mvc_hooks.parts.tree import Difference, hash_values
 from mvc_hooks.parts.value import Stateful
 from mvc_hooks.parts.watch import LoaderWatch
@@ -148,7 +141,9 @@ class DataPart(Part):
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
         self._given = set(self.generators())
-        self._watches = {path: LoaderWatch(one, self, path) for path, one in self._loaders.items()}
+        self._watches = {
+            path: LoaderWatch(inner, self, path) for path, inner in self._loaders.items()
+        }
         self.tell_taken()
 
     # Drawing.
@@ -311,7 +306,7 @@ class DataPart(Part):
         return [count + self.epoch - self._passes_since for count in self._passes]
 
     def _capture_ordered(self) -> dict[str, Any]:
-        return {path: one.state_dict() for path, one in self._ordered.items()}
+        return {path: inner.state_dict() for path, inner in self._ordered.items()}
 
     def _set_ordered(self, stored: Mapping[str, Any]) -> None:
         """Set where loaders in this one are whose order is computed."""
@@ -319,12 +314,8 @@ class DataPart(Part):
         for path in sorted(states.keys() ^ self._ordered.keys()):
             where = "the commit" if path in self._ordered else "the run"
             raise ConflictError(f"{where} has no position of {self.name}.{path}".rstrip("."))
-        for path, one in self._ordered.items():
-            one.load_state_dict(states[path])
-
-    def _set_passes(self, counts: list[int]) -> None:
-        restore_passes(self.loader, counts)
-        self._passes, self._passes_since = counts, self.epoch
+        for path, inner in self._ordered.items():
+            inner.load_state_dict(states[path])
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -360,8 +351,8 @@ class DataPart(Part):
             "batches_drawn": self.batches_drawn,
             "start": self._start if self._iterator is not None else None,
             "sampler_epoch": [
-                getattr(one, "epoch", None)
-                for one in find_epoch_owners(self.loader, self._loaders.values())
+                getattr(owner, "epoch", None)
+                for owner in find_epoch_owners(self.loader, self._loaders.values())
             ],
             "generators": capture_generators(self.generators()),
             "loader": self._capture_loader(),
@@ -391,7 +382,9 @@ class DataPart(Part):
         self._start, self._iterator = stored["start"], None
         self._arrived.clear()
         self._first = stored.get("first", "")
-        self._set_passes((self._start or stored).get("passes", self._passes))
+        counts = (self._start or stored).get("passes", self._passes)
+        restore_passes(self.loader, counts)
+        self._passes, self._passes_since = counts, self.epoch
         self._set_ordered(self._start or stored)
         for path, watch in self._watches.items():
             watch.restore(stored.get("workers", {}).get(path, {}))
@@ -418,10 +411,10 @@ class DataPart(Part):
         if is_bound and had_state != has_state and (had_state or stored["start"] is not None):
             kinds = "a loader without state_dict", "a loader with state_dict"
             yield Difference(path, kinds[has_state], kinds[had_state])
-        known, before = stored["generators"], stored.get("order", self._order)
+        before = stored.get("order", self._order)
         if before != self._order and is_bound:
             yield Difference((*path, "order"), f"seeds {self._order}", f"seeds {before}")
-        for name in self._given & (live["generators"].keys() - known.keys()):
+        for name in self._given & (live["generators"].keys() - stored["generators"].keys()):
             yield Difference((*path, "generators", name), "a generator", None)
 
     def _reopen(self, state: Any) -> None:

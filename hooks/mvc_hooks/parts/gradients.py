@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mvc import UnsupportedError
-from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.names import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.shards import (
     build_sum,
@@ -210,11 +210,11 @@ class GradsPart(Part):
             if watch.has_new and isinstance(self._names, ParameterNames):
                 self._names.look()
             watch.has_new = False
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for at, watch in enumerate(self._watches):
             for i, param in enumerate(watch.params):
-                found.setdefault(id(param), self._names.get(id(param), f"optimizer_{at}.{i}"))
-        return [[(found[id(one)], one) for one in watch.params] for watch in self._watches]
+                names.setdefault(id(param), self._names.get(id(param), f"optimizer_{at}.{i}"))
+        return [[(names[id(param)], param) for param in watch.params] for watch in self._watches]
 
     def _params(self) -> dict[str, torch.Tensor]:
         return {name: param for named in self._name() for name, param in named}
@@ -255,7 +255,10 @@ class GradsPart(Part):
             state["habits"] = habits
         is_open = [watch.is_open for watch in self._watches]
         pairs = zip(places, is_open, _derive_open(places, state), strict=True)
-        if any(mine != derived and _has_gradients(named) for named, mine, derived in pairs):
+        if any(
+            mine != derived and any(param.grad is not None for _, param in named)
+            for named, mine, derived in pairs
+        ):
             state["open"] = is_open
         if unreduced := list_unreduced(self._modules()):
             state[UNREDUCED] = unreduced
@@ -308,15 +311,18 @@ class GradsPart(Part):
             elif name in stored.get("sums", ()):
                 param.grad = build_sum(param, stored["sums"][name])
             elif name in stored["zeroed"]:
-                _clear_gradient(param)
+                if param.grad is None or param.grad.layout is not torch.strided:
+                    param.grad = torch.zeros_like(param)
+                else:
+                    param.grad.detach().zero_()
             elif name in stored["zeroed_sparse"]:
                 param.grad = torch.zeros_like(param, layout=torch.sparse_coo)
             else:
                 param.grad = None
         is_open = stored.get("open", _derive_open(places, stored))
         habits = stored.get("habits", [_CLEARS] * len(is_open))
-        for watch, habit, one in zip(self._watches, habits, is_open, strict=True):
-            watch.restore(habit, is_open=one)
+        for watch, habit, in_use in zip(self._watches, habits, is_open, strict=True):
+            watch.restore(habit, is_open=in_use)
 
 
 def _derive_open(
@@ -329,10 +335,6 @@ def _derive_open(
         not left & {name for name, _ in named} and any(name in used for name, _ in named)
         for named in places
     ]
-
-
-def _has_gradients(named: Iterable[tuple[str, torch.Tensor]]) -> bool:
-    return any(param.grad is not None for _, param in named)
 
 
 def refuse_unreduced(state: object) -> None:
@@ -364,10 +366,3 @@ def _set_gradient(param: torch.Tensor, stored: torch.Tensor) -> None:
     )
     if not is_filled:
         param.grad = stored.to(param.device)
-
-
-def _clear_gradient(param: torch.Tensor) -> None:
-    if param.grad is None or param.grad.layout is not torch.strided:
-        param.grad = torch.zeros_like(param)
-    else:
-        param.grad.detach().zero_()

@@ -17,8 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.module import ModulePart, ParameterNames
-from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.names import ParameterNames
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.optimizer_state import find_optimizers
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.reach import GENERATORS
@@ -133,7 +135,9 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
     if part is not None:
         return part
     if isinstance(value, (dict, list, tuple)) and _holds_objects(value):
-        return _make_group(name, value, names)
+        items = list_items(value) or ()
+        members = {key: make_part(f"{name}.{key}", item, names) for key, item in items}
+        return Group(next(kind for kind in (dict, list, tuple) if isinstance(value, kind)), members)
     if value is None or isinstance(value, _PLAIN):
         return ValuePart(name, value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -180,13 +184,6 @@ def _make_stateful(name: str, value: Any) -> Part:
     if find_optimizers(value):
         return StatefulPart(name, value, RestoreOrder.OPTIMIZER)
     return DataPart(name, value) if hasattr(value, "__iter__") else StatefulPart(name, value)
-
-
-def _make_group(name: str, value: Any, names: Mapping[int, str] | None) -> Part:
-    items = list_items(value) or ()
-    members = {key: make_part(f"{name}.{key}", item, names) for key, item in items}
-    kind = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
-    return Group(kind, members)
 
 
 def _holds_objects(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Metrics of torchmetrics in a model: what they have summed up is in no state dict.
 
-A collection may update one metric for a group of them; the others are given its state when somebody
-asks. They are asked here, or those that a resume creates would begin with old states.
+A collection may update one metric for a group of them; the others get its state when they are
+asked for it. They are asked here, or those that a resume creates would begin with old states.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def capture_metrics(module: nn.Module) -> dict[str, dict[str, Any]]:
     """Return name of metric → its states and how often it was updated, if it was."""
-    for one in module.modules():
-        share = getattr(one, "_compute_groups_create_state_ref", None)
+    for child in module.modules():
+        share = getattr(child, "_compute_groups_create_state_ref", None)
         if share is not None:
             share()
     return {
@@ -43,7 +43,7 @@ def restore_metrics(module: nn.Module, stored: Mapping[str, Mapping[str, Any]]) 
             continue
         for key, value in stored[name]["states"].items():
             is_list = isinstance(value, list)
-            placed = [one.to(metric.device) for one in (value if is_list else [value])]
+            placed = [tensor.to(metric.device) for tensor in (value if is_list else [value])]
             setattr(metric, key, placed if is_list else placed[0])
         metric._update_count, metric._computed = stored[name]["updates"], None  # noqa: SLF001  no public way
 
@@ -51,6 +51,6 @@ def restore_metrics(module: nn.Module, stored: Mapping[str, Mapping[str, Any]]) 
 def _find_metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
     library = sys.modules.get("torchmetrics")
     if library is not None:
-        for name, one in module.named_modules():
-            if isinstance(one, library.Metric):
-                yield name, one
+        for name, child in module.named_modules():
+            if isinstance(child, library.Metric):
+                yield name, child

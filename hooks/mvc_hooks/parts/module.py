@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 
 from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
+from mvc_hooks.parts.names import RECOMPUTED, clean_name, is_wrapped, unwrap_module
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.shards import blank_shards
 from mvc_hooks.parts.tree import (
@@ -33,12 +34,10 @@ from mvc_hooks.parts.tree import (
     compare_arrays,
     describe,
     find_at,
-    format_path,
     is_array,
     is_sharded,
     locate,
     to_local,
-    walk_leaves,
 )
 
 if TYPE_CHECKING:
@@ -47,67 +46,9 @@ if TYPE_CHECKING:
     from mvc.training import ArrayOutline
     from mvc_hooks.parts.tree import Steps
 
-_COMPILED, _RECOMPUTED = "_orig_mod", "_checkpoint_wrapped_module"
-_WRAPPED = frozenset({_COMPILED, _RECOMPUTED})
 _NAMED = 3
 _FIRST: WeakKeyDictionary[nn.Module, dict[str, tuple[object, ...]]] = WeakKeyDictionary()
 """Type and shape of the buffers that models had when they were first seen."""
-
-
-def unwrap_module(module: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, DataParallel, torch.compile and Fabric."""
-    while True:
-        inner = getattr(module, _COMPILED, None)
-        is_wrapped = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
-        if inner is None and (is_wrapped or type(module).__name__ == "_FabricModule"):
-            inner = module.module
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
-
-
-def clean_name(name: str) -> str:
-    """Return a name without the steps that torch.compile and activation checkpointing add."""
-    if not _is_wrapped(name):
-        return name
-    return ".".join(step for step in name.split(".") if step not in _WRAPPED)
-
-
-def _is_wrapped(name: str) -> bool:
-    return _COMPILED in name or _RECOMPUTED in name
-
-
-def name_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of a model by name, tied ones once."""
-    return {clean_name(name): param for name, param in unwrap_module(module).named_parameters()}
-
-
-class ParameterNames(dict[int, str]):
-    """``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
-
-    def __init__(self, objects: Mapping[str, object]) -> None:
-        super().__init__()
-        self._objects = objects
-        self.look()
-
-    def look(self) -> None:
-        """Take in parameters that were made since the last time."""
-        self.clear()
-        self.update((id(param), name) for name, param in self._walk())
-
-    def by_name(self) -> dict[str, torch.Tensor]:
-        """Return the parameters as they are now, by name."""
-        return dict(reversed(list(self._walk())))
-
-    def list_modules(self) -> list[nn.Module]:
-        """Return the models."""
-        return [one for _, one in walk_leaves(self._objects) if isinstance(one, nn.Module)]
-
-    def _walk(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for path, module in walk_leaves(self._objects):
-            if isinstance(module, nn.Module):
-                for name, param in name_parameters(module).items():
-                    yield f"{format_path(path)}.{name}", param
 
 
 class ModulePart(Part):
@@ -124,7 +65,7 @@ class ModulePart(Part):
     def capture(self) -> dict[str, Any]:
         """Return the state dict, its tensors those of the model."""
         state = self.module.state_dict()
-        if not any(map(_is_wrapped, [*state, *getattr(state, "_metadata", ())])):
+        if not any(map(is_wrapped, [*state, *getattr(state, "_metadata", ())])):
             return state
         renamed = _rename(state, clean_name, clean_name)
         return renamed if len(renamed) == len(state) else state  # two names would be the same
@@ -140,25 +81,25 @@ class ModulePart(Part):
         modules = _find_modules(self.module)
         for key in [*live, *(key for key in stored if key not in live)]:
             ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
-            found: Iterable[Difference] = ()
+            differences: Iterable[Difference] = ()
             if ours is ABSENT or theirs is ABSENT:
-                found = [Difference((*path, key), describe(ours), describe(theirs))]
+                differences = [Difference((*path, key), describe(ours), describe(theirs))]
             elif is_array(ours) or is_array(theirs):
-                found = compare_arrays(ours, theirs, (*path, key))
-            for difference in found:
+                differences = compare_arrays(ours, theirs, (*path, key))
+            for difference in differences:
                 yield replace(difference, may_fit=_may_fit(modules, key))
 
     def targets(self, captured: Any, stored: Any) -> object:
         """Return the entries that are the model's memory (hooks may have added others)."""
         own = self._locate_own()
-        found = {
+        own_tensors = {
             name: value
             for name, value in captured.items()
             if isinstance(value, torch.Tensor) and locate(value) in own
         }
-        others = {name: value for name, value in captured.items() if name not in found}
+        others = {name: value for name, value in captured.items() if name not in own_tensors}
         blank = blank_shards(others, stored)
-        return found if blank is ABSENT else {**found, **blank}
+        return own_tensors if blank is ABSENT else {**own_tensors, **blank}
 
     def restore(self, stored: Any) -> None:
         """Take what could not be filled in place through the model's own ``load_state_dict``."""
@@ -175,13 +116,13 @@ class ModulePart(Part):
         """Return a function that takes it back: what it loads, attributes, and memory."""
         back = super().hold(state)
         modules = [
-            (one, dict(vars(one)), dict(one._buffers), dict(one._parameters))  # noqa: SLF001  there is no public way
-            for one in self.module.modules()
+            (child, dict(vars(child)), dict(child._buffers), dict(child._parameters))  # noqa: SLF001  there is no public way
+            for child in self.module.modules()
         ]
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         tensors = [
-            (one, None if is_sharded(one) else one.data, state.get(clean_name(name)))
-            for name, one in named
+            (tensor, None if is_sharded(tensor) else tensor.data, state.get(clean_name(name)))
+            for name, tensor in named
         ]
 
         def take_back() -> None:
@@ -244,7 +185,7 @@ def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bo
 
 def _find_modules(module: nn.Module) -> dict[str, nn.Module]:
     named = module.named_modules(remove_duplicate=False)
-    return {clean_name(name): one for name, one in named}
+    return {clean_name(name): child for name, child in named}
 
 
 def _join(prefix: str, key: str) -> str:
@@ -272,7 +213,7 @@ def _may_fit(modules: Mapping[str, nn.Module], key: str) -> bool:
         name == "_extra_state"
         or name not in owner._parameters  # noqa: SLF001  there is no public way
         or type(modules[""]).load_state_dict is not nn.Module.load_state_dict
-        or any(one is not None and _loads_itself(one) for one in above)
+        or any(outer is not None and _loads_itself(outer) for outer in above)
     )
 
 
@@ -335,7 +276,7 @@ class ModuleDetails(Part):
             "other_mode": [
                 clean_name(k)
                 for k, m in modules
-                if m.training != module.training and not hasattr(m, _RECOMPUTED)
+                if m.training != module.training and not hasattr(m, RECOMPUTED)
             ],
             "frozen": [clean_name(k) for k, p in parameters if not p.requires_grad],
             "ties": _find_ties(module),

@@ -32,24 +32,29 @@ import torch
 from torch.optim import Optimizer
 
 from mvc import ConflictError
-from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.names import ParameterNames
+from mvc_hooks.parts.optimizer_state import (
+    COUNTER,
+    compare_entry,
+    compare_groups,
+    find_inner,
+    index_parameters,
+    is_standard,
+    list_settings,
+    make_blanks,
+    take_entry,
+    take_value,
+)
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.shards import fits_whole, make_blank, shard_like
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
     compare_arrays,
     compare_keys,
-    describe,
     find_at,
-    format_path,
-    is_array,
     is_sharded,
-    list_items,
     locate,
     map_tensors,
-    outline,
-    walk_leaves,
 )
 
 if TYPE_CHECKING:
@@ -103,13 +108,13 @@ class OptimizerPart(Part):
             yield replace(difference, may_fit=self._is_custom or is_group)
 
     def _compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        if not _is_standard(live) or not _is_standard(stored):
+        if not is_standard(live) or not is_standard(stored):
             yield from compare_arrays(live, stored, path)
             return
-        yield from _compare_groups(live["param_groups"], stored["param_groups"], path)
+        yield from compare_groups(live["param_groups"], stored["param_groups"], path)
         for key, theirs in stored["state"].items():
             ours = live["state"].get(key, ABSENT)
-            yield from _compare_entry(ours, theirs, (*path, "state", key))
+            yield from compare_entry(ours, theirs, (*path, "state", key))
         yield from compare_keys(live, stored, path)
 
     def targets(self, captured: Any, stored: Any) -> object:
@@ -117,7 +122,7 @@ class OptimizerPart(Part):
 
         And new DTensors for state that is not here, if it is stored with the shape of its parameter.
         """
-        if not _is_standard(captured) or not _is_standard(stored):
+        if not is_standard(captured) or not is_standard(stored):
             return super().targets(captured, stored)
         state: dict[Any, dict[Any, torch.Tensor]] = {}
         if self._is_custom:
@@ -140,22 +145,25 @@ class OptimizerPart(Part):
         """Add a new DTensor for every other stored tensor that is one because its parameter is."""
         params = self.companion.foresee_parameters()
         for key, entry in stored.items():
-            for name, one in entry.items() if isinstance(entry, dict) else ():
-                if name in (*state.get(key, ()), _COUNTER) or not is_sharded(params.get(key)):
+            for name, value in entry.items() if isinstance(entry, dict) else ():
+                if name in (*state.get(key, ()), COUNTER) or not is_sharded(params.get(key)):
                     continue
-                blank = _make_blanks(params[key], one, self.placed.get((key, name)))
+                blank = make_blanks(params[key], value, self.placed.get((key, name)))
                 if blank is not ABSENT:
                     state.setdefault(key, {})[name] = blank
 
     def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""
-        if _is_standard(stored):
+        if is_standard(stored):
             self.companion.fit_groups(stored["param_groups"])
         self.companion.restore_inner()
         if self._is_custom:
-            self._load(stored)
+            try:
+                self._optimizer.load_state_dict(map_tensors(stored, torch.clone))
+            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConflictError(f"{self._name} does not accept its state: {error}") from error
             params = index_parameters(self._optimizer)
-            if _is_standard(stored) and stored["state"].keys() <= params.keys():
+            if is_standard(stored) and stored["state"].keys() <= params.keys():
                 self._take(stored)
             return
         state: dict[str, Any] = dict(stored)
@@ -179,16 +187,16 @@ class OptimizerPart(Part):
 
         return take_back
 
-    def _load(self, stored: dict[str, Any]) -> None:
-        try:
-            self._optimizer.load_state_dict(map_tensors(stored, torch.clone))
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConflictError(f"{self._name} does not accept its state: {error}") from error
-
     def _take(self, stored: dict[str, Any]) -> None:
         groups = self._optimizer.param_groups
         for group, values in zip(groups, stored["param_groups"], strict=True):
-            _take_group(group, values)
+            before = dict(group)
+            group.clear()
+            for setting, value in values.items():
+                is_own = setting == "params"
+                group[setting] = (
+                    before[setting] if is_own else take_value(before.get(setting), value)
+                )
         params = index_parameters(self._optimizer)
         hosted = set(self.companion.hosted)
         entries: dict[Any, Any] = {}
@@ -202,7 +210,7 @@ class OptimizerPart(Part):
             on_host = {name for index, name in hosted if index == key}
             if not self.companion.was_on_device:
                 on_host |= self._find_hosted(param)
-            entries[param] = _take_entry(mine, entry, param, on_host)
+            entries[param] = take_entry(mine, entry, param, on_host)
             tied = (name for index, name in self.companion.tied if index == key)
             entries[param] |= dict.fromkeys(tied, param.detach())
         live.clear()
@@ -232,7 +240,7 @@ class OptimizerDetails(Part):
         self._name = name
         self._optimizer = optimizer
         # As the script makes it, before anything is restored, also if a notebook comes here again.
-        self._settings = _FIRST.setdefault(optimizer, _list_settings(optimizer))
+        self._settings = _FIRST.setdefault(optimizer, list_settings(optimizer))
         self._stored_settings: Any = self._settings
         self._made: Any = [type(optimizer).__name__, sorted(getattr(optimizer, "defaults", ()))]
         self._has_told = False
@@ -244,7 +252,9 @@ class OptimizerDetails(Part):
         self.tied: list[tuple[object, str]] = []
         self.was_on_device = False
         inner = find_inner(optimizer).items()
-        self._inner = {key: OptimizerPart(f"{name}.{key}", one, names) for key, one in inner}
+        self._inner = {
+            key: OptimizerPart(f"{name}.{key}", wrapped, names) for key, wrapped in inner
+        }
         self._stored_inner: Any = {} if self._inner else None
 
     def capture(self) -> dict[str, object]:
@@ -268,10 +278,10 @@ class OptimizerDetails(Part):
             for name, value in state[param].items()
             if isinstance(value, torch.Tensor)
         ]
-        tied = [[i, name] for i, name, one, p in held if locate(one) == locate(p) is not None]
+        tied = [[i, name] for i, name, tensor, p in held if locate(tensor) == locate(p) is not None]
         inner = {key: part.capture() for key, part in self._inner.items()}
         has_inner = self._stored_inner is not None or any(
-            one.get("state") for one in inner.values()
+            entry.get("state") for entry in inner.values()
         )
         return {
             "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
@@ -338,7 +348,7 @@ class OptimizerDetails(Part):
         self._made = stored
 
     def restore_inner(self) -> None:
-        """Give the inner optimizers what they had; older versions did not store it."""
+        """Give the inner optimizers what they had; a commit has nothing of them before they have a state."""
         if self._stored_inner == {}:  # nothing was restored here
             return
         for key, part in self._inner.items():
@@ -383,163 +393,3 @@ class OptimizerDetails(Part):
 
     def _find_all(self) -> Mapping[Any, torch.Tensor]:
         return self._names.by_name() if isinstance(self._names, ParameterNames) else {}
-
-
-def find_optimizers(value: object) -> list[Optimizer]:
-    """Return the torch optimizer that an object is, or those that it wraps."""
-    if isinstance(value, Optimizer) and hasattr(value, "_optimizer_step_post_hooks"):
-        return [value]
-    if not hasattr(value, "step") or not hasattr(value, "zero_grad"):
-        return []  # a scheduler has an optimizer, and wraps none
-    inner = [one for one in vars(value).values() if isinstance(one, Optimizer) and one is not value]
-    return [found for one in inner for found in find_optimizers(one)]
-
-
-def find_inner(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """Return the optimizers that one steps through, and whose state its own does not have."""
-    if type(optimizer).state_dict is not Optimizer.state_dict:
-        return {}
-    others = {
-        key: one for key, one in vars(optimizer).items() if key not in ("state", "param_groups")
-    }
-    return {
-        format_path(path): one
-        for path, one in walk_leaves(others)
-        if isinstance(one, Optimizer)
-        and one.state is not optimizer.state
-        and not any(isinstance(other, Optimizer) for other in vars(one).values())
-    }
-
-
-def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
-    """Return the parameters by the index that the state dict gives them."""
-    params: dict[int, torch.Tensor] = {}
-    seen: set[int] = set()
-    start = 0
-    for group in optimizer.param_groups:
-        for index, param in enumerate(group["params"], start):
-            if id(param) not in seen:
-                seen.add(id(param))
-                params[index] = param
-        start += len(group["params"])
-    return params
-
-
-def _list_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the settings of each group that are numbers, pairs of numbers, or None."""
-    return [
-        {
-            name: value.item() if isinstance(value, torch.Tensor) else value
-            for name, value in group.items()
-            if isinstance(value, (bool, int, float, tuple, type(None)))
-            or (isinstance(value, torch.Tensor) and value.numel() == 1)
-        }
-        for group in optimizer.param_groups
-    ]
-
-
-def _is_standard(state: object) -> bool:
-    """Return whether a state dict has the form of torch's own optimizers."""
-    return (
-        isinstance(state, dict)
-        and isinstance(state.get("state"), dict)
-        and isinstance(state.get("param_groups"), list)
-        and all(isinstance(g, dict) and "params" in g for g in state["param_groups"])
-    )
-
-
-def _compare_groups(
-    live: list[dict[str, Any]], stored: list[dict[str, Any]], path: Steps
-) -> Iterator[Difference]:
-    path = (*path, "param_groups")
-    if len(live) != len(stored):
-        yield Difference(path, f"{len(live)} groups", f"{len(stored)} groups")
-        return
-    for index, (mine, other) in enumerate(zip(live, stored, strict=True)):
-        if mine["params"] != other["params"]:
-            here, there = (f"{len(group['params'])} parameters" for group in (mine, other))
-            yield Difference((*path, index, "params"), here, there)
-        if mine.get("param_names") != other.get("param_names"):
-            yield Difference((*path, index, "param_names"), "another list", "its own")
-        for name in mine:
-            if name not in other:  # such a setting would have to be taken away
-                yield Difference((*path, index, name), describe(mine[name]), None)
-            elif is_array(mine[name]) != is_array(other[name]) or (
-                is_array(mine[name]) and mine[name] != other[name]
-            ):
-                place = (*path, index, name)
-                yield Difference(place, describe(mine[name]), describe(other[name]))
-
-
-def _compare_entry(live: object, stored: object, path: Steps) -> Iterator[Difference]:
-    """Compare the state of one parameter: what both sides have must be of the same form."""
-    if not isinstance(live, dict) or not isinstance(stored, dict):
-        return
-    for name in live.keys() & stored.keys():
-        ours, theirs = live[name], stored[name]
-        if is_array(ours) and is_array(theirs) and ours != theirs:
-            yield Difference((*path, name), str(ours), str(theirs))
-
-
-def _take_group(group: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    live = dict(group)
-    group.clear()
-    for name, value in stored.items():
-        is_own = name == "params"
-        group[name] = live[name] if is_own else _take_value(live.get(name), value, None)
-
-
-_COUNTER = "step"
-"""State of a parameter that is never sharded as it: how many steps were taken."""
-
-
-def _make_blanks(param: torch.Tensor, stored: Any, placed: Sequence[object] | None = None) -> Any:
-    """Return a new DTensor for all stored state that is sharded as its parameter, nested as it is.
-
-    ABSENT if there is none.
-    """
-    if fits_whole(param, stored):
-        return make_blank(param, stored, placed)
-    blanks = {key: _make_blanks(param, one) for key, one in list_items(stored) or ()}
-    if all(one is ABSENT for one in blanks.values()):
-        return ABSENT
-    if isinstance(stored, dict):
-        return {key: one for key, one in blanks.items() if one is not ABSENT}
-    return [None if one is ABSENT else one for one in blanks.values()]
-
-
-def _shard_all(param: torch.Tensor, stored: Any) -> Any:
-    """Return stored state, copied, with every tensor of the shape of its parameter sharded like it."""
-    return map_tensors(
-        stored, lambda one: shard_like(param, one) if fits_whole(param, outline(one)) else one
-    )
-
-
-def _take_entry(live: dict[Any, Any], stored: Any, param: torch.Tensor, hosted: set[str]) -> Any:
-    if not isinstance(stored, dict):
-        return _take_value(None, stored, param.device)
-    if is_sharded(param):
-        stored = {
-            name: one if name == _COUNTER else _shard_all(param, one)
-            for name, one in stored.items()
-        }
-    values = {
-        name: _take_value(live.get(name), value, None if name in hosted else param.device)
-        for name, value in stored.items()
-    }
-    if type(live) is type(stored):
-        live.clear()
-        live.update(values)
-        return live
-    return values
-
-
-def _take_value(live: object, stored: Any, device: torch.device | None) -> Any:
-    """Return the live tensor with the stored content, or the stored value on the device."""
-    if not isinstance(stored, torch.Tensor):
-        return map_tensors(stored, lambda t: t if device is None else t.to(device))
-    if isinstance(live, torch.Tensor):
-        if locate(live) == locate(stored) is not None:
-            return live
-        device = live.device
-    return stored if device is None else stored.to(device)

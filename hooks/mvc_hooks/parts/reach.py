@@ -31,8 +31,8 @@ def find_reachable(
 
     Long containers, which hold data, are not looked into, nor are models, nor the object ``without``.
     """
-    found = _walk(value, without)
-    return {path: one for path, one in found if issubclass(type(one), kinds)}
+    reachable = _walk(value, without)
+    return {path: reached for path, reached in reachable if issubclass(type(reached), kinds)}
 
 
 def find_loaders(value: Any) -> dict[str, DataLoader[Any]]:
@@ -50,13 +50,13 @@ def _walk(
 ) -> Iterator[tuple[str, Any]]:
     pending, seen = deque([("", value)]), {id(value), id(without)}
     while pending:
-        path, one = pending.popleft()
-        yield path, one
-        if is_end is not None and is_end(one):
+        path, current = pending.popleft()
+        yield path, current
+        if is_end is not None and is_end(current):
             continue
         if path.count(".") >= _MOST_STEPS or len(seen) > _MOST_OBJECTS:
             continue
-        for number, (key, child) in enumerate(_list_children(one)):
+        for number, (key, child) in enumerate(_list_children(current)):
             if id(child) not in seen and not isinstance(child, (int, float, type(None))):
                 seen.add(id(child))
                 # The text of a tensor, as of a key of an optimizer's state, is all its numbers.
@@ -77,7 +77,7 @@ def _list_children(value: Any) -> list[tuple[Any, Any]]:
     # An iterator belongs to one pass.
     attributes = getattr(value, "__dict__", {})
     return [
-        (name, one)
-        for name, one in list(attributes.items())  # a thread may add to them
+        (name, attribute)
+        for name, attribute in list(attributes.items())  # a thread may add to them
         if name not in ("_iterator", "_get_iterator")
     ]

@@ -1,19 +1,24 @@
-"""All parts of a run at once: captured, and given back bit by bit or not at all."""
+"""All parts of a run at once: captured, and given back bit by bit or not at all.
+
+A state comes back from a ``StateSource``: a commit of a repository, an image, or values in memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 
-from mvc import ConflictError, MvcError
+from mvc import ConflictError, MvcError, NotFoundError
+from mvc.training import RunStore, compare_image, outline_image, read_image
 from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.shards import blank_shards
-from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -21,6 +26,7 @@ from mvc_hooks.parts.tree import (
     find_at,
     find_changes,
     format_path,
+    map_leaves,
     map_tensors,
     order_like,
     outline,
@@ -29,12 +35,84 @@ from mvc_hooks.parts.tree import (
 from mvc_hooks.parts.value import ValuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from mvc import Repo
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.parts.sources import StateSource
 
+State: TypeAlias = "Mapping[str, Any]"
 _NAMED = 10
+
+
+def _lacks_folders(name: str) -> StateSource:
+    raise NotFoundError(f"there is no {name}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSource:
+    """A state that can be given back to a live run.
+
+    Attributes:
+        outline: returns its structure, with ``mvc.ArrayOutline`` in place of every array.
+        load: returns the state, with the live tensors that it is given in it, filled in place. They
+            are nested like the state, and may be less than it, never more.
+        check: returns a line for every difference of a live state; none if it is the same bit for
+            bit.
+        is_own: whether it holds what this rank alone had.
+        identify: as ``outline``, and each array has the identity of its bytes.
+        folder: returns the state of a folder of the same commit.
+    """
+
+    outline: Callable[[], dict[str, Any]]
+    load: Callable[[State], dict[str, Any]]
+    check: Callable[[State], tuple[str, ...]]
+    is_own: bool = False
+    identify: Callable[[], dict[str, Any]] = dict
+    folder: Callable[[str], StateSource] = _lacks_folders
+
+
+def from_commit(repo: Repo, revision: str, folder: str | None = None) -> StateSource:
+    """Return the state of a commit, or of a folder of it; every byte is hashed as it is read, or compared."""
+    return StateSource(
+        outline=partial(RunStore(repo).outline_state, revision, folder=folder),
+        load=lambda into: repo.load_state(revision, into=into, folder=folder),
+        check=lambda state: repo.verify_state(state, revision, folder=folder).differences,
+        identify=partial(RunStore(repo).outline_state, revision, folder=folder, with_content=True),
+        folder=partial(from_commit, repo, revision),
+    )
+
+
+def from_image(files: Mapping[str, memoryview]) -> StateSource:
+    """Return the state of an image, which is name → bytes of its files."""
+    return StateSource(
+        outline=partial(outline_image, files),
+        load=lambda into: read_image(files, into=into),
+        check=lambda state: compare_image(state, files),
+        is_own=True,
+    )
+
+
+def from_values(values: State) -> StateSource:
+    """Return a state in memory. It stays the caller's: nothing live will share memory with it."""
+    return StateSource(
+        outline=partial(outline, values),
+        load=partial(map_leaves, dict(values), _copy_leaf),
+        check=lambda state: tuple(
+            f"{format_path(path)} differs" for path, _, _ in find_changes(state, values)
+        ),
+    )
+
+
+def _copy_leaf(stored: Any, live: Any) -> Any:
+    if isinstance(stored, np.ndarray):
+        return stored.copy()
+    if not isinstance(stored, torch.Tensor):
+        return stored
+    if not isinstance(live, torch.Tensor):
+        return stored.detach().clone()
+    with torch.no_grad():
+        live.detach().copy_(stored)
+    return live
 
 
 class InexactRestoreError(MvcError):
@@ -75,16 +153,16 @@ def restore_parts(
     """
     parts = {name: part for name, part in parts.items() if name not in leave}
     captured, stored_outline = capture_parts(parts), source.outline()
-    found = list(find_differences(parts, outline(captured), stored_outline, leave))
-    differences = [one for one in found if is_allowed(one, allow)]
-    kept = {one.path for one in differences}
+    found_differences = list(find_differences(parts, outline(captured), stored_outline, leave))
+    differences = [difference for difference in found_differences if is_allowed(difference, allow)]
+    kept = {difference.path for difference in differences}
     differences += [
         Difference(entry.details, None, None)
         for entry in flatten_parts(parts)
         if entry.path in kept and entry.part.companion is not None
     ]
-    refused = [one for one in found if not is_allowed(one, allow)]
-    if not all(one.may_fit for one in refused):
+    refused = [difference for difference in found_differences if not is_allowed(difference, allow)]
+    if not all(difference.may_fit for difference in refused):
         raise _refuse(refused)
     load = source.load
     if refused:
@@ -96,7 +174,9 @@ def restore_parts(
     edited = _take_from(captured, stored, differences)  # what may differ stays as it is
     for entry in sorted(flatten_parts(parts), key=lambda entry: entry.part.order):
         value = find_at(edited, entry.path)
-        is_kept = any(entry.path[: len(one.path)] == one.path for one in differences)
+        is_kept = any(
+            entry.path[: len(difference.path)] == difference.path for difference in differences
+        )
         if value is not ABSENT and not is_kept:
             entry.part.restore(value)
     _check_exact(source, parts, stored, differences, leave)
@@ -110,10 +190,10 @@ def find_differences(
     leave: Collection[str] = (),
 ) -> Iterator[Difference]:
     """Yield every difference between two outlines that a restore cannot overcome, the outermost alone."""
-    found = {one.path: one for one in _compare_all(parts, live, stored)}
-    for path, one in found.items():
-        if not any(path[:length] in found for length in range(1, len(path))):
-            yield one
+    outermost = {difference.path: difference for difference in _compare_all(parts, live, stored)}
+    for path, difference in outermost.items():
+        if not any(path[:length] in outermost for length in range(1, len(path))):
+            yield difference
     for name in stored:
         if name not in parts and name != DETAILS and name not in leave:
             yield Difference((name,), None, "a part")
@@ -126,9 +206,9 @@ def _compare_all(
     for entry in list_places(parts):
         theirs = find_at(stored, entry.path)
         if theirs is not ABSENT:
-            for one in entry.part.compare(find_at(live, entry.path), theirs, entry.path):
+            for difference in entry.part.compare(find_at(live, entry.path), theirs, entry.path):
                 # What a companion says of itself is meant of its part.
-                yield replace(one, path=owners.get(one.path, one.path))
+                yield replace(difference, path=owners.get(difference.path, difference.path))
         elif entry.path[0] != DETAILS or entry.path[1] in stored:
             yield Difference(entry.path, "a part", None)
 
@@ -137,21 +217,23 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
     """Return whether a difference, or a container of it, matches a pattern."""
     path = format_path(difference.path)
     return any(
-        fnmatchcase(text, one)
+        fnmatchcase(text, candidate)
         for pattern in allow
-        for text, one in ((path, pattern), (path, f"{pattern}.*"), (f"{path}.", pattern))
+        for text, candidate in ((path, pattern), (path, f"{pattern}.*"), (f"{path}.", pattern))
     )
 
 
 def _refuse(
     differences: list[Difference], why: str = "", lost: Sequence[str] = ()
 ) -> ConflictError:
-    differences = sorted(differences, key=lambda one: len(one.path) > 1)  # whole parts first
+    differences = sorted(
+        differences, key=lambda difference: len(difference.path) > 1
+    )  # whole parts first
     path = format_path(differences[0].path)
-    whole = [one for one in differences if len(one.path) == 1]
-    is_new = all(one.stored is None for one in differences)
+    whole = [difference for difference in differences if len(difference.path) == 1]
+    is_new = all(difference.stored is None for difference in differences)
     shown = differences if is_new else whole or differences[:1]
-    names = ", ".join(f'"{format_path(one.path)}"' for one in shown[:_NAMED])
+    names = ", ".join(f'"{format_path(difference.path)}"' for difference in shown[:_NAMED])
     if lost:
         hint = f"{_list(lost)} could not be undone: start the run again"
     elif is_new:
@@ -173,12 +255,12 @@ def _refuse(
 def _try_to_fit(
     stored: Mapping[str, Any], parts: Mapping[str, Part], differences: list[Difference]
 ) -> None:
-    """Have the parts that decide about differences take their state, or all of them stay as they are."""
+    """Let the parts that decide about differences take their state; if one cannot, all stay as they are."""
     entries = _find_deciding(parts, differences)
     with keep_rng():
         before: dict[str, Any] = {}
         for entry in entries:
-            state = map_tensors(entry.part.capture(), lambda one: one.detach().cpu().clone())
+            state = map_tensors(entry.part.capture(), lambda tensor: tensor.detach().cpu().clone())
             before = edit_at(before, entry.path, state)
         holds = [entry.part.hold(find_at(before, entry.path)) for entry in entries]
         try:
@@ -214,17 +296,17 @@ def _find_deciding(parts: Mapping[str, Part], differences: list[Difference]) -> 
     names = {
         format_path(entry.path)
         for entry in entries
-        for one in differences
-        if one.path[: len(entry.path)] == entry.path
+        for difference in differences
+        if difference.path[: len(entry.path)] == entry.path
     }
     names |= {f"{DETAILS}.{name}" for name in names}
-    found = [entry for entry in entries if format_path(entry.path) in names]
-    return sorted(found, key=lambda entry: (entry.part.order, entry.path[0] != DETAILS))
+    deciding = [entry for entry in entries if format_path(entry.path) in names]
+    return sorted(deciding, key=lambda entry: (entry.part.order, entry.path[0] != DETAILS))
 
 
-def _list(found: Sequence[object]) -> str:
-    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return "; ".join([*map(str, found[:_NAMED]), *more])
+def _list(items: Sequence[object]) -> str:
+    more = [f"and {len(items) - _NAMED} more"] if len(items) > _NAMED else []
+    return "; ".join([*map(str, items[:_NAMED]), *more])
 
 
 def _lend(parts: Mapping[str, Part], captured: object, stored: object) -> dict[str, Any]:
@@ -250,8 +332,8 @@ def _lend_blank(parts: Mapping[str, Part], captured: object, stored: object) -> 
 
 def _take_from(side: Any, state: Any, differences: list[Difference]) -> Any:
     """Return a state with what another one has at every difference that was allowed."""
-    for one in reversed(differences):
-        state = edit_at(state, one.path, find_at(side, one.path))
+    for difference in reversed(differences):
+        state = edit_at(state, difference.path, find_at(side, difference.path))
     return state
 
 
@@ -271,10 +353,10 @@ def _check_exact(
         state = edit_at(state, (DETAILS, name), details[name])
     if not details and DETAILS not in stored:
         state.pop(DETAILS, None)
-    found = source.check(order_like(state, stored))
-    if found:
+    inexact = source.check(order_like(state, stored))
+    if inexact:
         raise InexactRestoreError(
-            f"what was restored is not what was stored: {_list(found)}",
+            f"what was restored is not what was stored: {_list(inexact)}",
             hint="its load_state_dict does not keep what it is given (torch's optimizers cast state to "
             "the type of the parameters): correct it, or pass what it wraps as a part instead",
         )

@@ -152,7 +152,7 @@ class GeneratorPart(Part):
 
 def capture_generators(live: Mapping[str, Any]) -> dict[str, object]:
     """Return the states of generators by path."""
-    return {path: GeneratorPart(one).capture() for path, one in live.items()}
+    return {path: GeneratorPart(generator).capture() for path, generator in live.items()}
 
 
 def restore_generators(root: Any, live: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:

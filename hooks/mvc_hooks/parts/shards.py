@@ -1,4 +1,4 @@
-"""DTensors in parts of a run: only what is here of one is touched, and no other rank is asked.
+"""DTensors in parts of a run: each rank works on its own local piece, without asking another rank.
 
 Operations on DTensors may send messages (a comparison, a count, a copy to other placements); what a
 part does between two steps must not, since other ranks may do something else meanwhile. So bits are
@@ -75,17 +75,17 @@ def blank_shards(captured: Any, stored: Any) -> Any:
     items = list_items(captured)
     if items is None or list_items(stored) is None:
         return ABSENT
-    found = {key: blank_shards(item, find_at(stored, (key,))) for key, item in items}
-    if all(one is ABSENT for one in found.values()):
+    blanks = {key: blank_shards(item, find_at(stored, (key,))) for key, item in items}
+    if all(blank is ABSENT for blank in blanks.values()):
         return ABSENT
     if isinstance(captured, dict):
-        return {key: one for key, one in found.items() if one is not ABSENT}
-    return [None if one is ABSENT else one for one in found.values()]
+        return {key: blank for key, blank in blanks.items() if blank is not ABSENT}
+    return [None if blank is ABSENT else blank for blank in blanks.values()]
 
 
 def describe_sum(tensor: Any) -> dict[str, Any] | None:
     """Return what is here of a DTensor that is still to be added up, and how; None for any other."""
-    if not is_sharded(tensor) or not any(one.is_partial() for one in tensor.placements):
+    if not is_sharded(tensor) or not any(placement.is_partial() for placement in tensor.placements):
         return None
     placed = spell_placements(tensor)
     if None in placed:
@@ -98,25 +98,24 @@ def spell_placements(tensor: Any) -> list[int | str | None]:
 
     The dimension of the tensor that is sharded there, ``copied``, or how the summands become one.
     """
-    return [_spell(one) for one in tensor.placements]
-
-
-def _spell(placement: Any) -> int | str | None:
-    kind = type(placement).__name__
+    kinds = [(type(placement).__name__, placement) for placement in tensor.placements]
     known = {"Shard": "dim", "Partial": "reduce_op"}
-    return COPIED if kind == "Replicate" else getattr(placement, known.get(kind, ""), None)
+    return [
+        COPIED if kind == "Replicate" else getattr(placement, known.get(kind, ""), None)
+        for kind, placement in kinds
+    ]
 
 
 def _build_placements(spelled: Iterable[object]) -> list[Any]:
-    return [_build(one) for one in spelled]
-
-
-def _build(spelled: object) -> Any:
     from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: PLC0415  as above
 
-    if spelled == COPIED:
-        return Replicate()
-    return Shard(spelled) if isinstance(spelled, int) else Partial(str(spelled))
+    placements: list[Any] = []
+    for word in spelled:
+        if word == COPIED:
+            placements.append(Replicate())
+        else:
+            placements.append(Shard(word) if isinstance(word, int) else Partial(str(word)))
+    return placements
 
 
 def build_sum(param: torch.Tensor, stored: dict[str, Any]) -> torch.Tensor:
@@ -173,10 +172,10 @@ def _list_groups(modules: Iterable[torch.nn.Module]) -> list[Any]:
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(fsdp, "FSDPModule", ())
     states = [
-        one._get_fsdp_state()  # noqa: SLF001
+        child._get_fsdp_state()  # noqa: SLF001
         for module in modules
-        for one in module.modules()
-        if isinstance(one, kind)
+        for child in module.modules()
+        if isinstance(child, kind)
     ]
     groups: list[Any] = []
     for state in states:

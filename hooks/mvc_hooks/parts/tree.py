@@ -59,7 +59,7 @@ def format_path(path: Steps) -> str:
 def list_items(value: Any, most: int | None = None) -> list[tuple[Any, Any]] | None:
     """Return key or index and child of everything in a container; None for any other value.
 
-    At most so many of them are looked at: a data set may hold millions.
+    It looks at ``most`` of them at the most: a data set may hold millions.
     """
     if isinstance(value, Mapping):
         return list(islice(value.items(), most))
@@ -119,7 +119,8 @@ def map_leaves(value: Any, convert: Callable[[Any, Any], Any], beside: object = 
     """
     if type(value) is tuple:
         return tuple(
-            map_leaves(one, convert, find_at(beside, (at,))) for at, one in list_items(value) or ()
+            map_leaves(item, convert, find_at(beside, (at,)))
+            for at, item in list_items(value) or ()
         )
     if not isinstance(value, (dict, list, deque)):
         return convert(value, beside)
@@ -137,7 +138,7 @@ def map_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 
 def is_sharded(value: object) -> bool:
-    """Return whether a value is a DTensor, of which this process holds a part."""
+    """Return whether a value is a DTensor, this process holding a part of it."""
     return hasattr(type(value), "__create_chunk_list__") and hasattr(value, "placements")
 
 
@@ -169,8 +170,8 @@ def read_bits(leaf: Any) -> tuple[str, Any]:
         plain = to_local(leaf.detach())
         if plain.layout is torch.sparse_coo:
             parts = (plain._indices(), plain._values())  # noqa: SLF001  the public ones refuse uncoalesced tensors
-            found = [read_bits(part) for part in parts]
-            return f"{what}{found[0][0]}", b"".join(data for _, data in found)
+            bits = [read_bits(part) for part in parts]
+            return f"{what}{bits[0][0]}", b"".join(data for _, data in bits)
         plain = plain.cpu()
         plain = plain if plain.layout is torch.strided else plain.to_dense()
         flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1)

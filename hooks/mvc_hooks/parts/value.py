@@ -28,7 +28,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mvc_hooks")
 _MOVING = {"last_epoch", "eta_min"}
 """Arguments of schedulers that change as a run goes on, the latter with ``lr_scale``."""
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 
 
 class ValuePart(Part):
@@ -77,68 +78,39 @@ def _fill(live: Any, stored: Any) -> Any:
     if live is stored:
         return live
     if isinstance(live, torch.Tensor) and isinstance(stored, torch.Tensor):
-        return _fill_tensor(live, stored)
-    if type(live) is not type(stored):
+        if outline(live) != outline(stored) or live.layout is not torch.strided:
+            return stored.to(live.device)
+        if locate(live) is None or locate(live) != locate(stored):
+            with torch.no_grad():
+                live.copy_(stored)
+        return live
+    return _fill_container(live, stored) if type(live) is type(stored) else stored
+
+
+def _fill_container(live: Any, stored: Any) -> Any:
+    kind = type(live)
+    if kind in _MAPPINGS:
+        content = {key: _fill(live.get(key), item) for key, item in stored.items()}
+        live.clear()
+        live.update(content)
+    elif kind in (list, deque):
+        items = list(stored)
+        for index, (mine, item) in enumerate(zip(live, items, strict=False)):
+            items[index] = _fill(mine, item)
+        live.clear()
+        live.extend(items)
+    elif kind is tuple and len(live) == len(stored):
+        return tuple(map(_fill, live, stored))
+    elif kind is set:
+        live.clear()
+        live.update(stored)
+    elif kind is bytearray:
+        live[:] = stored
+    elif kind is np.ndarray and outline(live) == outline(stored) and live.flags.writeable:
+        live[...] = stored
+    else:
         return stored
-    fill = _FILLS.get(type(live))
-    return stored if fill is None else fill(live, stored)
-
-
-def _fill_dict(live: dict[Any, Any], stored: dict[Any, Any]) -> object:
-    items = {key: _fill(live.get(key), item) for key, item in stored.items()}
-    live.clear()
-    live.update(items)
     return live
-
-
-def _fill_sequence(live: Any, stored: Any) -> object:
-    items = list(stored)
-    for index, (mine, item) in enumerate(zip(live, items, strict=False)):
-        items[index] = _fill(mine, item)
-    live.clear()
-    live.extend(items)
-    return live
-
-
-def _fill_bytes(live: bytearray, stored: bytearray) -> object:
-    live[:] = stored
-    return live
-
-
-def _fill_set(live: set[Any], stored: set[Any]) -> object:
-    live.clear()
-    live.update(stored)
-    return live
-
-
-def _fill_tuple(live: tuple[Any, ...], stored: tuple[Any, ...]) -> object:
-    return tuple(map(_fill, live, stored)) if len(live) == len(stored) else stored
-
-
-def _fill_array(live: np.ndarray[Any, Any], stored: np.ndarray[Any, Any]) -> object:
-    if outline(live) != outline(stored) or not live.flags.writeable:
-        return stored
-    live[...] = stored
-    return live
-
-
-def _fill_tensor(live: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
-    if outline(live) != outline(stored) or live.layout is not torch.strided:
-        return stored.to(live.device)
-    if locate(live) is None or locate(live) != locate(stored):
-        with torch.no_grad():
-            live.copy_(stored)
-    return live
-
-
-_FILLS: dict[type, Callable[[Any, Any], object]] = {
-    **dict.fromkeys((dict, OrderedDict, defaultdict, Counter), _fill_dict),
-    **dict.fromkeys((list, deque), _fill_sequence),
-    bytearray: _fill_bytes,
-    set: _fill_set,
-    tuple: _fill_tuple,
-    np.ndarray: _fill_array,
-}
 
 
 @runtime_checkable
@@ -180,11 +152,13 @@ class StatefulPart(Part):
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
-            found = list(compare_keys(live, stored, path))
-            if len({one.live is None for one in found}) > 1:  # each side has keys of its own
+            differences = list(compare_keys(live, stored, path))
+            if (
+                len({difference.live is None for difference in differences}) > 1
+            ):  # each side has keys of its own
                 kind = type(self._value).__name__
-                found = [Difference(path, f"of class {kind}", "of another class")]
-            yield from found
+                differences = [Difference(path, f"of class {kind}", "of another class")]
+            yield from differences
         for difference in compare_fixed_arrays(live, stored, path):
             yield replace(difference, may_fit=not self._is_strict)
 

@@ -10,30 +10,114 @@ would draw something else:
   Their generators go through torchdata's own snapshots, as a state of the dataset.
 
 What is done about both inside of a worker is in ``parts/workers.py``.
+
+``TellingIterator`` also says which samples a loader hands out. An iterator asks its sampler for
+batches ahead of their use. Here it keeps what it asked for by the
+number of the task, and tells it once the batch of that task is handed out, so what was only prefetched
+does not count. Nothing is asked for, drawn or sent that would not be without it.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from mvc import UsageError
-from mvc_hooks.parts.drawn import TellingIterator, make_iterator
 from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
-from mvc_hooks.parts.workers import Said, Worker
+from mvc_hooks.parts.workers import Said, WorkerWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+_ONLY = -1
+"""Number of the one task of an iterator without workers."""
 WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
 """The iterators of all loaders that are part of a run."""
 PASSES: list[type] = [_BaseDataLoaderIter]
 """Classes of iterators that feed a training, and count what they gave in ``_num_yielded``."""
+
+
+class TellingIterator(_BaseDataLoaderIter):
+    """What an iterator of a DataLoader does besides: it tells the indices of the batches it hands out.
+
+    Attributes:
+        tell: gets the indices of a batch when it is handed out; None: not yet.
+    """
+
+    tell: Callable[[Any], None] | None = None
+    _asked: dict[int, Any]
+
+    def __init__(self, loader: Any, *args: Any) -> None:
+        self._asked = {}
+        super().__init__(loader, *args)
+
+    def _reset(self, loader: Any, *args: Any, **options: Any) -> None:
+        self._asked.clear()
+        super()._reset(loader, *args, **options)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        if self._dataset_kind == _DatasetKind.Map:
+            self._asked[getattr(self, "_send_idx", _ONLY)] = index
+        return index
+
+    def _next_data(self) -> Any:
+        try:
+            data: Any = self._make_batch()
+        except BaseException:
+            self._take()
+            raise
+        handed_out = self._take()
+        if self.tell is not None:
+            for indices in handed_out:
+                self.tell(indices)
+        return data
+
+    def _make_batch(self) -> Any:
+        return super()._next_data()
+
+    def _take(self) -> list[Any]:
+        """Return what was asked for by tasks that are over."""
+        tasks, sent = getattr(self, "_task_info", ()), getattr(self, "_send_idx", 0)
+        over = [number for number in self._asked if number < sent and number not in tasks]
+        return [self._asked.pop(number) for number in over]
+
+
+@cache
+def telling(kind: type[_BaseDataLoaderIter]) -> type[TellingIterator]:
+    """Return a class of iterators that does so besides."""
+    return type(kind.__name__, (TellingIterator, kind), {})
+
+
+def make_iterator(loader: Any) -> Any:
+    """Return a new iterator of a loader; one of torch or torchdata will tell what it hands out."""
+    make = type(loader)._get_iterator  # noqa: SLF001  how a loader makes them
+    if make is DataLoader._get_iterator:  # noqa: SLF001
+        if loader.num_workers == 0:
+            return telling(_SingleProcessDataLoaderIter)(loader)
+        loader.check_worker_number_rationality()
+        return telling(_MultiProcessingDataLoaderIter)(loader)
+    torchdata: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    if torchdata is None or make is not torchdata.StatefulDataLoader._get_iterator:  # noqa: SLF001
+        return make(loader)
+    kind = torchdata._StatefulSingleProcessDataLoaderIter  # noqa: SLF001
+    if loader.num_workers:
+        loader.check_worker_number_rationality()
+        kind = torchdata._StatefulMultiProcessingDataLoaderIter  # noqa: SLF001
+    state, loader.next_iter_state = loader.next_iter_state, None
+    return telling(kind)(loader, state)
 
 
 class LoaderWatch:
@@ -60,13 +144,11 @@ class LoaderWatch:
         self._entered_with: dict[str, Any] = {}
         self.now: dict[str, Any] = {}
         self._lived_before = False
-        self._adopt(getattr(loader, "_iterator", None))
-        loader._get_iterator = self._make_iterator  # type: ignore[method-assign]  # noqa: SLF001  iter() looks only at the class, and calls this
-
-    def _adopt(self, iterator: Any) -> None:
+        iterator = getattr(loader, "_iterator", None)
         if isinstance(iterator, _WatchedIterator):
             before, iterator.watch = iterator.watch, self
             self.now, self._base_seed, self._epoch = before.now, before.base_seed, before._epoch  # noqa: SLF001  its own class
+        loader._get_iterator = self._make_iterator  # type: ignore[method-assign]  # noqa: SLF001  iter() looks only at the class, and calls this
 
     def remove(self) -> None:
         """Leave the loader as it was."""
@@ -171,7 +253,7 @@ class LoaderWatch:
         assert loader is not None
         self.begin()
         if not has_own_workers(loader):
-            worker, lent = Worker(loader), {}
+            worker, lent = WorkerWatch(loader), {}
             if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
                 lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
             elif self._again.get("base_seed") is not None:
@@ -188,7 +270,7 @@ class LoaderWatch:
         return self._begin_workers(loader, is_again=self._base_seed is not None)
 
     def _begin_workers(self, loader: Any, *, is_again: bool) -> _WatchedIterator:
-        worker = Worker(loader, self.now)
+        worker = WorkerWatch(loader, self.now)
         lent: dict[str, Any] = {"worker_init_fn": worker.begin, "collate_fn": worker.say}
         if is_again:
             lent |= self._as_later_pass(loader)

@@ -38,7 +38,7 @@ class Said:
         return Said(pinned, self.worker, self.state)
 
 
-class Worker:
+class WorkerWatch:
     """What runs in a worker in place of the loader's own functions, and around them."""
 
     def __init__(self, loader: Any, given: Mapping[str, Any] | None = None) -> None:
@@ -115,7 +115,9 @@ class Worker:
         # Arrays: a tensor would travel to the main process as a file descriptor.
         rng: Any = capture_rng()
         states: Any = capture_generators(self._generators)
-        arrays = {k: one.numpy() for k, one in states.items() if isinstance(one, torch.Tensor)}
+        arrays = {
+            k: state.numpy() for k, state in states.items() if isinstance(state, torch.Tensor)
+        }
         rng = {**rng, "torch": rng["torch"].numpy()}
         return {"rng": rng, "generators": states | arrays}
 
@@ -124,8 +126,8 @@ class Worker:
         assert worker is not None
         restore_rng({**rng, "torch": torch.from_numpy(rng["torch"].copy())})
         states = state["generators"]
-        arrays = {key: one for key, one in states.items() if isinstance(one, np.ndarray)}
-        tensors = {key: torch.from_numpy(one.copy()) for key, one in arrays.items()}
+        arrays = {key: state for key, state in states.items() if isinstance(state, np.ndarray)}
+        tensors = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
         missing = restore_generators(worker.dataset, self._generators, states | tensors)
         self._generators = _find_generators()
         if missing:
@@ -146,7 +148,7 @@ def _find_generators() -> dict[str, Any]:
 def _freeze(value: Any) -> Any:
     """Return nested values in a form that can be compared; a long tuple has no arrays."""
     if isinstance(value, dict):
-        return {key: _freeze(one) for key, one in value.items()}
-    if isinstance(value, tuple) and any(isinstance(one, np.ndarray) for one in value):
+        return {key: _freeze(item) for key, item in value.items()}
+    if isinstance(value, tuple) and any(isinstance(item, np.ndarray) for item in value):
         return tuple(map(_freeze, value))
     return value.tobytes() if isinstance(value, np.ndarray) else value

@@ -2,7 +2,7 @@
 
 DDP sums gradients bucket by bucket. Where a gradient lies in its bucket says at which rank its sum
 begins, so with more than two ranks it says how the sum is rounded. In the first backward pass DDP takes
-the parameters in the order in which they were registered; it then makes its buckets anew, once, in the order
+the parameters in the order in which they were registered; it then makes its buckets again, once, in the order
 in which that pass was done with them (``Reducer::rebuild_buckets`` of torch). A process that resumes in
 the middle of a run would go through this again, and its first steps would come out otherwise.
 
@@ -24,7 +24,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import FormatError
-from mvc_hooks.parts.module import ModulePart, name_parameters
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.names import name_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.tree import format_path, is_sharded
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     _Kind = tuple[torch.dtype, torch.device]
 
 IN_ANY_ORDER = 2
-"""As many numbers have the same sum in any order."""
+"""Up to this count, numbers have the same sum in any order."""
 _LOOKS = 2  # a run may begin before there is a DDP; at its second commit it has trained
 _SHOWN = 6  # sizes of buckets that one line says
 _LOST = "gradients may be summed in another order than before the resume: "
@@ -69,7 +70,7 @@ class Buckets:
         """
         if self._looks < _LOOKS:
             self._looks += 1
-            self._unknown = [one for one in self._find() if one[0] not in self._known]
+            self._unknown = [pair for pair in self._find() if pair[0] not in self._known]
         for ddp, names in list(self._unknown):
             order = _read(ddp, names)
             if order is not None:
@@ -78,7 +79,7 @@ class Buckets:
         return sorted(self._known.values())
 
     def restore(self, stored: object) -> list[str]:
-        """Have all DDPs make the buckets that a commit names; every rank must call it.
+        """Make all DDPs use the buckets that a commit names; every rank must call it.
 
         Returns:
             In words, why sums may not come out as before.
@@ -86,15 +87,25 @@ class Buckets:
         Raises:
             FormatError: the commit names no buckets.
         """
-        orders = {frozenset(_flatten(one)): one for one in _parse(stored)}
+        given: Any = stored
+        is_list = isinstance(given, list) and all(isinstance(order, list) for order in given)
+        lists = [bucket for order in given for bucket in order] if is_list else [None]
+        if not all(
+            isinstance(bucket, list) and bucket and set(map(type, bucket)) <= {str}
+            for bucket in lists
+        ):
+            raise FormatError("the commit does not say which gradients were summed together")
+        orders = {frozenset(_flatten(order)): order for order in given}
         left = set(orders)
         doubts: list[str] = []
         for ddp, names in self._find():
             order = orders.get(frozenset(names))
             left.discard(frozenset(names))
             has_trained = ddp in self._known or _read(ddp, names) is not None
-            if has_trained and order is None:
-                self._forget(ddp, names)
+            if has_trained and order is None and _reset_buckets(ddp):
+                # It had not trained yet when the commit was made.
+                self._known.pop(ddp, None)
+                self._unknown.append((ddp, names))
             if has_trained or order is None:
                 continue  # its buckets are those of the commit, or the first ones, as then
             if _make(ddp, names, order):
@@ -109,30 +120,26 @@ class Buckets:
         """Return the DDPs that hold parameters of the run, on all ranks in one order."""
         return [ddp for ddp, _ in self._find()]
 
-    def _forget(self, ddp: DistributedDataParallel, names: list[str]) -> None:
-        """Have a DDP begin anew, because it had not trained yet when the commit was made."""
-        if _begin_anew(ddp):
-            self._known.pop(ddp, None)
-            self._unknown.append((ddp, names))
-
     def _find(self) -> list[tuple[DistributedDataParallel, list[str]]]:
         """Return all DDPs of the run, with the names of the parameters that each of them reduces.
 
         Users may pass a model that they have wrapped, or the model inside, which does not know of it.
         """
-        found = list(self._look())
-        if len({tuple(names) for _, names in found}) < len(found):
-            found.clear()
+        models = list(self._look())
+        if len({tuple(names) for _, names in models}) < len(models):
+            models.clear()
             gc.collect()  # one that nothing holds any more may be gone on another rank
-            found += self._look()
-        return sorted(found, key=lambda one: one[1])  # all ranks in one order: making is a message
+            models += self._look()
+        return sorted(
+            models, key=lambda pair: pair[1]
+        )  # all ranks in one order: making is a message
 
     def _look(self) -> Iterator[tuple[DistributedDataParallel, list[str]]]:
         known = {id(param): name for name, param in self._name_parameters().items()}
         kinds = set(_list_kinds(DistributedDataParallel))
         for ddp in gc.get_objects():
             if type(ddp) in kinds:  # issubclass takes half as long again
-                names = [known.get(id(one), "") for one in _list_reduced(ddp)]
+                names = [known.get(id(param), "") for param in _list_reduced(ddp)]
                 if names and all(names):
                     yield ddp, names
 
@@ -147,21 +154,23 @@ class Buckets:
 
 def _list_kinds(kind: type[Any]) -> Iterator[type[Any]]:
     yield kind
-    for one in kind.__subclasses__():
-        yield from _list_kinds(one)
+    for subclass in kind.__subclasses__():
+        yield from _list_kinds(subclass)
 
 
 def _plan(ddp: Any) -> dict[str, object]:
     with contextlib.suppress(AttributeError, LookupError, RuntimeError):  # not what torch promises
-        told = ddp._get_ddp_logging_data()  # noqa: SLF001  torch's documentation has users call it
-        sizes = [int(size) for size in str(told.get("bucket_sizes", "")).split(",") if size.strip()]
+        facts = ddp._get_ddp_logging_data()  # noqa: SLF001  torch's documentation has users call it
+        sizes = [
+            int(size) for size in str(facts.get("bucket_sizes", "")).split(",") if size.strip()
+        ]
         shown = ", ".join(map(str, sizes[:_SHOWN])) + (", ..." if len(sizes) > _SHOWN else "")
         return {
-            "bucket_cap_mb": told["bucket_cap_bytes"] / 2**20,
+            "bucket_cap_mb": facts["bucket_cap_bytes"] / 2**20,
             "buckets": f"{len(sizes)} of {sum(sizes)} bytes: {shown}",
             "static_graph": bool(ddp.static_graph),
-            "find_unused_parameters": bool(told["find_unused_parameters"]),
-            "gradient_as_bucket_view": bool(told["gradient_as_bucket_view"]),
+            "find_unused_parameters": bool(facts["find_unused_parameters"]),
+            "gradient_as_bucket_view": bool(facts["gradient_as_bucket_view"]),
         }
     return {}
 
@@ -179,19 +188,22 @@ def _read(ddp: Any, names: Sequence[str]) -> Order | None:
     with contextlib.suppress(AttributeError, RuntimeError, LookupError):  # not what torch promises
         if ddp.reducer._rebuild_buckets():  # noqa: SLF001  there is no public way
             ddp._has_rebuilt_buckets = True  # noqa: SLF001  as forward() does
-        told = _ask(ddp)
-        if told is None:  # it notes that in forward(), and not always
+        indices_text = _ask(ddp)
+        if indices_text is None:  # it notes that in forward(), and not always
             ddp.logger.set_runtime_stats_and_log()
-            told = _ask(ddp)
-        if told is not None:
-            order = [[names[int(one)] for one in bucket.split()] for bucket in told.split(",")]
+            indices_text = _ask(ddp)
+        if indices_text is not None:
+            order = [
+                [names[int(index)] for index in bucket.split()]
+                for bucket in indices_text.split(",")
+            ]
             return order if sorted(_flatten(order)) == sorted(names) else None
     return None
 
 
 def _ask(ddp: Any) -> str | None:
-    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices")  # noqa: SLF001  torch's documentation has users call it
-    return str(told) if told else None
+    indices_text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices")  # noqa: SLF001  torch's documentation has users call it
+    return str(indices_text) if indices_text else None
 
 
 class _Done(torch.autograd.Function):
@@ -211,7 +223,7 @@ class _Done(torch.autograd.Function):
 
 
 def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
-    """Have a DDP make these buckets; return whether it has. It sums zeros once."""
+    """Make a DDP use these buckets, for which it sums zeros once; return whether it does."""
     if ddp.static_graph or ddp.mixed_precision is not None:  # what forward() prepares is missing
         return False
     params, is_sparse = ddp._build_params_for_reducer()  # noqa: SLF001  as above
@@ -219,7 +231,7 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
     numbered = [[indices[name] for name in bucket] for bucket in order]
     grads = [param.grad for param in params]
     none = zip(params, is_sparse, strict=True)  # a reducer makes dense zeros itself, no sparse ones
-    _set_gradients(params, [_make_sparse_zero(one) if sparse else None for one, sparse in none])
+    _set_gradients(params, [_make_sparse_zero(param) if sparse else None for param, sparse in none])
     with contextlib.suppress(AttributeError):  # not what torch promises
         ddp.reducer.prepare_for_forward()
         ddp.reducer.prepare_for_backward([])
@@ -234,13 +246,13 @@ def _make(ddp: Any, names: Sequence[str], order: Order) -> bool:
 
 
 def _make_sparse_zero(param: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of an embedding of which no row was used."""
+    """Return the gradient of an embedding none of whose rows was used."""
     empty = torch.zeros(1, 0, dtype=torch.long, device=param.device)
     rows = param.new_zeros(0, *param.shape[1:])
     return torch.sparse_coo_tensor(empty, rows, param.shape, check_invariants=True)
 
 
-def _begin_anew(ddp: Any) -> bool:
+def _reset_buckets(ddp: Any) -> bool:
     """Give a DDP its first buckets back, in the way in which one that was pickled gets them.
 
     Returns:
@@ -295,7 +307,7 @@ def _order_done(
     for bucket in buckets[: len(buckets) - len(rest)]:
         kind = _find_kind(bucket, params)
         if kind in rest:
-            order += [firsts[one] for one in takewhile(kind.__ne__, rest)]
+            order += [firsts[earlier] for earlier in takewhile(kind.__ne__, rest)]
         order += bucket
     yield from dict.fromkeys([*order, *chain.from_iterable(rest.values())])
 
@@ -325,11 +337,3 @@ def _find_kind(bucket: list[int], params: Sequence[torch.nn.Parameter]) -> _Kind
 
 def _flatten(order: Order) -> list[str]:
     return [name for bucket in order for name in bucket]
-
-
-def _parse(stored: Any) -> list[Order]:
-    is_list = isinstance(stored, list) and all(isinstance(one, list) for one in stored)
-    buckets = [bucket for one in stored for bucket in one] if is_list else [None]
-    if not all(isinstance(one, list) and one and set(map(type, one)) <= {str} for one in buckets):
-        raise FormatError("the commit does not say which gradients were summed together")
-    return list(stored)

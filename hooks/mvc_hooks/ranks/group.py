@@ -75,7 +75,7 @@ class Ranks:
     def merge(self, lines: Iterable[str]) -> list[str]:
         """Return the lines of all ranks on rank 0; those that it does not have name their rank."""
         first, *others = self.collect(list(lines)) or [[]]
-        more = ((rank, line) for rank, one in enumerate(others, 1) for line in one)
+        more = ((rank, line) for rank, lines in enumerate(others, 1) for line in lines)
         return [*first, *(f"rank {rank}: {line}" for rank, line in more if line not in first)]
 
     def exchange(self, value: Any) -> list[Any]:
@@ -91,9 +91,9 @@ class Ranks:
         if self.is_alone:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        distributed.all_gather(found, mine, group=self._group)
-        return [one.numpy().tobytes() for one in found]
+        gathered = [torch.empty_like(mine) for _ in range(self.size)]
+        distributed.all_gather(gathered, mine, group=self._group)
+        return [tensor.numpy().tobytes() for tensor in gathered]
 
     def send(self, data: torch.Tensor, source: int) -> None:
         """Fill a tensor on the host with the one of the rank ``source``, on every rank."""
@@ -124,7 +124,9 @@ class Ranks:
         """
         value, error = _try(compute)
         said = self.exchange(None if error is None else _describe(error))
-        errors = {rank: _rebuild(*one) for rank, one in enumerate(said) if one is not None}
+        errors = {
+            rank: _rebuild(*failure) for rank, failure in enumerate(said) if failure is not None
+        }
         if error is not None:
             errors[self.rank if len(said) > 1 else 0] = error
         return cast("_Value", value), errors
@@ -140,19 +142,19 @@ class Ranks:
     def meet(self, compute: Callable[[], tuple[_Value, _Told]]) -> tuple[_Value, list[_Told]]:
         """Compute on every rank something for itself, and what it tells all; an error on one is raised on all."""
         if self.is_alone:
-            value, told = compute()
-            return value, [told]
-        found, error = _try(compute)
+            value, message = compute()
+            return value, [message]
+        answer, error = _try(compute)
         said = None if error is None else _describe(error)
-        answers = self.exchange((None if found is None else found[1], said))
+        answers = self.exchange((None if answer is None else answer[1], said))
         _raise(error, next((said for _, said in answers if said is not None), None))
-        assert found is not None
-        return found[0], [one for one, _ in answers]
+        assert answer is not None
+        return answer[0], [value for value, _ in answers]
 
 
 @cache
 def _wait_at_exit() -> None:
-    """Have the interpreter end only after the threads of gloo are idle.
+    """Let the interpreter end only after the threads of gloo are idle.
 
     One that still drops a tensor of the last message needs the interpreter's lock. If it gets to ask for
     that too late, Python ends the thread in the middle of C++, and that ends the process: by SIGABRT, or by

@@ -6,10 +6,19 @@ yet, errors of a compressing hook, and buffers that its batches changed. Those o
 of a single process would be. The other ranks' are states of their own, ``ranks/1/state.json`` and
 so on, of *pieces*: ``{"pieces": [{"at": ["rng"], "value": ...}, ...]}``. DTensors among them are
 shared like all DTensors: ``shared`` says where, and the value has None there.
+
+Optimizer state need not lie on the ranks as its parameter does (``describe_placed``). It comes back
+sharded as its parameter, because most of it is, and because that fits any number of ranks.
+Tensor parallelism makes exceptions: the gradient of an embedding that is sharded by rows is whole on
+every rank if what it returns is sharded by sequence, and so is a momentum that began as a copy of it. The
+values are the same either way, but an optimizer that looks at a matrix as a whole (Muon) then adds up in
+another order. So a commit of several ranks says which state lies otherwise, and a run whose
+parameters lie as they did then has it so again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +27,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.distributed import DistributedSampler
 
+from mvc import FormatError
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.libraries import divides
-from mvc_hooks.parts.module import ModulePart, clean_name
+from mvc_hooks.parts.loaders import divides
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.names import clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.optimizer_state import index_parameters
 from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.reach import find_reachable
+from mvc_hooks.parts.shards import COPIED, spell_placements
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items
 from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
-from mvc_hooks.ranks.placed import describe_placed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -35,6 +47,67 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 _PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
+
+
+def describe_placed(parts: Mapping[Steps, OptimizerPart]) -> list[dict[str, Any]]:
+    """Return which state of optimizers lies otherwise than its parameter, to be committed."""
+    listed = ((path, part, _list_placed(part)) for path, part in parts.items())
+    return [
+        {"at": list(path), "layout": _digest_layout(part.optimizer), "state": state}
+        for path, part, state in listed
+        if state
+    ]
+
+
+def _list_placed(part: OptimizerPart) -> list[list[Any]]:
+    """Return [index, name, placements] of state that lies otherwise than its parameter."""
+    listed: list[list[Any]] = [
+        [index, name, spell_placements(value)]
+        for (index, name), value, param in part.list_sharded()
+        if value.placements != param.placements and value.device_mesh == param.device_mesh
+    ]
+    return [entry for entry in listed if all(how == COPIED or type(how) is int for how in entry[2])]
+
+
+def expect_placed(stored: object, parts: Mapping[Steps, OptimizerPart]) -> None:
+    """Tell optimizers how stored state lay, those whose parameters lie as they did then."""
+    try:
+        known = {tuple(entry["at"]): entry for entry in stored or ()}  # type: ignore[attr-defined]
+        for path, part in parts.items():
+            described = known.get(path)
+            is_same = described is not None and described["layout"] == _digest_layout(
+                part.optimizer
+            )
+            part.placed = (
+                _parse_placed(described["state"], part.optimizer) if described and is_same else {}
+            )
+    except (TypeError, LookupError, ValueError):
+        raise FormatError("the commit does not say how optimizer state lay on the ranks") from None
+
+
+def _parse_placed(stored: Any, optimizer: Optimizer) -> dict[tuple[object, object], list[object]]:
+    params: dict[int, Any] = index_parameters(optimizer)
+    placements = {(index, name): list(placed) for index, name, placed in stored}
+    for (index, _), placed in placements.items():
+        possible = (COPIED, *range(params[index].ndim))
+        if len(placed) != params[index].device_mesh.ndim or not set(placed) <= set(possible):
+            raise ValueError("no placements of this parameter")
+    return placements
+
+
+def _digest_layout(optimizer: Optimizer) -> str:
+    """Return what tells apart ways to lay an optimizer's parameters out on ranks."""
+    params: dict[int, Any] = index_parameters(optimizer)
+    layout = [
+        (
+            index,
+            (*param.device_mesh.shape, param.device_mesh.mesh_dim_names),
+            spell_placements(param),
+        )
+        for index, param in params.items()
+        if is_sharded(param)
+    ]
+    return hashlib.sha256(repr(layout).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +130,11 @@ class RankView:
 
     def terms(self) -> dict[str, Any]:
         """Return what ``mvc.training.layout_state`` is told besides the shared state."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shared"}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "shared"
+        }
 
 
 class OwnParts:
@@ -80,7 +157,11 @@ class OwnParts:
                 self._modules.append((entry.path, entry.part))
             elif isinstance(entry.part, OptimizerPart):
                 self.optimizers[entry.path] = entry.part
-            is_same = isinstance(entry.part, (ModulePart, OptimizerPart)) or _is_same(entry.part)
+            # Optimizers, schedulers and scalers compute the same on every rank.
+            value = getattr(entry.part, "_value", None)
+            is_same = isinstance(entry.part, (ModulePart, OptimizerPart)) or isinstance(
+                value, (Optimizer, LRScheduler, torch.amp.GradScaler)
+            )
             if is_same or entry.path[0] == DETAILS:
                 shared.add(entry.path[0])
             else:
@@ -93,20 +174,18 @@ class OwnParts:
 
     def find(self, state: Mapping[str, Any]) -> list[Steps]:
         """Return the paths at which a captured state may differ from rank to rank."""
-        found = []
+        paths = []
         for path, part in self._modules:
-            found += self._find_buffers(path, part, find_at(state, path))
-        return [*found, *self.parts]
-
-    def _find_buffers(self, path: Steps, part: ModulePart, held: Mapping[str, Any]) -> list[Steps]:
-        """Return the entries of a state dict that are no parameters; looked up when its names change."""
-        names, buffers = self._buffers.get(path, (None, []))
-        if names != held.keys():
-            params = part.module.named_parameters(remove_duplicate=False)
-            known = {clean_name(name) for name, _ in params}
-            buffers = [(*path, name) for name in held if name not in known]
-            self._buffers[path] = dict.fromkeys(held).keys(), buffers
-        return buffers
+            # The entries of a state dict that are not parameters, looked up when its names change.
+            held = find_at(state, path)
+            names, buffers = self._buffers.get(path, (None, []))
+            if names != held.keys():
+                params = part.module.named_parameters(remove_duplicate=False)
+                known = {clean_name(name) for name, _ in params}
+                buffers = [(*path, name) for name in held if name not in known]
+                self._buffers[path] = dict.fromkeys(held).keys(), buffers
+            paths += buffers
+        return [*paths, *self.parts]
 
     def view(
         self, state: Mapping[str, Any], rank: int, size: int, buckets: Sequence[object] = ()
@@ -121,31 +200,31 @@ class OwnParts:
             shared = {**state, RANKS: self._describe(size, buckets)}
             return RankView(shared, 0, size, None, private, first)
         shared = {name: value for name, value in state.items() if name not in private}
-        found = ((path, find_at(state, path)) for path in (*paths, *self.records))
-        own = {PIECES: [make_piece(path, value) for path, value in found if value is not ABSENT]}
+        values = ((path, find_at(state, path)) for path in (*paths, *self.records))
+        own = {PIECES: [make_piece(path, value) for path, value in values if value is not ABSENT]}
         return RankView(shared, rank, size, own, (), first)
 
     def _describe(self, size: int, buckets: Sequence[object]) -> dict[str, Any]:
         """Return what a commit says about its ranks."""
-        loaders = [one.loader for one in self.parts.values() if isinstance(one, DataPart)]
+        loaders = [part.loader for part in self.parts.values() if isinstance(part, DataPart)]
         # A library may bind them late. Looking into them takes a while.
         if list(map(id, self._loaders)) != list(map(id, loaders)):
             self._loaders = loaders
             self._split = [list(path) for path, part in self.parts.items() if splits_data(part)]
-        found = {
+        facts = {
             "split": self._split,
             "placed": describe_placed(self.optimizers),
             "buckets": buckets,
         }
-        return {"size": size, **{name: value for name, value in found.items() if value}}
+        return {"size": size, **{name: value for name, value in facts.items() if value}}
 
 
 def splits_data(part: Part) -> bool:
     """Return whether a loader gives every rank a share of the data that depends on their number."""
     if not isinstance(part, DataPart):
         return False
-    found = find_reachable(part.loader, (DistributedSampler,))
-    return any(one.num_replicas > 1 for one in found.values()) or divides(part.loader)
+    samplers = find_reachable(part.loader, (DistributedSampler,))
+    return any(sampler.num_replicas > 1 for sampler in samplers.values()) or divides(part.loader)
 
 
 def has_shards(value: object) -> bool:
@@ -156,9 +235,3 @@ def has_shards(value: object) -> bool:
     if items is None:
         return is_sharded(value)
     return any(has_shards(item) for _, item in items)
-
-
-def _is_same(part: Part) -> bool:
-    """Return whether a part is the same on every rank because of what it is computed from."""
-    value = getattr(part, "_value", None)
-    return isinstance(value, (Optimizer, LRScheduler, torch.amp.GradScaler))

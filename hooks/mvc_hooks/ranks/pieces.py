@@ -1,7 +1,7 @@
-"""Pieces: parts of a state that one rank has in place of those of rank 0.
+"""Pieces: what one rank has of a state in place of what rank 0 has there.
 
-Older commits have them within the one state, under ``ranks``: ``{"size": 2, "1": [...]}``, and only
-those that differ from rank 0's.
+A commit holds the pieces of rank 1 in ``ranks/1``. Within a piece, tensors that are sharded over all ranks
+are not the rank's own: they are stored once, with the state of rank 0, and the piece names their paths.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 RANKS, PIECES = "ranks", "pieces"
-"""Top-level names: of what a state says about ranks, and of a rank's own state."""
+"""Top-level names: what a state says about its ranks, and the pieces in a rank's own state."""
 _IN_PIECE = re.compile(rf'state\["{PIECES}"\]\[(\d+)\]\["value"\]')
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one rank has at a path; at the paths ``shared`` in it the state of all ranks counts."""
+class RankPiece:
+    """What one rank has at a path; the values at the paths ``shared`` within it belong to all ranks."""
 
     path: Steps
     value: Any
     shared: tuple[Steps, ...] = ()
 
     def over(self, base: Any) -> Any:
-        """Return the value, with what all ranks share from another one, that of rank 0."""
+        """Return the value, its shared part taken from the value of rank 0."""
         return _swap(self.value, base, self.shared)
 
     def under(self, live: Any) -> Any:
-        """Return a live value without what all ranks share."""
+        """Return a live value with None for its shared part."""
         return _swap(live, None, self.shared)
 
     def back(self, base: Any, live: Any) -> Any:
-        """Return the value of rank 0 with what all ranks share from a live one."""
+        """Return the value of rank 0, its shared part taken from a live value."""
         return _swap(base, live, self.shared)
 
 
 def _swap(value: Any, other: Any, paths: Collection[Steps]) -> Any:
-    """Return a nested value with what another one has at some paths; None stands for nothing."""
+    """Return a copy of a nested value that has, at some paths, what another value has there."""
     if () in paths:
         return None if other is ABSENT else other
     inside: dict[object, list[Steps]] = {}
@@ -67,61 +67,59 @@ def _swap(value: Any, other: Any, paths: Collection[Steps]) -> Any:
 
 
 def make_piece(path: Steps, value: Any) -> dict[str, Any]:
-    """Return what a rank has at a path, to be committed."""
+    """Return the piece to commit for what a rank has at a path."""
     shared = tuple(place for place, leaf in walk_leaves(value) if is_sharded(leaf))
-    piece = Piece(path, None, shared)
-    found = {"at": list(path), "value": piece.under(value)}
-    return {**found, "shared": [list(place) for place in shared]} if shared else found
+    piece = RankPiece(path, None, shared)
+    entry = {"at": list(path), "value": piece.under(value)}
+    return {**entry, "shared": [list(place) for place in shared]} if shared else entry
 
 
 @contextlib.contextmanager
 def naming(own: Mapping[str, Any] | None) -> Iterator[None]:
-    """Meanwhile, let errors name what is in pieces by its place in the state of the rank."""
+    """Make errors about a piece name its place in the state of the rank, not in the file of pieces."""
     try:
         yield
     except UnsupportedError as error:
-        found = None if own is None else _IN_PIECE.match(error.message)
-        if own is None or found is None:
+        match = _IN_PIECE.match(error.message)
+        if own is None or match is None:
             raise
-        steps = own[PIECES][int(found[1])]["at"]
+        steps = own[PIECES][int(match[1])]["at"]
         place = "".join(
-            f"[{json.dumps(one) if isinstance(one, str) else repr(one)}]" for one in steps
+            f"[{json.dumps(step) if isinstance(step, str) else repr(step)}]" for step in steps
         )
-        raise UnsupportedError(
-            f"state{place}{error.message[found.end() :]}", hint=error.hint
-        ) from error
+        message = f"state{place}{error.message[match.end() :]}"
+        raise UnsupportedError(message, hint=error.hint) from error
 
 
-def parse_pieces(stored: object) -> list[Piece]:
-    """Return stored pieces; FormatError if they are something else."""
+def parse_pieces(stored: object) -> list[RankPiece]:
+    """Return the pieces that a commit holds; FormatError if it holds something else there."""
     if not isinstance(stored, list):
         raise FormatError("the commit does not say what belongs to a rank")
-    return [_parse_piece(one) for one in stored]
-
-
-def _parse_piece(stored: Any) -> Piece:
-    fields: Any = stored if isinstance(stored, dict) else {}
-    path, shared = fields.get("at"), fields.get("shared", [])
-    is_piece = _is_path(path) and bool(path) and "value" in fields
-    if not is_piece or not isinstance(shared, list) or not all(map(_is_path, shared)):
-        raise FormatError("the commit has a piece of a rank that does not say where it belongs")
-    return Piece(tuple(path), fields["value"], tuple(map(tuple, shared)))
+    pieces = []
+    for entry in stored:
+        fields: Any = entry if isinstance(entry, dict) else {}
+        path, shared = fields.get("at"), fields.get("shared", [])
+        is_piece = _is_path(path) and bool(path) and "value" in fields
+        if not is_piece or not isinstance(shared, list) or not all(map(_is_path, shared)):
+            raise FormatError("the commit has a piece of a rank that does not say where it belongs")
+        pieces.append(RankPiece(tuple(path), fields["value"], tuple(map(tuple, shared))))
+    return pieces
 
 
 def _is_path(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(step, Hashable) for step in value)
 
 
-def overlay(state: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return the state of rank 0 with the pieces of another rank."""
+def overlay(state: Mapping[str, Any], pieces: Sequence[RankPiece]) -> dict[str, Any]:
+    """Return the state of a rank: that of rank 0, with the rank's own pieces in it."""
     result: Any = {name: value for name, value in state.items() if name != RANKS}
     for piece in pieces:
         result = edit_at(result, piece.path, piece.over(find_at(state, piece.path)))
     return dict(result)
 
 
-def spare(into: Any, pieces: Sequence[Piece]) -> Any:
-    """Return live tensors to be filled without those at pieces, apart from what all ranks share."""
+def spare(into: Any, pieces: Sequence[RankPiece]) -> Any:
+    """Return the live tensors that the state of rank 0 may fill: none at pieces, except shared ones."""
     for piece in pieces:
         live = find_at(into, piece.path)
         if live is ABSENT:
@@ -134,8 +132,8 @@ def spare(into: Any, pieces: Sequence[Piece]) -> Any:
     return into
 
 
-def hide(state: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return a live state with nothing at pieces, apart from what all ranks share."""
+def hide(state: Mapping[str, Any], pieces: Sequence[RankPiece]) -> dict[str, Any]:
+    """Return a live state without what is at pieces, except for the shared part."""
     hidden: Any = dict(state)
     for piece in pieces:
         live = find_at(hidden, piece.path)
@@ -145,17 +143,16 @@ def hide(state: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, Any]:
     return dict(hidden)
 
 
-def pick(into: Any, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return live tensors to be filled that are at pieces, nested like a rank's own state."""
-    found = []
+def pick(into: Any, pieces: Sequence[RankPiece]) -> dict[str, Any]:
+    """Return the live tensors at pieces, which the rank's own state fills, nested like that state."""
+    targets = []
     for piece in pieces:
         live = find_at(into, piece.path)
-        for path in piece.shared:
-            live = (
-                live if live is ABSENT else edit_at(live, path, _nothing_at((*piece.path, *path)))
-            )
-        found.append({} if live is ABSENT or live is None else {"value": live})
-    return {PIECES: found}
+        if live is not ABSENT:
+            for path in piece.shared:
+                live = edit_at(live, path, _nothing_at((*piece.path, *path)))
+        targets.append({} if live is ABSENT or live is None else {"value": live})
+    return {PIECES: targets}
 
 
 def _keep_only(live: Any, kept: set[Steps]) -> Any:

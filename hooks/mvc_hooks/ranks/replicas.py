@@ -53,15 +53,15 @@ def check_replicas(ranks: Ranks, parts: Mapping[str, Part], state: Mapping[str, 
     """Compare parameters and optimizer state of all ranks; UnsupportedError names what differs."""
     every = ranks.exchange(dict(_digest_parts(parts, state)))
     seen: dict[tuple[str, str], tuple[int, bytes]] = {}
-    for rank, found in enumerate(every):
-        for name in {**every[0], **found}:
-            if name not in every[0] or name not in found:
+    for rank, digests in enumerate(every):
+        for name in {**every[0], **digests}:
+            if name not in every[0] or name not in digests:
                 here, away = (0, rank) if name in every[0] else (rank, 0)
                 raise UnsupportedError(
                     f"rank {here} has {name}, and rank {away} has not",
                     hint=_HINT_OPTIMIZER if _is_of_optimizer(name, parts) else _HINT_STAGES,
                 )
-            place, digest = found[name]
+            place, digest = digests[name]
             other, expected = seen.setdefault((name, place), (rank, digest))
             if digest == expected:
                 continue
@@ -94,15 +94,12 @@ def _digest_parts(
 def _digest_value(path: Steps, value: Any) -> Iterator[tuple[str, tuple[str, bytes]]]:
     for place, leaf in walk_leaves(value):
         if is_sharded(leaf):
-            yield format_path((*path, *place)), (_name_box(leaf), digest_state(leaf))
+            boxes = [(list(box.offsets), list(box.sizes)) for box in leaf.__create_chunk_list__()]
+            name = f"{leaf.dtype} {list(leaf.shape)} {boxes}"
+            yield format_path((*path, *place)), (name, digest_state(leaf))
     rest = map_leaves(value, lambda leaf, _: None if is_sharded(leaf) else leaf)
     if rest is not None:
         yield format_path(path), ("", digest_state(rest))
-
-
-def _name_box(shard: Any) -> str:
-    boxes = [(list(one.offsets), list(one.sizes)) for one in shard.__create_chunk_list__()]
-    return f"{shard.dtype} {list(shard.shape)} {boxes}"
 
 
 def digest_state(value: Any) -> bytes:
@@ -129,13 +126,13 @@ def find_difference(ranks: Ranks, view: RankView) -> str | None:
         if path[0] not in view.private and is_array(leaf)
     ]
     digests = ranks.exchange(digest_state(forms))
-    other = next((rank for rank, one in enumerate(digests) if one != digests[0]), None)
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
     if other is None:
         return None
     every = ranks.exchange(forms if ranks.rank in (0, other) else None)
     ours, theirs = dict(every[0]), dict(every[other])
     for path in {**ours, **theirs}:
         if ours.get(path) != theirs.get(path):
-            here, there = (one.get(path, "missing") for one in (ours, theirs))
+            here, there = (form.get(path, "missing") for form in (ours, theirs))
             return f"{path} is {here} on rank 0 and {there} on rank {other}"
     return f"rank {other} has its tensors in another order than rank 0"

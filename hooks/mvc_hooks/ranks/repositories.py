@@ -30,7 +30,7 @@ _MADE = ("url", "content", "fetch")
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class CommonStore:
     """The store that has the content of a repository, and the settings that another one needs for it."""
 
     name: str
@@ -44,14 +44,14 @@ class Seen:
     """What a rank finds at its path; ``is_new``: nothing, or a repository without anything in it."""
 
     is_new: bool
-    store: Store | None = None
+    store: CommonStore | None = None
 
 
 def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, bool]:
     """Open or create the repository of each rank; return it, and whether its writer sends what it stores.
 
     Raises:
-        UsageError: a rank shares neither the folder nor the store of rank 0, or the path is no folder.
+        UsageError: a rank shares neither the folder nor the store of rank 0, or the path is not a folder.
         StorageError: the machine failed, or the store cannot be reached.
     """
     if ranks.is_alone:
@@ -77,8 +77,8 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
 
     with contextlib.ExitStack() as until:
         mark = ranks.ask_first(lambda: until.enter_context(RunStore(Repo.init(path)).leave_mark()))
-        repo, found = ranks.meet(lambda: open_there(mark))
-    return repo, choose_senders(found)[ranks.rank]
+        repo, whereabouts = ranks.meet(lambda: open_there(mark))
+    return repo, choose_senders(whereabouts)[ranks.rank]
 
 
 def look(path: str | os.PathLike[str]) -> Seen:
@@ -100,17 +100,17 @@ def look(path: str | os.PathLike[str]) -> Seen:
         for key, value in config.items()
         if key == _CHUNK_BYTES or (key.startswith(start) and key.removeprefix(start) not in _MADE)
     }
-    store = Store(name, str(url), None if content is None else str(content), settings)
+    store = CommonStore(name, str(url), None if content is None else str(content), settings)
     return Seen(is_new=False, store=store)
 
 
-def _find_store(seen: list[Seen]) -> Store | None:
+def _find_store(seen: list[Seen]) -> CommonStore | None:
     """Return the store that rank 0 has to go on with: that of another rank, if it has nothing itself."""
-    found = (one.store for one in seen if one.store is not None)
-    return next(found, None) if seen[0].is_new else None
+    stores = (answer.store for answer in seen if answer.store is not None)
+    return next(stores, None) if seen[0].is_new else None
 
 
-def make_repository(path: str | os.PathLike[str], store: Store | None) -> str | None:
+def make_repository(path: str | os.PathLike[str], store: CommonStore | None) -> str | None:
     """Create a repository for a store, unless there is one with anything in it; return what was done."""
     if store is None or not look(path).is_new:
         return None

@@ -7,20 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc import ConflictError
-from mvc_hooks.parts.sources import StateSource
+from mvc_hooks.parts.restoring import StateSource
+from mvc_hooks.parts.tree import edit_at, find_at, order_like
 from mvc_hooks.ranks.buckets import IN_ANY_ORDER, Buckets
-from mvc_hooks.ranks.own import OwnParts, RankView
-from mvc_hooks.ranks.pieces import RANKS
-from mvc_hooks.ranks.placed import expect_placed
+from mvc_hooks.ranks.own import OwnParts, RankView, expect_placed
+from mvc_hooks.ranks.pieces import PIECES, RANKS, RankPiece, overlay, parse_pieces, pick, spare
 from mvc_hooks.ranks.replicas import check_replicas, find_difference
-from mvc_hooks.ranks.stored import RankSource
 from mvc_hooks.ranks.topology import (
-    Loss,
+    RankLoss,
     count_ranks,
     explain,
     find_losses,
     find_shared,
-    has_folder,
     read_records,
 )
 
@@ -32,13 +30,43 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
 
 
-_IN_ANY_ORDER = (
-    2  # numbers have the same sum in any order; with another number of ranks it is another sum
-)
+class RankSource:
+    """The state of a rank as a commit has it: that of rank 0, with the rank's ``own`` pieces, if any."""
 
+    def __init__(self, base: StateSource, own: StateSource | None) -> None:
+        self._base, self._own = base, own
+        self._stored: dict[str, Any] = {}
+        self._pieces: dict[str, Any] = {}
 
-def _have_none(_: int) -> dict[str, Any]:
-    return {}
+    def outline(self) -> dict[str, Any]:
+        """Return its structure."""
+        return overlay(self._base.outline(), self._outline_pieces())
+
+    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
+        """Return it, with live tensors filled."""
+        pieces = self._outline_pieces()
+        # The source would fill what is at pieces with the values of rank 0.
+        self._stored = self._base.load(spare(into, pieces))
+        self._pieces = {PIECES: []} if self._own is None else self._own.load(pick(into, pieces))
+        return overlay(self._stored, parse_pieces(self._pieces[PIECES]))
+
+    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
+        """Return a line for every difference of a live state of this rank."""
+        # Put this rank's values where the commit has them, and rank 0's back in their places.
+        whole: Any = {**state, RANKS: self._stored[RANKS]}
+        mine: Any = self._pieces
+        for number, piece in enumerate(parse_pieces(mine[PIECES])):
+            live = find_at(state, piece.path)
+            mine = edit_at(mine, (PIECES, number, "value"), piece.under(live))
+            base = find_at(self._stored, piece.path)
+            whole = edit_at(whole, piece.path, piece.back(base, live))
+        differences = self._base.check(order_like(whole, self._stored))
+        if self._own is None:
+            return differences
+        return (*differences, *self._own.check(order_like(mine, self._pieces)))
+
+    def _outline_pieces(self) -> list[RankPiece]:
+        return [] if self._own is None else parse_pieces(self._own.outline().get(PIECES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +82,7 @@ class Opened:
 
     source: StateSource
     ranks: int
-    read_records: Callable[[int], dict[str, Any]] = _have_none
+    read_records: Callable[[int], dict[str, Any]] = lambda _: {}
     unknown: Collection[str] = ()
     doubts: Sequence[str] = ()
 
@@ -126,21 +154,21 @@ class RankState:
                 )
             )
             self._check(losses, stored, allow)
-            missing = {str(one.path[0]) for one in losses if rank in one.ranks and one.is_missing}
+            missing = {
+                str(loss.path[0]) for loss in losses if rank in loss.ranks and loss.is_missing
+            }
             # A DTensor that only some ranks filled would be wrong: a part with one comes as rank 0's.
             shared = self._ranks.ask_first(lambda: find_shared(source, capture()))
             unknown = missing & self._own.names - shared
-        told = outline.get(RANKS)
-        facts = told if isinstance(told, dict) else {}
+        ranks_entry = outline.get(RANKS)
+        facts = ranks_entry if isinstance(ranks_entry, dict) else {}
         expect_placed(facts.get("placed"), self._own.optimizers)
-        if told is None:
+        if ranks_entry is None:
             return Opened(source, 1, unknown=unknown)
         doubts = self._buckets.restore(facts.get("buckets", [])) if size > 1 else ()
         is_exact = stored == size > IN_ANY_ORDER  # of other ranks it is another sum
         is_known = type(stored) is int and rank < stored
-        folder = f"{RANKS}/{rank}"
-        own = source.folder(folder) if is_known and has_folder(outline, rank) else None
-        mine = RankSource(source, own, rank)
+        mine = RankSource(source, source.folder(f"{RANKS}/{rank}") if is_known and rank else None)
         return Opened(
             StateSource(mine.outline, mine.load, mine.check),
             stored if type(stored) is int else 1,
@@ -149,13 +177,13 @@ class RankState:
             doubts if is_exact else (),
         )
 
-    def _check(self, losses: Sequence[Loss], stored: object, allow: Sequence[str]) -> None:
+    def _check(self, losses: Sequence[RankLoss], stored: object, allow: Sequence[str]) -> None:
         if losses and RANKS not in allow:
             raise ConflictError(
                 f"the run has {_count(self._ranks.size)}, but the commit was made by {_count(stored)}: "
                 f"{explain(losses, self._own.parts)}",
-                hint=f'start as many ranks, or pass allow=["{RANKS}"]: a rank takes what the commit has '
-                "of it, and one that it does not have keeps what it has now",
+                hint=f'start as many ranks, or pass allow=["{RANKS}"]: each rank takes what the commit '
+                "has for it, and a rank that the commit does not know keeps what it has now",
             )
 
 

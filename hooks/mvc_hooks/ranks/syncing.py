@@ -41,7 +41,7 @@ class _Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class GradientSum:
     """The gradients of one backward pass, summed over the ranks.
 
     Attributes:
@@ -75,41 +75,42 @@ class TimedHook:
         self.__qualname__ = getattr(inner, "__qualname__", "timed")
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204  see above
-        """Have the other hook sum a bucket."""
+        """Sum a bucket through the other hook."""
         if not self.size:
             return (self._inner or _average)(state if self._inner else self._group, bucket)
         buffer = bucket.buffer()
-        one = _Sum(bucket.index(), _count_bytes(buffer), _now(buffer.device))
+        values = buffer._values() if buffer.is_sparse else buffer  # noqa: SLF001  it need not be coalesced
+        current = _Sum(
+            bucket.index(), int(values.numel() * values.element_size()), _now(buffer.device)
+        )
         future = self._inner(state, bucket) if self._inner else _start(self._group, bucket)
-        if one.bucket == 0:
+        if current.bucket == 0:
             self._open = []  # what is left of a backward pass that failed
-        self._open.append(one)
+        self._open.append(current)
         if bucket.is_last():
             self._passes.append(self._open)
             self._open = []
-        return future.then(partial(_finish, one, buffer.device))
+        return future.then(partial(_finish, current, buffer.device))
 
-    def take(self) -> list[Update]:
+    def take(self) -> list[GradientSum]:
         """Return the updates that are complete and were not returned yet; never waits."""
-        done = list[Update]()
+        done = list[GradientSum]()
         while self._passes and all(map(_is_done, self._passes[0])):
-            done.append(self._measure(self._passes.popleft()))
+            sums = self._passes.popleft()
+            first = sums[0].begin
+            spans = [(_since(first, entry.begin), _since(first, entry.end)) for entry in sums]
+            buckets = tuple(
+                (entry.bucket, end - begin) for entry, (begin, end) in zip(sums, spans, strict=True)
+            )
+            size_bytes = sum(entry.size_bytes for entry in sums)
+            bus_bytes = count_bus_bytes(size_bytes, self.size) if self._inner is None else None
+            done.append(GradientSum(join_intervals(spans), buckets, size_bytes, bus_bytes))
         return done
 
     def stop(self) -> None:
         """Time nothing any more."""
         self.size = 0
         self._passes.clear()
-
-    def _measure(self, sums: list[_Sum]) -> Update:
-        first = sums[0].begin
-        spans = [(_since(first, one.begin), _since(first, one.end)) for one in sums]
-        buckets = tuple(
-            (one.bucket, end - begin) for one, (begin, end) in zip(sums, spans, strict=True)
-        )
-        size_bytes = sum(one.size_bytes for one in sums)
-        bus_bytes = count_bus_bytes(size_bytes, self.size) if self._inner is None else None
-        return Update(join_intervals(spans), buckets, size_bytes, bus_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_plain, ()
@@ -120,7 +121,7 @@ def _make_plain() -> Callable[[Any, Any], Any]:
 
 
 def _average(group: Any, bucket: Any) -> Any:
-    return _start(group, bucket).then(_take_first)
+    return _start(group, bucket).then(lambda future: future.value()[0])
 
 
 def _start(group: Any, bucket: Any) -> Any:
@@ -136,14 +137,14 @@ def _start(group: Any, bucket: Any) -> Any:
 
 
 def count_bus_bytes(size_bytes: float, size: int) -> float:
-    """Return what each rank has to send so that every one of so many has the sum: 2 (n−1)/n of the size."""
+    """Return what each of ``size`` ranks has to send until all have the sum: 2 (n−1)/n of the bytes."""
     return 2 * (size - 1) / size * size_bytes
 
 
 def install(ddp: DistributedDataParallel) -> TimedHook | str:
     """Have a DDP's sums timed; return the hook, or in words why they are not."""
-    told: Any = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  torch's documentation has users call it
-    name = told.get("comm_hook")
+    facts: Any = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001  torch's documentation has users call it
+    name = facts.get("comm_hook")
     size = ddp.process_group.size()
     for hook, _ in ddp._comm_hooks:  # noqa: SLF001  there is no public way
         if isinstance(hook, TimedHook):
@@ -163,14 +164,10 @@ def install(ddp: DistributedDataParallel) -> TimedHook | str:
     return timed
 
 
-def _take_first(future: Any) -> Any:
-    return future.value()[0]
-
-
-def _finish(one: _Sum, device: torch.device, future: Any) -> Any:
+def _finish(entry: _Sum, device: torch.device, future: Any) -> Any:
     # On CUDA this runs at once, on a stream that waits for the sum.
     value = future.value()
-    one.end = _now(device)
+    entry.end = _now(device)
     return value[0] if isinstance(value, list) else value
 
 
@@ -182,17 +179,12 @@ def _now(device: torch.device) -> Any:
     return event
 
 
-def _is_done(one: _Sum) -> bool:
-    return one.end is not None and (isinstance(one.end, float) or one.end.query())
+def _is_done(entry: _Sum) -> bool:
+    return entry.end is not None and (isinstance(entry.end, float) or entry.end.query())
 
 
 def _since(begin: Any, end: Any) -> float:
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) * _MS)
-
-
-def _count_bytes(buffer: torch.Tensor) -> int:
-    values = buffer._values() if buffer.is_sparse else buffer  # noqa: SLF001  it need not be coalesced
-    return int(values.numel() * values.element_size())
 
 
 def join_intervals(intervals: Iterable[tuple[float, float]]) -> float:

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.parts.tree import Steps
-    from mvc_hooks.ranks.pieces import Piece
+    from mvc_hooks.ranks.pieces import RankPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """What at a path the ranks would lose, or what the commit does not have for them."""
+class RankLoss:
+    """A path whose value the run would lose for some ranks, or lacks for them (``is_missing``)."""
 
     path: Steps
     ranks: tuple[int, ...]
@@ -45,18 +45,13 @@ def count_ranks(outline: Mapping[str, Any]) -> object:
     return stored.get("size") if isinstance(stored, dict) else 1
 
 
-def has_folder(outline: Mapping[str, Any], rank: int) -> bool:
-    """Return whether what a rank has of its own is in a folder, and not in the one state."""
-    return rank > 0 and str(rank) not in outline.get(RANKS, {str(rank): ()})
-
-
 def find_losses(
     source: StateSource,
     parts: Mapping[Steps, Part],
     paths: Sequence[Steps],
     size: int,
     records: Collection[Steps] = (),
-) -> list[Loss]:
+) -> list[RankLoss]:
     """Return what would be lost in a run with ``size`` ranks.
 
     The live run's own is at ``paths``; what the commit has at ``records``, others take over.
@@ -66,25 +61,32 @@ def find_losses(
     if type(stored) is not int:
         raise FormatError("the commit does not say how many ranks made it")
     pieces = [
-        {one.path: one.over(find_at(outline, one.path)) for one in _find_pieces(source, rank)}
+        {
+            piece.path: piece.over(find_at(outline, piece.path))
+            for piece in _find_pieces(source, rank)
+        }
         for rank in range(stored)
     ]
-    known = dict.fromkeys([*paths, *(path for one in pieces for path in one)])
+    known = dict.fromkeys([*paths, *(path for by_path in pieces for path in by_path)])
     losses = []
-    for path in (one for one in known if one not in records):
+    for path in (known_path for known_path in known if known_path not in records):
         base = find_at(outline, path)
         if find_at(base, (SHARED,)) is True:
             continue
-        values = [digest_state(one.get(path, base)) for one in pieces]
+        values = [digest_state(by_path.get(path, base)) for by_path in pieces]
         part = parts.get(path)
-        if _is_split(outline, path, part):
-            losses.append(Loss(path, tuple(range(stored))))
-            losses.append(Loss(path, tuple(range(stored, size)), is_missing=True))
+        # Whether this is a position in data that is divided among the ranks.
+        split = find_at(outline, (RANKS, "split"))
+        is_split = list(path) in split if isinstance(split, list) else False
+        is_split = is_split or (part is not None and splits_data(part))
+        if is_split and find_at(outline, (*path, "batches_drawn")) not in (0, ABSENT):
+            losses.append(RankLoss(path, tuple(range(stored))))
+            losses.append(RankLoss(path, tuple(range(stored, size)), is_missing=True))
         elif size < stored:
             lost = [rank for rank in range(size, stored) if values[rank] not in values[:size]]
-            losses.append(Loss(path, tuple(lost)))
+            losses.append(RankLoss(path, tuple(lost)))
         elif len(set(values)) > 1 or (stored == 1 and _is_of_one(base, part)):
-            losses.append(Loss(path, tuple(range(stored, size)), is_missing=True))
+            losses.append(RankLoss(path, tuple(range(stored, size)), is_missing=True))
     return [loss for loss in losses if loss.ranks]
 
 
@@ -93,33 +95,22 @@ def find_shared(source: StateSource, live: Mapping[str, Any]) -> set[str]:
     stored = count_ranks(source.outline())
     # Each of the other ranks says the same.
     pieces = _find_pieces(source, 1) if type(stored) is int and stored > 1 else []
-    return {str(one.path[0]) for one in pieces if one.shared} | {
+    return {str(piece.path[0]) for piece in pieces if piece.shared} | {
         name for name, value in live.items() if has_shards(value)
     }
 
 
-def _find_pieces(source: StateSource, rank: int) -> list[Piece]:
+def _find_pieces(source: StateSource, rank: int) -> list[RankPiece]:
     """Return what the commit has of a rank in place of rank 0's."""
-    outline = source.identify()
-    if has_folder(outline, rank):
-        stored = source.folder(f"{RANKS}/{rank}").identify().get(PIECES)
-    else:
-        stored = find_at(outline, (RANKS, str(rank)))
-    return parse_pieces([] if stored is ABSENT else stored)
+    if rank == 0:
+        return []
+    return parse_pieces(source.folder(f"{RANKS}/{rank}").identify().get(PIECES))
 
 
 def read_records(source: StateSource, records: Collection[Steps], rank: int) -> dict[str, Any]:
     """Return what another rank of a commit has of its own at some paths, where it is in a state."""
     pieces = parse_pieces(source.folder(f"{RANKS}/{rank}").load({}).get(PIECES))
-    return overlay({}, [one for one in pieces if one.path in records])
-
-
-def _is_split(outline: Mapping[str, Any], path: Steps, part: Part | None) -> bool:
-    """Return whether a position is one in data that is divided among the ranks."""
-    split = find_at(outline, (RANKS, "split"))
-    is_split = list(path) in split if isinstance(split, list) else False
-    is_split = is_split or (part is not None and splits_data(part))
-    return is_split and find_at(outline, (*path, "batches_drawn")) not in (0, ABSENT)
+    return overlay({}, [piece for piece in pieces if piece.path in records])
 
 
 def _is_of_one(value: Any, part: Part | None) -> bool:
@@ -131,7 +122,7 @@ def _is_of_one(value: Any, part: Part | None) -> bool:
     return isinstance(part, (RngPart, GeneratorPart))
 
 
-def explain(losses: Iterable[Loss], parts: Mapping[Steps, Part]) -> str:
+def explain(losses: Iterable[RankLoss], parts: Mapping[Steps, Part]) -> str:
     """Return in words what is lost: ``the generators of ranks 2 and 3 would be lost``."""
     named: dict[tuple[bool, tuple[int, ...]], dict[str, None]] = {}
     for loss in losses:

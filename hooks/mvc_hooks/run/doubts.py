@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.module import ModulePart
-from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.optimizer_state import index_parameters
 from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.rng import RngPart, capture_rng
 from mvc_hooks.parts.tree import count_writes, format_path, locate, read_bits, walk_leaves

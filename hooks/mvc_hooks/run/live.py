@@ -31,8 +31,8 @@ from mvc_hooks.extension import (
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
-from mvc_hooks.parts.module import ParameterNames
-from mvc_hooks.parts.optimizer import find_inner, find_optimizers
+from mvc_hooks.parts.names import ParameterNames
+from mvc_hooks.parts.optimizer_state import find_inner, find_optimizers
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import to_local, walk_leaves
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from mvc_hooks.extension import Extension, Host, StoredCommit
-    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.own import RankView
     from mvc_hooks.snapshot.copying import Fence
 

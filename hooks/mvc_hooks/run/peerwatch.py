@@ -27,7 +27,7 @@ from mvc_hooks.snapshot.memory import keep_from_children
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc_hooks.writer.crew import Crew
+    from mvc_hooks.writer.messages import RankCrew
 
 log = logging.getLogger("mvc_hooks")
 
@@ -43,7 +43,7 @@ _DYING_S = 5.0
 class PeerWatch:
     """Ends this process by a signal that it holds back, if another rank is gone."""
 
-    def __init__(self, crew: Crew, is_obeyed: Callable[[], bool]) -> None:
+    def __init__(self, crew: RankCrew, is_obeyed: Callable[[], bool]) -> None:
         """Take the interpreter's wakeup descriptor; in the main thread only."""
         self._crew, self._is_obeyed = crew, is_obeyed
         self._is_over = threading.Event()
@@ -98,7 +98,7 @@ class PeerWatch:
 class Peers:
     """Connections to the training of some other ranks, the next ones, which end with it."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: RankCrew) -> None:
         self._began_s = time.monotonic()
         self._poll, self._channels = select.poll(), dict[int, tuple[int, socket.socket]]()
         self._gone: int | None = None

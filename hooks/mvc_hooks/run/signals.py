@@ -18,7 +18,7 @@ from mvc_hooks.run.peerwatch import PeerWatch
 if TYPE_CHECKING:
     from types import FrameType
 
-    from mvc_hooks.writer.crew import Crew
+    from mvc_hooks.writer.messages import RankCrew
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -35,11 +35,11 @@ class SignalWatch:
         self._is_over = True
         self._is_delivering = False
         self._is_obeyed = False
-        self._crew: Crew | None = None
+        self._crew: RankCrew | None = None
         self._peers: PeerWatch | None = None
         self._pid = os.getpid()
 
-    def start(self, crew: Crew | None = None) -> None:
+    def start(self, crew: RankCrew | None = None) -> None:
         """Replace the handlers, and look after the ranks of a crew; only the main thread can."""
         if not _is_main():
             return

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mvc_hooks.installed import is_library_class
-from mvc_hooks.parts.module import clean_name, unwrap_module
+from mvc_hooks.parts.names import clean_name, unwrap_module
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import find_attribute
 from mvc_hooks.parts.tree import find_changes, list_items

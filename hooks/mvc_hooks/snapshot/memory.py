@@ -56,7 +56,7 @@ _held: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def keep_from_children(thing: Inherited) -> None:
-    """Have a thing dropped in every child that is forked while it exists."""
+    """Drop a thing in every child that is forked while it exists."""
     _held.add(thing)
 
 
@@ -187,16 +187,16 @@ def measure_room() -> int | None:
 
 
 def _machine_room() -> int | None:
-    found = _read_numbers(_MEMINFO)
-    if "MemAvailable:" not in found:
+    numbers = _read_numbers(_MEMINFO)
+    if "MemAvailable:" not in numbers:
         return None
-    return (found["MemAvailable:"] + found.get("SwapFree:", 0)) * 1024
+    return (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0)) * 1024
 
 
 def _group_room() -> int | None:
     """Return what is left of the limit of this process's own group (cgroup v2)."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        line = next(one for one in _OWN_GROUP.read_text().split("\n") if one.startswith("0::"))
+        line = next(text for text in _OWN_GROUP.read_text().split("\n") if text.startswith("0::"))
         group = _GROUPS / line[3:].lstrip("/")
         limit = int((group / "memory.max").read_text())  # fails for "max", which means no limit
         used = int((group / "memory.current").read_text())
@@ -208,10 +208,10 @@ def _group_room() -> int | None:
 
 
 def _read_numbers(path: Path) -> dict[str, int]:
-    found = {}
+    numbers = {}
     with contextlib.suppress(OSError):
         for line in path.read_text().split("\n"):
             words = line.split()
             if len(words) > 1 and words[1].isdigit():
-                found[words[0]] = int(words[1])
-    return found
+                numbers[words[0]] = int(words[1])
+    return numbers

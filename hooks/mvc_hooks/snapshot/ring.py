@@ -121,7 +121,7 @@ class MemoryPool:
 
     def _drop_smaller(self, size_bytes: int) -> None:
         """Free what a state has outgrown, as it does when its optimizer takes the first step."""
-        for memory in [one for one in self._free if one.size_bytes < size_bytes]:
+        for memory in [free for free in self._free if free.size_bytes < size_bytes]:
             self._free.remove(memory)
             memory.close()
 

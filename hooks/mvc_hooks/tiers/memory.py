@@ -2,29 +2,165 @@
 
 Each holds what its rank kept of the newest commit. Together they have all of it, for any number of new
 ranks, wherever these are; what none of them has, or has right, the store gives.
+
+Other machines are asked part by part, over the network. Each rank says which images it sees on its machine.
+If some see what others do not, all of them listen for as long as the resume takes. A rank that does not
+answer is not asked again: the store has everything, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mvc import FormatError, StorageError
+from mvc import FormatError, MvcError, StorageError
 from mvc.training import RunStore
-from mvc_hooks.tiers.elsewhere import find_elsewhere
 from mvc_hooks.tiers.images import Images
+from mvc_hooks.writer.dialing import Asking, Dialer
+from mvc_hooks.writer.holding import Holding
+from mvc_hooks.writer.mesh import Server
+from mvc_hooks.writer.messages import Answer, RankCrew
+from mvc_hooks.writer.place import open_listeners
+from mvc_hooks.writer.turns import Turns
+from mvc_hooks.writer.wire import Counts, Failed, GetForm, GetHeld, Here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc import Repo
     from mvc.training import HeldChunks, Share
     from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.tiers.elsewhere import Elsewhere
+    from mvc_hooks.writer.place import Listeners
+    from mvc_hooks.writer.wire import Frame, RankLink
 
+_GRACE_S = 5.0
+_ANSWER_S = 10.0
 _NAMED = 3
 _NOBODY = -1
+
+
+class Elsewhere:
+    """The other ranks of the new run, as far as they hold what this one does not.
+
+    Attributes:
+        given_bytes: what came from them.
+    """
+
+    def __init__(
+        self,
+        crew: RankCrew,
+        place: Listeners,
+        images: Images,
+        seen: Sequence[list[tuple[str, int]]],
+    ) -> None:
+        """Answer and ask as one rank of a crew; ``seen`` are (commit, old rank) that each of them sees."""
+        self.given_bytes = 0
+        self._rank, self._place = crew.rank, place
+        self._holders: dict[tuple[str, int], list[int]] = {}
+        for rank in (*range(crew.rank, crew.ranks), *range(crew.rank)):  # not all ask the same one
+            for image in seen[rank]:
+                self._holders.setdefault(image, []).append(rank)
+        self._lost: set[int] = set()
+        self._lock = threading.Lock()
+        counts, turns = Counts(), Turns()
+        self._asking = Asking(Dialer(crew, counts), turns)
+        self._server = Server(crew, turns, counts, _Answers(images), Holding())
+        self._server.start(place.descriptors)
+
+    def fetch_form(self, commit: str) -> bytes | None:
+        """Return the form of any share of a commit, or None if no rank has one."""
+        for held, rank in self._holders:
+            if held == commit:
+                with contextlib.suppress(StorageError):
+                    return bytes(self._ask(GetForm(commit, rank)))
+        return None
+
+    def fetch_part(self, commit: str, rank: int, array: int, chunk: int) -> memoryview:
+        """Return what a rank of the last run had of a chunk.
+
+        Raises:
+            StorageError: no rank that answers holds it.
+        """
+        part = self._ask(GetHeld(commit, rank, array, chunk))
+        with self._lock:
+            self.given_bytes += len(part)
+        return part
+
+    def _ask(self, question: GetForm | GetHeld) -> memoryview:
+        for holder in self._holders.get((question.commit, question.rank), ()):
+            if holder != self._rank and holder not in self._lost:
+                try:
+                    frame = self._asking.ask(holder, question, _wait_until(_ANSWER_S))
+                except OSError:
+                    self._lost.add(holder)
+                    continue
+                return memoryview(frame.payload)
+        raise StorageError(f"no machine holds what rank {question.rank} had")
+
+    def close(self) -> None:
+        """Stop answering and asking."""
+        self._server.close()
+        self._asking.close()
+        self._place.close()
+
+
+def find_elsewhere(ranks: Ranks, images: Images) -> Elsewhere | None:
+    """Meet the other ranks if not all see the same images; all ranks have to call this."""
+    seen = ranks.exchange(images.list_shares())
+    if all(images_there == seen[0] for images_there in seen):
+        return None
+    place = None
+    with contextlib.suppress(StorageError):
+        place = open_listeners()
+    addresses = ranks.exchange(None if place is None else place.address)
+    if place is None or None in addresses:
+        if place is not None:
+            place.close()
+        return None
+    return Elsewhere(RankCrew(ranks.rank, tuple(addresses), _GRACE_S), place, images, seen)
+
+
+class _Answers:
+    """Answers the questions of other ranks (see ``serving.Hears``)."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+
+    def hear(self, link: RankLink, frame: Frame) -> None:
+        """Send what was asked for, or why that cannot be."""
+        try:
+            content = self._find(frame.message)
+        except (MvcError, ValueError, LookupError) as error:
+            link.send(Failed(Answer(0, error="format", message=str(error))))
+        else:
+            link.send(Here(content.nbytes), content)
+
+    def _find(self, question: object) -> memoryview:
+        if isinstance(question, GetForm):
+            form = self._images.find_form(question.commit, question.rank)
+            if form is not None:
+                return memoryview(form)
+        if isinstance(question, GetHeld):
+            share = self._images.open_shares(question.commit)[question.rank]
+            return share.read_part(question.array, question.chunk).cast("B")
+        raise ValueError("this rank holds nothing like it")
+
+    def lose(self, link: RankLink) -> None:
+        """Take no note of the end of a connection."""
+
+
+def _wait_until(seconds: float) -> Callable[[], None]:
+    """Return a check that ends a wait by an OSError after some seconds."""
+    end_s = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > end_s:
+            raise TimeoutError
+
+    return check
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +193,14 @@ class _Peers:
         return None if share is None else share.image
 
     def fetch_part(self, rank: int, array: int, chunk: int) -> memoryview:
-        """Return what a rank had of a chunk from another machine.
-
-        Raises:
-            StorageError: nobody holds it.
-        """
+        """Return what a rank had of a chunk from another machine; StorageError: no machine holds it."""
         if self.elsewhere is None:
-            raise StorageError(f"nobody holds what rank {rank} had")
+            raise StorageError(f"no machine holds what rank {rank} had")
         return self.elsewhere.fetch_part(self.commit, rank, array, chunk)
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryTier:
     """The tier of memory of a branch; every rank of the new run has one."""
 
     repo: Repo
@@ -133,16 +265,16 @@ class Memory:
 
 def name_tiers(given: Sequence[Given]) -> str:
     """Return where the state of all ranks came from, in words."""
-    if not any(one.size_bytes for one in given):
+    if not any(share.size_bytes for share in given):
         return "the local store"
-    is_away = any(one.away_bytes for one in given)
+    is_away = any(share.away_bytes for share in given)
     memory = "the memory of several machines" if is_away else "memory"
-    return memory if all(one.is_whole for one in given) else f"{memory} and the local store"
+    return memory if all(share.is_whole for share in given) else f"{memory} and the local store"
 
 
 def name_lies(given: Sequence[Given]) -> list[str]:
     """Return a line for each of the first chunks that memory had wrong, on whatever rank."""
-    lies = list(dict.fromkeys(line for one in given for line in one.lies))
-    told = [f"memory was wrong, so the store was read: {one}" for one in lies[:_NAMED]]
-    more = len(lies) - len(told)
-    return [*told, f"memory was wrong for {more} more chunks"] if more else told
+    lies = list(dict.fromkeys(line for share in given for line in share.lies))
+    lines = [f"memory was wrong, so the store was read: {line}" for line in lies[:_NAMED]]
+    more = len(lies) - len(lines)
+    return [*lines, f"memory was wrong for {more} more chunks"] if more else lines

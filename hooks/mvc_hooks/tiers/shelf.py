@@ -27,7 +27,7 @@ from mvc_hooks.lingering import has_room
 from mvc_hooks.writer.place import name_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from mvc import Repo
     from mvc_hooks.ranks.group import Ranks
@@ -88,8 +88,8 @@ class Shelf:
             self._release(chunk)
 
     def _take(self, chunk: bytes, plain: memoryview) -> bool:
-        found = np.flatnonzero((self._ids == np.frombuffer(chunk, np.uint64)).all(axis=1))
-        for place in found.tolist():
+        places = np.flatnonzero((self._ids == np.frombuffer(chunk, np.uint64)).all(axis=1))
+        for place in places.tolist():
             count = self._counts[place]
             if count and self._sizes[place] == len(plain):
                 # Read and written, not mapped: a first touch of each page would cost more than the copy.
@@ -153,7 +153,11 @@ def sharing_reads(repo: Repo, ranks: Ranks) -> Iterator[None]:
         return
     mine = _make_offer()
     try:  # until the end, for another rank may open it late
-        shelf = _find_shelf(mine, ranks.exchange(mine))
+        # The shelf of the first rank on this machine, if there are others here.
+        offers = ranks.exchange(mine)
+        here = [offer for offer in offers if offer.node == mine.node]
+        descriptor = -1 if len(here) == 1 else _open(here[0])
+        shelf = None if descriptor < 0 else Shelf(descriptor)
         if shelf is None:
             yield
             return
@@ -162,13 +166,6 @@ def sharing_reads(repo: Repo, ranks: Ranks) -> Iterator[None]:
     finally:
         if mine.descriptor >= 0:
             os.close(mine.descriptor)
-
-
-def _find_shelf(mine: _Offer, offers: Sequence[_Offer]) -> Shelf | None:
-    """Return the shelf of the first rank on this machine, if there are others here."""
-    here = [one for one in offers if one.node == mine.node]
-    descriptor = -1 if len(here) == 1 else _open(here[0])
-    return None if descriptor < 0 else Shelf(descriptor)
 
 
 def _make_offer() -> _Offer:

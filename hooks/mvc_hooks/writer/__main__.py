@@ -51,11 +51,11 @@ _NICENESS = 10
 
 
 class _Pace:
-    """How far the workers step back: not at all while somebody waits for what they do.
+    """How far the workers step back: not at all while the training waits for them.
 
     Attributes:
         at: number of the request in hand.
-        awaited: newest number that somebody waits for.
+        awaited: newest number that the training waits for.
         has_ended: whether the run said that it ends.
     """
 
@@ -76,7 +76,12 @@ def serve(channel: socket.socket) -> list[tuple[Held, int]]:
 
     If it said no goodbye, return what the newest commits were made of, and the descriptors of that memory.
     """
-    _ignore_signals()
+    # Leave signals to the training; they go to the whole process group.
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)  # blocked by the training until here
+    if sys.platform != "linux":  # where only whole processes step back
+        os.nice(_NICENESS)
     work: _Work = SimpleQueue()
     pace = _Pace()
     threading.Thread(target=_listen, args=(channel, work, pace), daemon=True).start()
@@ -115,15 +120,6 @@ def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
         end = error
     pace.awaited = sys.maxsize  # the run ends and waits, or has died, and the next one waits
     work.put(end)
-
-
-def _ignore_signals() -> None:
-    """Leave signals to the training; they go to the whole process group."""
-    for number in GROUP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)  # blocked by the training until here
-    if sys.platform != "linux":  # where only whole processes step back
-        os.nice(_NICENESS)
 
 
 def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:

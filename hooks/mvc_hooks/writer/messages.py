@@ -1,17 +1,19 @@
 """The messages between the training process and its writer: one JSON object per line.
 
 Tensors are never sent; they are in shared memory, whose descriptor accompanies the ``commit``.
+
+A sharded run has a ``RankCrew``: who takes part, and where each rank's writer is reached.
 """
 
 from __future__ import annotations
 
+import hashlib
 import signal
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mvc.training import Agreement  # noqa: TC001  msgspec needs it
-from mvc_hooks.writer.crew import Crew  # noqa: TC001  msgspec needs it
 
 if TYPE_CHECKING:
     from mvc.training import WriteCounts
@@ -24,6 +26,69 @@ LOST = "lost"
 """Error kind of a request whose writer ended before it could answer."""
 GONE = "gone"
 """Error kind of a turn that a rank was lost in, or does not take as the others do."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the writers of one rank are reached, one after the other.
+
+    Attributes:
+        hosts: names or numbers to try, the best first.
+        port: of TCP.
+        path: of the Unix socket; "" for none.
+        node: what names the machine; only ranks of one machine can share memory.
+        token: this rank's part of the secret that all ranks know.
+        presence: a port of TCP that is open as long as the training of the rank lives.
+    """
+
+    hosts: tuple[str, ...]
+    port: int
+    path: str
+    node: str
+    token: str
+    presence: int = 0
+
+
+class RankCrew(msgspec.Struct, frozen=True):
+    """One rank, and the addresses of all ranks in their order.
+
+    Attributes:
+        grace_s: how long a writer that was there may be silent or away.
+        patience_s: how long a rank is waited for that is there, but does not come to a turn.
+    """
+
+    rank: int
+    addresses: tuple[Address, ...]
+    grace_s: float = 30.0
+    patience_s: float = 600.0
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.addresses)
+
+    @property
+    def beat_s(self) -> float:
+        """How often a writer shows that it is there."""
+        return self.grace_s / 5
+
+    def find_neighbour(self) -> int | None:
+        """Return the rank of the next machine that holds a copy of this one's image; None if there is none."""
+        nodes: dict[str, list[int]] = {}
+        for rank, address in enumerate(self.addresses):
+            nodes.setdefault(address.node, []).append(rank)
+        names, mine = list(nodes), self.addresses[self.rank].node
+        there = nodes[names[(names.index(mine) + 1) % len(names)]]
+        return None if len(names) == 1 else there[nodes[mine].index(self.rank) % len(there)]
+
+    def make_key(self) -> bytes:
+        """Return the secret that only the ranks of this run know."""
+        tokens = "\n".join(address.token for address in self.addresses)
+        return hashlib.sha256(tokens.encode()).digest()
+
+    def is_near(self, rank: int) -> bool:
+        """Return whether another rank may be reached by its Unix socket."""
+        mine, theirs = self.addresses[self.rank], self.addresses[rank]
+        return bool(theirs.path) and mine.node == theirs.node
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -59,7 +124,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     name: str | None = None
     email: str | None = None
     threads: int | None = None
-    crew: Crew | None = None
+    crew: RankCrew | None = None
     listening: tuple[int, ...] = ()
     send: bool = False
     replicates: bool = False
@@ -99,14 +164,14 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
         self, seconds: float, counts: WriteCounts, *others: tuple[int, int]
     ) -> dict[str, str]:
         """Return what is known at the end of the commit; ``others`` are ``seen`` of the other ranks."""
-        found = {"write_s": f"{seconds:.3f}", "written_bytes": str(counts.stored_bytes)}
+        facts = {"write_s": f"{seconds:.3f}", "written_bytes": str(counts.stored_bytes)}
         numbers, lanes = zip(self.seen, *others, strict=True)
         if any(numbers):
-            found |= {
+            facts |= {
                 "data.samples": str(sum(numbers)),
                 "data.digest": f"{sum(lanes) % 2**64:016x}",
             }
-        return found
+        return facts
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
@@ -124,11 +189,11 @@ class AwaitCopy(msgspec.Struct, frozen=True, tag="await"):
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
-    """The run has ended as it should: nothing is to be held for a next one; there is no answer."""
+    """The run has ended as it should: hold nothing for a next one. It gets no answer."""
 
 
 class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
-    """Somebody waits for the requests up to this number; there is no answer."""
+    """The training waits for the requests up to this number. It gets no answer."""
 
     number: int
 

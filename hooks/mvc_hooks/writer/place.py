@@ -1,7 +1,7 @@
 """The sockets at which the writers of a rank listen: held by its training, inherited by each writer.
 
 So an address outlives a writer, and what connects while there is none waits for the next one. A
-connection is refused once training and writer are gone both: then nobody will come any more. One more
+connection is refused once both training and writer are gone: then no writer will come any more. One more
 socket is the training's alone: who connects to it sees its end, whatever its writer still has to do.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mvc import StorageError
 from mvc_hooks.snapshot.memory import keep_from_children
-from mvc_hooks.writer.crew import Address
+from mvc_hooks.writer.messages import Address
 
 _BACKLOG = 4096
 _LOOPBACK = "127.0.0.1"
@@ -27,7 +27,7 @@ _ELSEWHERE = "192.0.2.1"  # a documentation address: asked for its route only, n
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Place:
+class Listeners:
     """Listening sockets and their address, which the other ranks need."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Place:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """The descriptors of the sockets, for a writer to inherit."""
-        return tuple(one.fileno() for one in self._sockets)
+        return tuple(listening.fileno() for listening in self._sockets)
 
     def close(self) -> None:
         """Stop listening, and remove what was made for it."""
@@ -59,7 +59,7 @@ class Place:
             self._sockets.pop().close()
 
 
-def open_place(master: str | None = None) -> Place:
+def open_listeners(master: str | None = None) -> Listeners:
     """Listen where the other ranks can reach this one.
 
     ``master`` is the name by which all ranks know the machine of rank 0, by default $MASTER_ADDR. If
@@ -78,9 +78,9 @@ def open_place(master: str | None = None) -> Place:
         sockets.append(_listen_at(f"{folder}/writer"))
         path = f"{folder}/writer"
     hosts = (_LOOPBACK,) if is_local else _find_hosts(master)
-    port, present = (one.getsockname()[1] for one in (tcp, presence))
+    port, present = (listening.getsockname()[1] for listening in (tcp, presence))
     address = Address(hosts, port, path, name_node(), secrets.token_hex(32), present)
-    return Place(address, sockets, presence, folder or None)
+    return Listeners(address, sockets, presence, folder or None)
 
 
 def _listen_here() -> socket.socket:
@@ -109,10 +109,10 @@ def _listen_at(path: str) -> socket.socket:
 
 def _find_hosts(master: str) -> tuple[str, ...]:
     """Return how this machine may be reached: as the master knows it, and as the world does."""
-    found = [_find_route(master), _find_route(_ELSEWHERE)]
-    if found[0] is not None and _is_loopback(found[0]):
-        found[0] = master  # this is its machine, whose name others know by another number
-    return tuple(dict.fromkeys(one for one in found if one)) or (socket.gethostname(),)
+    routes = [_find_route(master), _find_route(_ELSEWHERE)]
+    if routes[0] is not None and _is_loopback(routes[0]):
+        routes[0] = master  # this is its machine, whose name others know by another number
+    return tuple(dict.fromkeys(route for route in routes if route)) or (socket.gethostname(),)
 
 
 def _find_route(host: str) -> str | None:

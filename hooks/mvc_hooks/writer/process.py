@@ -56,21 +56,18 @@ class WriterProcess:
         self._awaited = 0
         self.is_lost = False
         try:
-            self._begin(held)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            with theirs, contextlib.ExitStack() as undo:
+                undo.enter_context(ours)
+                self._words: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+                self._process = _start(theirs, self._words, held)
+                undo.pop_all()
+            self._channel = ours
         except OSError as error:
             why = error.strerror or error
             raise StorageError(f"cannot start the writer process: {why}") from error
         keep_from_children(self)
         self._send(opening)
-
-    def _begin(self, held: Sequence[int]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs, contextlib.ExitStack() as undo:
-            undo.enter_context(ours)
-            self._words: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
-            self._process = _start(theirs, self._words, held)
-            undo.pop_all()
-        self._channel = ours
 
     @property
     def in_flight(self) -> int:
@@ -83,7 +80,7 @@ class WriterProcess:
         self._send(request, descriptors)
 
     def hurry(self, number: int) -> None:
-        """Say that somebody waits for the requests up to a number, which are to be done soon."""
+        """Say that the training waits for the requests up to a number."""
         if number > self._awaited:
             self._awaited = number
             self._send(Hurry(number))

@@ -46,7 +46,11 @@ def recall_commit(
             if (
                 entry.annotations.step == request.step
                 and entry.info.message.split("\n", 1)[0] == request.message.split("\n", 1)[0]
-                and all(_is_same(meta.get(name), text) for name, text in facts.items())
+                # Git may have broken the lines of a trailer elsewhere.
+                and all(
+                    name in meta and meta[name].split() == text.split()
+                    for name, text in facts.items()
+                )
                 and tip in (None, parent)
             ):
                 return Answer(
@@ -59,8 +63,3 @@ def recall_commit(
                     agreement=entry.agreement,
                 )
     return None
-
-
-def _is_same(stored: str | None, text: str) -> bool:
-    """Return whether a trailer has a text; Git may have broken its lines elsewhere."""
-    return stored is not None and stored.split() == text.split()

@@ -17,11 +17,10 @@ import msgspec
 
 from mvc import GateError, MvcError
 from mvc.training import RunStore, parse_stored_share
-from mvc_hooks.writer.holding import open_image
+from mvc_hooks.writer.holding import Replicator, open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
 from mvc_hooks.writer.recalling import recall_commit
-from mvc_hooks.writer.replicating import Replicator
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
@@ -134,8 +133,8 @@ class SharedCommits:
         )
         with store as stored:
             if self._mesh.follower is not None:
-                told = msgspec.msgpack.encode(_StoredHere(stored.encode(), request.seen))
-                return self._mesh.follower.finish(request.turn, told)
+                message = msgspec.msgpack.encode(_StoredHere(stored.encode(), request.seen))
+                return self._mesh.follower.finish(request.turn, message)
             return self._commit_all(request, parent, share, stored)
 
     def _commit_all(
@@ -144,15 +143,15 @@ class SharedCommits:
         began_s = self._mesh.turns.began_s
         leader = self._mesh.leader
         assert leader is not None
-        told = [_decode_stored(one) for one in leader.collect(request.turn)]
-        others = [parse_stored_share(one.share) for one in told]
+        answers = [_decode_stored(payload) for payload in leader.collect(request.turn)]
+        others = [parse_stored_share(answer.share) for answer in answers]
         written_bytes = 0
 
         def describe(counts: WriteCounts) -> Mapping[str, str]:
             nonlocal written_bytes
             written_bytes = counts.stored_bytes
             seconds = time.monotonic() - began_s
-            return request.describe(seconds, counts, *(one.seen for one in told))
+            return request.describe(seconds, counts, *(answer.seen for answer in answers))
 
         result = RunStore(self._open_repo()).commit_shares(
             share,

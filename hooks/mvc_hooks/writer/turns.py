@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 64
 
 
-class Parts(Protocol):
+class ShareParts(Protocol):
     """What a rank can give others of its snapshot."""
 
     def read_part(self, array: int, chunk: int) -> bytes | memoryview:
@@ -42,11 +42,11 @@ class Offer:
     """What a rank brings to a turn: what it is about, the parts of chunks, and their memory.
 
     Attributes:
-        descriptor: of that memory, of which ``size_bytes`` count; open as long as the turn.
+        descriptor: of that memory, whose first ``size_bytes`` count; open as long as the turn.
     """
 
     join: Join
-    parts: Parts
+    parts: ShareParts
     descriptor: int
     size_bytes: int
 
@@ -161,7 +161,7 @@ class Turns:
             )
 
     def wait_outcome(self, turn: int) -> Answer | None:
-        """Wait for what becomes of the open turn; None if nobody is left who could tell."""
+        """Wait for what becomes of the open turn; None if no rank is left that could tell."""
         with self.changed:
             self.changed.wait_for(lambda: self.find(turn) or self.lost)
             return self.find(turn)

@@ -26,7 +26,7 @@ from mvc_hooks.writer.messages import Answer  # noqa: TC001  msgspec needs it
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc_hooks.writer.crew import Crew
+    from mvc_hooks.writer.messages import RankCrew
 
 MAX_MESSAGE_BYTES = 2**20
 MAX_PAYLOAD_BYTES = 2**28
@@ -175,7 +175,7 @@ class Counts:
             self.sent_bytes += size_bytes
 
 
-class Link:
+class RankLink:
     """One connection to another rank's writer. Any thread may send; one at a time may receive.
 
     Everything that goes wrong is an OSError, and the link is of no use after it.
@@ -189,7 +189,7 @@ class Link:
         self._check: Callable[[], None] | None = None
 
     def listen(self, every_s: float, check: Callable[[], None] | None) -> None:
-        """Have ``check`` called while a frame is waited for, every so often; it may raise OSError."""
+        """Call ``check`` every so many seconds while waiting for a frame; it may raise OSError."""
         _set_wait(self._channel, socket.SO_RCVTIMEO, every_s)
         self._check = check
 
@@ -226,8 +226,8 @@ class Link:
         except msgspec.MsgspecError as error:
             raise ConnectionError("a frame is not what it should be") from error
         finally:
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _read(self, size_bytes: int, descriptors: list[int]) -> bytearray:
         data = bytearray(size_bytes)
@@ -258,16 +258,16 @@ class Link:
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free it; nobody else may be using it."""
+        """Free it; no other thread may be using it."""
         self._channel.close()
 
     # The proof, from both sides.
 
-    def introduce(self, crew: Crew) -> None:
-        """Prove to the one that was connected to that this is a rank of the crew, and have it prove itself."""
+    def introduce(self, crew: RankCrew) -> None:
+        """Prove to the accepting end that this is a rank of the crew, and check its proof in turn."""
         challenge = bytes(self._read(len(_MAGIC) + _NONCE_BYTES, []))
         if not challenge.startswith(_MAGIC):
-            raise ConnectionError("this is no writer")
+            raise ConnectionError("this is not a writer")
         nonces = challenge + secrets.token_bytes(_NONCE_BYTES)
         key, ranks = crew.make_key(), _RANKS.pack(crew.rank, self.rank)
         mine = _prove(key, b"from", ranks, nonces)
@@ -275,8 +275,8 @@ class Link:
         if not hmac.compare_digest(self._read(len(mine), []), _prove(key, b"to", ranks, nonces)):
             raise ConnectionError("this is not the writer that it should be")
 
-    def welcome(self, crew: Crew) -> None:
-        """Have the one that connected prove which rank of the crew it is, and prove oneself."""
+    def welcome(self, crew: RankCrew) -> None:
+        """Check the proof of the connecting end, which says its rank in the crew, and answer with this end's."""
         challenge = _MAGIC + secrets.token_bytes(_NONCE_BYTES)
         self._channel.sendall(challenge)
         ranks = bytes(self._read(_RANKS.size, []))
@@ -291,7 +291,7 @@ class Link:
         self._channel.sendall(_prove(key, b"to", ranks, nonces))
 
 
-def open_link(channel: socket.socket, rank: int, counts: Counts, send_s: float) -> Link:
+def open_link(channel: socket.socket, rank: int, counts: Counts, send_s: float) -> RankLink:
     """Return a link over a connected socket; a send that gets nothing through for so long fails."""
     if channel.family != socket.AF_UNIX:
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -301,7 +301,7 @@ def open_link(channel: socket.socket, rank: int, counts: Counts, send_s: float) 
                 channel.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     channel.setblocking(True)  # noqa: FBT003
     _set_wait(channel, socket.SO_SNDTIMEO, send_s)
-    return Link(channel, rank, counts)
+    return RankLink(channel, rank, counts)
 
 
 def fall_silent() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import UsageError
-from mvc_hooks.parts.module import name_parameters
+from mvc_hooks.parts.names import name_parameters
 from mvc_hooks.parts.part import Part
 from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
 from mvc_hooks.ranks.syncing import TimedHook

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mvc_hooks.parts.module import ModulePart, clean_name, name_parameters
-from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.names import clean_name, name_parameters
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.optimizer_state import index_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.tree import format_path, is_sharded, to_local
 from mvc_lab.consistency.plan import Unit

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc_hooks.parts.optimizer import find_inner
+from mvc_hooks.parts.optimizer_state import find_inner
 from mvc_lab.consistency.digest import Digests
 
 if TYPE_CHECKING:

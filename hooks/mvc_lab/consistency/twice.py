@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_values
+from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.parts.tree import find_changes, format_path, map_tensors, to_local, walk_leaves
 from mvc_lab.consistency.bits import compare_bits, find_index
 from mvc_lab.consistency.reports import ConsistencyReport, Deviation

@@ -11,7 +11,7 @@ from mvc_lab.monitor.windows import Histogram, Window
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading
-    from mvc_hooks.ranks.syncing import Update
+    from mvc_hooks.ranks.syncing import GradientSum
 
 RESUME, ROLLBACK = "resume", "rollback"
 LARGE_BYTES = 2**20
@@ -81,7 +81,7 @@ class Numbers:
         if reading.lr is not None:
             self.lr = reading.lr
 
-    def take_update(self, update: Update, model: str) -> None:
+    def take_update(self, update: GradientSum, model: str) -> None:
         """Gradients were summed; ``model`` tells those of several apart."""
         self.updates.add(update.seconds)
         self.update_bars.add(update.seconds)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mvc.training import StoredState
     from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.ranks.pieces import Piece
+    from mvc_hooks.ranks.pieces import RankPiece
     from mvc_hooks.run.live import LiveRun
     from mvc_lab.replay.stretch import Point
 
@@ -101,7 +101,7 @@ class _Own:
 
     folder: str
     state: StoredState
-    pieces: list[Piece]
+    pieces: list[RankPiece]
 
 
 class _RankCommit:
@@ -118,7 +118,7 @@ class _RankCommit:
             self._own = _Own(folder, state, parse_pieces(state.outline.get(PIECES)))
 
     @property
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[RankPiece]:
         return [] if self._own is None else self._own.pieces
 
     def load_entry(self, name: str) -> Any:

@@ -14,8 +14,7 @@ from mvc_hooks.environment import compare_environments
 from mvc_hooks.extension import Host, StoredCommit
 from mvc_hooks.judge import Judge
 from mvc_hooks.log import RunLog
-from mvc_hooks.parts.restoring import InexactRestoreError
-from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.restoring import InexactRestoreError, from_commit
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.messages import StepMessages
 from mvc_hooks.ranks.topology import count_ranks

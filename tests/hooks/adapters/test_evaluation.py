@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from mvc_hooks.adapters.evaluation import EvaluationLoaders
+from mvc_hooks.adapters.feed import EvaluationLoaders
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import Checkpointer
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.restoring import capture_parts, from_commit, restore_parts
 from mvc_lab.compression import Bf16, Fp16, PowerSgd, SignSgd
 
 HOOKS = [

@@ -78,16 +78,6 @@ def test_state_goes_through_a_commit(tmp_path):
     assert again.last_alarm_step == 3
 
 
-def test_a_state_of_the_first_version_has_no_learning_rates():
-    whole, other = History(8), History(8)
-    for step in (1, 2):
-        whole.append(Reading(step, 1.0, 2.0, 0.1))
-    state = whole.state_dict()
-    del state["lrs"]
-    other.load_state_dict(state)
-    assert [other[-2], other[-1]] == [Reading(1, 1.0, 2.0), Reading(2, 1.0, 2.0)]
-
-
 def test_what_was_not_measured_is_no_nan_in_a_state():
     history = _fill([(1.0, None), (None, 2.0)])
     history.append(Reading(3, 1.0, 2.0, 0.1, 8.0))
@@ -98,16 +88,6 @@ def test_what_was_not_measured_is_no_nan_in_a_state():
     assert [again[at] for at in range(3)] == [history[at] for at in range(3)]
     assert np.isnan(again.lrs[:2]).all()
     assert np.isnan(again.scales[:2]).all()
-
-
-def test_nan_in_a_state_of_an_earlier_version_is_what_was_not_measured():
-    state = _fill([(1.0, None)]).state_dict()
-    state["grad_norms"][0] = state["lrs"][0] = np.nan
-    state["flags"][0] = 1
-    again = History(8)
-    again.load_state_dict(state)
-    assert again.latest == Reading(1, 1.0)
-    assert not np.isnan(again.state_dict()["lrs"]).any()
 
 
 def test_smaller_history_takes_the_newest():

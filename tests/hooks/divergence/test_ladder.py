@@ -146,7 +146,7 @@ def test_a_ladder_with_fewer_steps_goes_on_with_its_last():
         lambda s: s | {"last_alarm_step": "x"},
         lambda s: s | {"lr_factor": 0.0},
         lambda s: s | {"lr_factor": math.nan},
-        lambda s: s | {"lr_factor": 1},
+        lambda s: s | {"lr_factor": math.inf},
     ],
 )
 def test_garbage_is_a_format_error_and_changes_nothing(spoil):

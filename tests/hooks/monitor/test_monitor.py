@@ -16,7 +16,7 @@ import mvc_lab
 from mvc import Repo, UsageError
 from mvc_hooks import Checkpointer
 from mvc_hooks.divergence.history import Reading
-from mvc_hooks.ranks.syncing import Update
+from mvc_hooks.ranks.syncing import GradientSum
 from mvc_lab import Monitor, Thresholds
 from mvc_lab.monitor import metrics, thresholds
 from mvc_lab.monitor.numbers import Numbers
@@ -228,7 +228,7 @@ def watch(monkeypatch, seconds, *, mib=8, link=None, count=400):
     monitor = Monitor(port=None, link_bytes_per_s=link)
     monitor.numbers.link, monitor.numbers.is_link_known = link, link is not None
     size_bytes = mib * 2**20
-    update = Update(seconds, ((0, seconds),), size_bytes, float(size_bytes))
+    update = GradientSum(seconds, ((0, seconds),), size_bytes, float(size_bytes))
     monitor._hooks, said = [Hook([update] * count)], []
     monitor._host = SimpleNamespace(log=SimpleNamespace(alarm=said.append))
     for step in range(count):
@@ -323,6 +323,6 @@ def list_names():
 def test_a_histogram_of_many_buckets_is_bounded():
     numbers = Numbers()
     buckets = tuple((number, 0.1) for number in range(1000))
-    numbers.take_update(Update(0.1, buckets, 4, None), "")
+    numbers.take_update(GradientSum(0.1, buckets, 4, None), "")
     assert len(numbers.bucket_bars) == 65
     assert numbers.bucket_bars["rest"].bars()[-1][1] == 936

@@ -12,8 +12,7 @@ import torch
 from mvc import Repo
 from mvc.training import compare_image, layout_state
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.restoring import capture_parts, from_commit, restore_parts
 
 
 def seed_all(seed):

@@ -10,7 +10,7 @@ from torch.distributed.tensor import Shard
 from mvc import ConflictError
 from mvc_hooks.parts.gradients import GradsPart, _Watch
 from mvc_hooks.parts.make import GRADIENTS, make_parts
-from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.names import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from support.sharded import as_rank, shard_one
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import GRADIENTS, make_parts
-from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.names import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts
 
 pytestmark = pytest.mark.torch

@@ -51,7 +51,7 @@ def test_state_of_other_cuda_devices_is_refused(lab):
     state = capture_parts(parts)
     state["rng"]["cuda"] = [torch.get_rng_state()] * 3
     lab.repo.commit_state(state, message="x")
-    from mvc_hooks.parts.sources import from_commit
+    from mvc_hooks.parts.restoring import from_commit
 
     with pytest.raises(ConflictError, match=r"rng\.cuda is \d devices here, 3 devices"):
         restore_parts(from_commit(lab.repo, "HEAD"), parts)

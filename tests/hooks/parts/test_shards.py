@@ -19,9 +19,15 @@ from torch.distributed.tensor.parallel import (
 from mvc import Repo, UnsupportedError
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.module import ParameterNames, clean_name
-from mvc_hooks.parts.restoring import InexactRestoreError, MisfitError, capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_commit, from_image
+from mvc_hooks.parts.names import ParameterNames, clean_name
+from mvc_hooks.parts.restoring import (
+    InexactRestoreError,
+    MisfitError,
+    capture_parts,
+    from_commit,
+    from_image,
+    restore_parts,
+)
 from mvc_hooks.parts.tree import find_changes, locate, read_bits, to_local
 from mvc_hooks.snapshot.ring import Ring, SnapshotRing
 from support.bounds import rest_nightly

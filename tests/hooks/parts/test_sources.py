@@ -8,7 +8,7 @@ import torch
 
 from mvc import Repo
 from mvc.training import ArrayOutline
-from mvc_hooks.parts.sources import from_commit, from_image, from_values
+from mvc_hooks.parts.restoring import from_commit, from_image, from_values
 from support.images import make_image
 
 

@@ -7,7 +7,7 @@ from torch.distributed.tensor import Replicate, Shard
 from mvc import FormatError
 from mvc.training import ArrayOutline
 from mvc_hooks.parts.optimizer import OptimizerPart
-from mvc_hooks.ranks.placed import describe_placed, expect_placed
+from mvc_hooks.ranks.own import describe_placed, expect_placed
 from support.sharded import as_rank, shard_one
 
 PATH = ("optimizers", 1)

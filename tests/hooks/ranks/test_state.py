@@ -12,8 +12,7 @@ from torch.distributed.tensor import Shard
 
 from mvc import ConflictError, FormatError, Identity, Repo
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.restoring import capture_parts, from_commit, restore_parts
 from mvc_hooks.ranks import own
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.own import OwnParts
@@ -169,30 +168,6 @@ def test_a_rank_takes_its_own_where_there_is_one(tmp_path):
     found, unknown = resume(repo, 3, 5, ["ranks"])
     assert unknown == {"rng", "noise", "values"}
     assert all(found[path] == kept[0][path] for path in found if path[0] not in unknown)
-
-
-def test_commits_of_older_versions_come_back(tmp_path):
-    ranks = [Rank(0), Rank(1)]
-    for number, one in enumerate(ranks):
-        one.train(number + 1)
-    states = [one.capture() for one in ranks]
-    paths = [("rng",), ("values",), ("model", "1.running_mean")]
-    pieces = [{"at": list(path), "value": states[1][path[0]] if path[1:] == () else states[1]["model"][path[1]]}
-              for path in paths]  # fmt: skip
-    repo = Repo.init(tmp_path)
-    repo.identity = ME
-    repo.commit_state({**states[0], RANKS: {"size": 2, "1": pieces}}, message="old")
-    found, _ = resume(repo, 0, 2)
-    assert found == dict(walk(states[0]))
-    found, _ = resume(repo, 1, 2)
-    expected = {**dict(walk(states[0])), **{
-        path: value for path, value in walk(states[1]) if path[0] in ("rng", "values") or path == paths[2]
-    }}  # fmt: skip
-    assert found == expected
-    with pytest.raises(
-        ConflictError, match="the buffers of model and the state of values of rank 1"
-    ):
-        resume(repo, 0, 1)
 
 
 class Average:

@@ -15,8 +15,7 @@ from mvc_data import ConsistentDataLoader
 from mvc_hooks import Checkpointer
 from mvc_hooks.extension import Host
 from mvc_hooks.log import RunLog
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import from_values
+from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.run.doubts import STRAY_LOADER, THREADED, TailWatch
 from mvc_hooks.run.live import LiveRun

@@ -15,8 +15,8 @@ import pytest
 
 from mvc_hooks.run import peerwatch
 from mvc_hooks.run.peerwatch import Peers
-from mvc_hooks.writer.crew import Crew
-from mvc_hooks.writer.place import open_place
+from mvc_hooks.writer.messages import RankCrew
+from mvc_hooks.writer.place import open_listeners
 
 pytestmark = pytest.mark.torch
 
@@ -24,11 +24,13 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def places():
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(contextlib.closing(open_place("127.0.0.1"))) for _ in range(3)]
+        yield [
+            stack.enter_context(contextlib.closing(open_listeners("127.0.0.1"))) for _ in range(3)
+        ]
 
 
 def _look(places, rank=0):
-    return contextlib.closing(Peers(Crew(rank, tuple(one.address for one in places))))
+    return contextlib.closing(Peers(RankCrew(rank, tuple(one.address for one in places))))
 
 
 def test_ranks_that_are_there_are_not_gone(places):
@@ -70,7 +72,7 @@ def test_a_machine_that_does_not_answer_is_gone_after_a_while(places, monkeypatc
             filling.setblocking(False)
             filling.connect_ex(full.getsockname())
         silent = msgspec.structs.replace(places[1].address, presence=full.getsockname()[1])
-        with contextlib.closing(Peers(Crew(0, (places[0].address, silent)))) as peers:
+        with contextlib.closing(Peers(RankCrew(0, (places[0].address, silent)))) as peers:
             assert peers.find_gone() is None
             monkeypatch.setattr(peerwatch, "_SILENT_S", 0)
             assert peers.find_gone() == 1
@@ -79,9 +81,9 @@ def test_a_machine_that_does_not_answer_is_gone_after_a_while(places, monkeypatc
 _HUNG = """
 import ctypes, msgspec, sys
 from mvc_hooks.run.signals import SignalWatch
-from mvc_hooks.writer.crew import Address, Crew
+from mvc_hooks.writer.messages import Address, RankCrew
 watch = SignalWatch()
-watch.start(Crew(0, tuple(msgspec.json.decode(one, type=Address) for one in sys.argv[1:])))
+watch.start(RankCrew(0, tuple(msgspec.json.decode(one, type=Address) for one in sys.argv[1:])))
 print("ready", flush=True)
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 while True:
@@ -103,7 +105,7 @@ def test_a_process_that_hangs_in_c_dies_by_the_signal_once_a_rank_is_gone(places
 
 
 def test_a_forked_child_leaves_the_watch_to_its_parent(places):
-    watch = peerwatch.PeerWatch(Crew(0, tuple(one.address for one in places)), lambda: True)
+    watch = peerwatch.PeerWatch(RankCrew(0, tuple(one.address for one in places)), lambda: True)
     child = os.fork()
     if not child:
         os._exit(signal.set_wakeup_fd(-1) != -1)

@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mvc import Repo  # noqa: E402
-from mvc_hooks.tiers import elsewhere, remembered  # noqa: E402
-from mvc_hooks.tiers.memory import Memory, name_lies, name_tiers  # noqa: E402
+from mvc_hooks.tiers import images, memory  # noqa: E402
+from mvc_hooks.tiers.memory import MemoryTier, name_lies, name_tiers  # noqa: E402
 from support.crews import CrewRig, make_runtime, make_whole  # noqa: E402
 from support.meshes import run_all  # noqa: E402
 
@@ -55,7 +55,7 @@ class LostMachine:
                 one.queue.has_ended = False
             rig.ranks[0].kill()
             self.left = rig.ranks[1].writer._process
-        monkeypatch.setattr(remembered, "find_folder", lambda: self.here.folder)
+        monkeypatch.setattr(images, "find_folder", lambda: self.here.folder)
 
     def stand_on(self, node):
         """Be a process of a machine, from here on in this thread."""
@@ -69,7 +69,7 @@ class LostMachine:
         """Return what b holds, once its writer has become what holds it."""
         self.stand_on("b")
         git_dir = self.open().git_dir
-        while not (found := remembered.find_remembered(git_dir, "main")):
+        while not (found := images.find_remembered(git_dir, "main")):
             os.sched_yield()  # ended by the timeout of the test run, if it never comes
         return found
 
@@ -82,7 +82,7 @@ class LostMachine:
         """Load the commit as a rank of the next run; return what came from memory."""
         self.stand_on(node)
         repo = self.open()
-        memory = Memory(repo, "main")
+        memory = MemoryTier(repo, "main")
         memory.look(ranks)
         with memory.reading(self.commit):
             check(repo, memory, ranks.rank)
@@ -142,7 +142,7 @@ def test_ranks_that_see_the_same_do_not_meet(lost):
 
 
 def test_one_that_dies_meanwhile_leaves_the_store(lost, monkeypatch):
-    monkeypatch.setattr(elsewhere, "_GRACE_S", 0.2)
+    monkeypatch.setattr(memory, "_GRACE_S", 0.2)
     for one in lost.wait_held():
         one.close(is_done=False)
     dead = threading.Event()

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from mvc import Identity, Repo  # noqa: E402
 from mvc_hooks import Checkpointer, lingering  # noqa: E402
 from mvc_hooks.lingering import find_folder  # noqa: E402
-from mvc_hooks.tiers.remembered import find_remembered  # noqa: E402
+from mvc_hooks.tiers.images import find_remembered  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

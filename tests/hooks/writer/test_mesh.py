@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from mvc import StorageError
-from mvc_hooks.writer import serving
-from mvc_hooks.writer.crew import Crew
+from mvc_hooks.writer import mesh
 from mvc_hooks.writer.dialing import Dialer, tell
-from mvc_hooks.writer.messages import Answer
+from mvc_hooks.writer.messages import Answer, RankCrew
 from mvc_hooks.writer.turns import TurnError
 from mvc_hooks.writer.wire import Counts, Stored
 from support.meshes import GRACE_S, open_ranks, run_all
@@ -350,7 +349,7 @@ def test_a_rank_that_resets_a_connection_at_once_is_unreachable(monkeypatch):
         address = msgspec.structs.replace(
             ranks[0].place.address, hosts=("127.0.0.1",), port=server.getsockname()[1]
         )
-        dialer = Dialer(Crew(1, (address, ranks[1].place.address)), Counts())
+        dialer = Dialer(RankCrew(1, (address, ranks[1].place.address)), Counts())
         connect = socket.create_connection
 
         def connect_and_be_reset(*args):
@@ -383,7 +382,7 @@ def _connect(place):
 
 
 def test_strangers_are_dropped(monkeypatch):
-    monkeypatch.setattr(serving, "_PROOF_S", 0.2)
+    monkeypatch.setattr(mesh, "_PROOF_S", 0.2)
     with open_ranks(2) as ranks, open_ranks(2, start=False) as others:
         place = ranks[0].place
         silent, loud = _connect(place), _connect(place)
@@ -396,7 +395,7 @@ def test_strangers_are_dropped(monkeypatch):
                         received += data
                 assert received.startswith(b"mvcmesh1")
                 assert len(received) == 40
-        forged = Crew(1, (place.address, others[1].place.address))
+        forged = RankCrew(1, (place.address, others[1].place.address))
         with pytest.raises(OSError):
             Dialer(forged, Counts()).dial(0, lambda: None)
         assert [answer.commit for answer in _all_take_part(ranks, 1)] == ["c1"] * 2
@@ -406,7 +405,7 @@ def test_who_only_pretends_to_be_a_writer_is_told_nothing():
     with open_ranks(2, start=False) as ranks, socket.create_server(("127.0.0.1", 0)) as fake:
         port = fake.getsockname()[1]
         address = msgspec.structs.replace(ranks[0].place.address, port=port)
-        crew = Crew(1, (address, ranks[1].place.address))
+        crew = RankCrew(1, (address, ranks[1].place.address))
 
         def pretend():
             channel, _ = fake.accept()
@@ -427,7 +426,7 @@ def test_who_only_pretends_to_be_a_writer_is_told_nothing():
 def test_many_strangers_do_not_keep_the_others_out():
     with open_ranks(2, start=False) as ranks, contextlib.ExitStack() as crowd:
         ranks[0].start()
-        for _ in range(serving._MOST_STRANGERS + 10):
+        for _ in range(mesh._MOST_STRANGERS + 10):
             crowd.enter_context(_connect(ranks[0].place))
         ranks[1].start()
         assert [answer.commit for answer in _all_take_part(ranks, 1)] == ["c1"] * 2

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mvc_hooks.writer.crew import Address, Crew
-from mvc_hooks.writer.place import open_place
+from mvc_hooks.writer.messages import Address, RankCrew
+from mvc_hooks.writer.place import open_listeners
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ def _connect(address, host):
 @pytest.mark.parametrize("master", [None, "localhost", "127.0.0.1", "::1"])
 def test_on_one_machine_nobody_else_can_connect(master, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    place = open_place(master)
+    place = open_listeners(master)
     assert place.address.hosts == ("127.0.0.1",)
     with socket.socket(fileno=os.dup(place.descriptors[0])) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
@@ -33,7 +33,7 @@ def test_on_one_machine_nobody_else_can_connect(master, monkeypatch):
 
 def test_between_machines_all_addresses_lead_there(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", socket.gethostname())
-    place = open_place()
+    place = open_listeners()
     assert place.address.hosts
     for host in place.address.hosts:
         assert _connect(place.address, host)
@@ -44,13 +44,13 @@ def test_between_machines_all_addresses_lead_there(monkeypatch):
 
 
 def test_an_unknown_master_is_no_obstacle():
-    place = open_place("no.such.host.invalid")
+    place = open_listeners("no.such.host.invalid")
     assert place.address.hosts
     place.close()
 
 
 def test_only_this_user_can_open_the_unix_socket():
-    place = open_place("127.0.0.1")
+    place = open_listeners("127.0.0.1")
     folder = Path(place.address.path).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -63,16 +63,16 @@ def test_a_path_that_is_too_long_leaves_tcp(tmp_path, monkeypatch):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    place = open_place("127.0.0.1")
+    place = open_listeners("127.0.0.1")
     assert place.address.path == ""
     assert _connect(place.address, "127.0.0.1")
-    assert not Crew(0, (place.address,) * 2).is_near(1)
+    assert not RankCrew(0, (place.address,) * 2).is_near(1)
     place.close()
     assert list(deep.iterdir()) == []
 
 
 def test_forked_children_do_not_listen():
-    place = open_place("127.0.0.1")
+    place = open_listeners("127.0.0.1")
     (told, tell), (ended, end) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -95,8 +95,8 @@ def test_forked_children_do_not_listen():
 
 def test_the_secret_is_of_all_and_travels():
     one, two = (Address(("h",), port, "", "n", token) for port, token in ((1, "a"), (2, "b")))
-    crew = Crew(1, (one, two))
-    assert msgspec.json.decode(msgspec.json.encode(crew), type=Crew) == crew
-    assert crew.make_key() == Crew(0, (one, two)).make_key()
+    crew = RankCrew(1, (one, two))
+    assert msgspec.json.decode(msgspec.json.encode(crew), type=RankCrew) == crew
+    assert crew.make_key() == RankCrew(0, (one, two)).make_key()
     other = msgspec.structs.replace(two, token="c")
-    assert crew.make_key() != Crew(1, (one, other)).make_key()
+    assert crew.make_key() != RankCrew(1, (one, other)).make_key()

@@ -8,12 +8,10 @@ import pytest
 
 from mvc_hooks.lingering import Held
 from mvc_hooks.snapshot.stamp import STAMP_BYTES, renew_stamp
-from mvc_hooks.writer import holding as holding_module
-from mvc_hooks.writer import replicating
-from mvc_hooks.writer.crew import Address, Crew
-from mvc_hooks.writer.holding import Holding, open_image
+from mvc_hooks.writer import holding
+from mvc_hooks.writer.holding import Holding, Replicator, open_image
 from mvc_hooks.writer.mesh import Mesh
-from mvc_hooks.writer.replicating import Replicator
+from mvc_hooks.writer.messages import Address, RankCrew
 from support.meshes import open_ranks
 
 _SIZE_BYTES = 1000
@@ -48,7 +46,7 @@ class Pair:
 
 @pytest.fixture
 def pair(monkeypatch):
-    monkeypatch.setattr(replicating, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(holding, "_PIECE_BYTES", 300)
     with open_ranks(2, nodes="ab", start=False) as ranks:
         pair = Pair(ranks)
         yield pair
@@ -80,7 +78,7 @@ def test_no_rank_sends_what_is_another_ones(pair):
 
 
 def test_a_machine_without_memory_says_so(pair, monkeypatch):
-    monkeypatch.setattr(holding_module, "has_room", lambda _: False)
+    monkeypatch.setattr(holding, "has_room", lambda _: False)
     assert pair.send(pair.open_image()) == "rank 1: its machine has no memory to spare"
 
 
@@ -106,5 +104,5 @@ def test_a_machine_that_is_gone_costs_the_copy_only(monkeypatch):
 )
 def test_each_rank_has_a_neighbour_on_another_machine(nodes, neighbours):
     addresses = tuple(Address(("localhost",), 1, "", node, "") for node in nodes)
-    found = [Crew(rank, addresses).find_neighbour() for rank in range(len(nodes))]
+    found = [RankCrew(rank, addresses).find_neighbour() for rank in range(len(nodes))]
     assert found == neighbours
