@@ -197,7 +197,9 @@ def _read_world() -> dict[str, object]:
 
 def read_variables() -> dict[str, str]:
     """Return the variables that matter to a run, with what NCCL's own files set; no secrets."""
-    settings = {name: value for path in _list_nccl_files() for name, value in _read_settings(path)}
+    # NCCL reads its settings from these files; the last one that sets a name counts.
+    own = os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")
+    settings = dict([*_read_settings(Path("/etc/nccl.conf")), *_read_settings(Path(own))])
     return {
         name: value
         for name, value in sorted({**settings, **os.environ}.items())
@@ -205,12 +207,6 @@ def read_variables() -> dict[str, str]:
         and name not in _VARYING
         and not _SECRET.search(name)
     }
-
-
-def _list_nccl_files() -> list[Path]:
-    """Return the files that NCCL reads its settings from; the last one that sets a name counts."""
-    own = os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")
-    return [Path("/etc/nccl.conf"), Path(own)]
 
 
 def _read_settings(path: Path) -> list[tuple[str, str]]:

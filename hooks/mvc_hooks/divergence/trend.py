@@ -111,21 +111,6 @@ class Trend:
     def _fewest_losses(self) -> int:
         return (self._late_blocks + _FEWEST_BLOCKS_BEFORE) * self.smooth
 
-    def _is_beyond(self, late: NDArray[np.float64], levels: NDArray[np.float64]) -> bool:
-        """Return whether the late blocks are far above all before, or the newest very far."""
-        lowest, highest = float(np.min(levels)), float(np.max(levels))
-        way = self.beyond * (highest - lowest)
-        newest = float(np.min(late[-_NEWEST_BLOCKS:]))
-        return bool(np.min(late) > highest + way or newest > highest + _VERY_FAR * way > highest)
-
-    def _is_untrained(
-        self, late: NDArray[np.float64], early: NDArray[np.float64], start: np.float64
-    ) -> bool:
-        """Return whether a loss that was far lower is flat near the start of the run now."""
-        before = np.max(early[-_BLOCKS_BEFORE:-1])  # it may have risen during the last
-        least = max(_FLAT * np.max(late), _FLAT * start, (2 + self.beyond) * before)
-        return bool(np.min(late) >= least > 0)
-
     def _judge(
         self,
         losses: NDArray[np.float64],
@@ -150,8 +135,15 @@ class Trend:
         if worse_by <= tolerated:
             return None
         levels = find_levels(losses[: cut + len(early) * self.smooth])
-        is_lost = is_whole and self._is_untrained(late, early, levels[0])
-        if not is_lost and not self._is_beyond(late, levels):
+        # A loss that was far lower is flat near the start of the run now.
+        before = np.max(early[-_BLOCKS_BEFORE:-1])  # it may have risen during the last
+        least = max(_FLAT * np.max(late), _FLAT * levels[0], (2 + self.beyond) * before)
+        is_lost = is_whole and np.min(late) >= least > 0
+        # The late blocks are far above all before, or the newest very far.
+        lowest, highest = float(np.min(levels)), float(np.max(levels))
+        way, newest = self.beyond * (highest - lowest), float(np.min(late[-_NEWEST_BLOCKS:]))
+        is_beyond = np.min(late) > highest + way or newest > highest + _VERY_FAR * way > highest
+        if not is_lost and not is_beyond:
             return None
         onset = len(medians) - 1
         while onset and medians[onset - 1] - best > tolerated / 2:

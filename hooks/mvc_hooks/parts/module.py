@@ -43,7 +43,6 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from mvc.training import ArrayOutline
     from mvc_hooks.parts.tree import Steps
 
 _NAMED = 3
@@ -268,7 +267,10 @@ class ModuleDetails(Part):
 
         Where other buffers have grown since the model was made, what they were then is in ``grown``.
         """
-        module = self._module
+        module, now, first, grown = self._module, self._outline_buffers(), self._first, self._grown
+        if now != first:
+            changed = (name for name in {**first, **now} if now.get(name) != first.get(name))
+            grown = {name: _say(first.get(name)) for name in changed} | grown
         modules = module.named_modules()
         parameters = module.named_parameters()
         return {
@@ -284,7 +286,7 @@ class ModuleDetails(Part):
                 clean_name(name): owner._buffers[key]  # noqa: SLF001  there is no public way
                 for name, owner, key in self._find_buffers()
             },
-            **({"grown": grown} if (grown := self._find_grown()) else {}),
+            **({"grown": grown} if grown else {}),
             **({"metrics": sums} if (sums := capture_metrics(module)) else {}),
         }
 
@@ -296,7 +298,15 @@ class ModuleDetails(Part):
         ours, theirs = find_at(live, ("buffers",)), find_at(stored, ("buffers",))
         for difference in compare_arrays(ours, theirs, (*path, "buffers")):
             key = difference.path[len(path) + 1 :]
-            if not _is_cache(find_at(ours, key), find_at(theirs, key)):
+            here, there = find_at(ours, key), find_at(theirs, key)
+            # A buffer that was made lazily, or has grown, is replaced.
+            is_made = here is None or there is None
+            is_grown = (
+                is_array(here)
+                and is_array(there)
+                and (here.dtype, len(here.shape)) == (there.dtype, len(there.shape))
+            )
+            if not is_made and not is_grown:
                 yield difference
 
     def targets(self, captured: Any, stored: Any) -> object:  # noqa: ARG002  what fits is picked
@@ -327,13 +337,6 @@ class ModuleDetails(Part):
             if buffer is not None and key not in owner._non_persistent_buffers_set  # noqa: SLF001
         }
 
-    def _find_grown(self) -> dict[str, str]:
-        now, first = self._outline_buffers(), self._first
-        if now == first:
-            return self._grown
-        changed = (name for name in {**first, **now} if now.get(name) != first.get(name))
-        return {name: _say(first.get(name)) for name in changed} | self._grown
-
     def replace_grown(self, stored: Mapping[str, Any]) -> None:
         """Make buffers what is stored, if they differ because the run made them grow.
 
@@ -362,14 +365,6 @@ class ModuleDetails(Part):
             for key in sorted(owner._non_persistent_buffers_set)  # noqa: SLF001  there is no public way
             if key in owner._buffers  # noqa: SLF001
         ]
-
-
-def _is_cache(live: ArrayOutline | None, stored: ArrayOutline | None) -> bool:
-    """Return whether two outlines may be of one buffer, made lazily or grown."""
-    if live is None or stored is None:
-        return True
-    is_both = is_array(live) and is_array(stored)
-    return is_both and live.dtype == stored.dtype and len(live.shape) == len(stored.shape)
 
 
 def _place(owner: nn.Module, key: str, stored: Any, module: nn.Module) -> None:

@@ -57,9 +57,10 @@ def open_repository(path: str | os.PathLike[str], ranks: Ranks) -> tuple[Repo, b
     if ranks.is_alone:
         return Repo.init(path), False
     seen = ranks.ask_all(lambda: look(path))
-    first, store = ranks.ask_first(
-        lambda: (make_repository(path, _find_store(seen)), look(path).store)
-    )
+    # If rank 0 has nothing itself, it goes on with the store of another rank.
+    known = next((answer.store for answer in seen if answer.store is not None), None)
+    known = known if seen[0].is_new else None
+    first, store = ranks.ask_first(lambda: (make_repository(path, known), look(path).store))
     made = [first if ranks.is_first else None]
     if store is not None:  # by now those that share rank 0's folder see it
         seen = ranks.ask_all(lambda: look(path))
@@ -102,12 +103,6 @@ def look(path: str | os.PathLike[str]) -> Seen:
     }
     store = CommonStore(name, str(url), None if content is None else str(content), settings)
     return Seen(is_new=False, store=store)
-
-
-def _find_store(seen: list[Seen]) -> CommonStore | None:
-    """Return the store that rank 0 has to go on with: that of another rank, if it has nothing itself."""
-    stores = (answer.store for answer in seen if answer.store is not None)
-    return next(stores, None) if seen[0].is_new else None
 
 
 def make_repository(path: str | os.PathLike[str], store: CommonStore | None) -> str | None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from mvc.training import StateLayout
     from mvc_hooks.snapshot.memory import SharedMemory
@@ -164,7 +164,11 @@ def move_runs(runs: Iterable[tuple[int, int, int]]) -> None:
     writer and data loaders run on the same cores, some thread is always off its core. Here a thread
     that has a core takes the next piece, so the wait at the end is for one piece per thread at most.
     """
-    pieces = deque(_cut(runs))
+    pieces = deque(
+        (target + start, source + start, min(_PIECE_BYTES, size_bytes - start))
+        for target, source, size_bytes in runs
+        for start in range(0, size_bytes, _PIECE_BYTES)
+    )
     count = 1
     if sum(size_bytes for *_, size_bytes in pieces) >= _WORTH_BYTES:
         count = min(torch.get_num_threads(), _MOST_THREADS, len(pieces))
@@ -176,12 +180,6 @@ def move_runs(runs: Iterable[tuple[int, int, int]]) -> None:
     _work(pieces)
     for thread in threads:
         thread.join()
-
-
-def _cut(runs: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    for target, source, size_bytes in runs:
-        for start in range(0, size_bytes, _PIECE_BYTES):
-            yield target + start, source + start, min(_PIECE_BYTES, size_bytes - start)
 
 
 def _work(pieces: deque[tuple[int, int, int]]) -> None:

@@ -182,15 +182,10 @@ def measure_room() -> int | None:
 
     The kernel promises more memory than it has, and kills a process when the pages are used.
     """
-    rooms = [room for room in (_machine_room(), _group_room()) if room is not None]
-    return min(rooms, default=None)
-
-
-def _machine_room() -> int | None:
-    numbers = _read_numbers(_MEMINFO)
-    if "MemAvailable:" not in numbers:
-        return None
-    return (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0)) * 1024
+    rooms, numbers = [_group_room()], _read_numbers(_MEMINFO)
+    if "MemAvailable:" in numbers:
+        rooms.append((numbers["MemAvailable:"] + numbers.get("SwapFree:", 0)) * 1024)
+    return min((room for room in rooms if room is not None), default=None)
 
 
 def _group_room() -> int | None:

@@ -67,9 +67,8 @@ def open_listeners(master: str | None = None) -> Listeners:
     """
     master = master or os.environ.get("MASTER_ADDR") or _LOOPBACK
     is_local = _is_loopback(master)
-    listen = _listen_here if is_local else _listen_everywhere
     try:
-        tcp, presence = listen(), listen()
+        tcp, presence = _listen(is_local=is_local), _listen(is_local=is_local)
     except OSError as error:
         raise StorageError(f"cannot listen for the other ranks: {error.strerror}") from error
     sockets, (folder, path) = [tcp], ("", "")
@@ -83,11 +82,9 @@ def open_listeners(master: str | None = None) -> Listeners:
     return Listeners(address, sockets, presence, folder or None)
 
 
-def _listen_here() -> socket.socket:
-    return socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
-
-
-def _listen_everywhere() -> socket.socket:
+def _listen(*, is_local: bool) -> socket.socket:
+    if is_local:
+        return socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off
             return socket.create_server(

@@ -320,7 +320,12 @@ class FollowingRank:
 
     def _take(self, answer: Answer) -> None:
         with self._turns.changed:
-            self._said = [said for said in self._said if _turn_of(said[0]) != answer.number]
+            self._said = [
+                (message, payload)
+                for message, payload in self._said
+                if (message.answer.number if isinstance(message, Failed) else message.turn)
+                != answer.number
+            ]
             self._turns.settle(answer, is_final=True)
 
     def _check(self) -> None:
@@ -362,7 +367,3 @@ class FollowingRank:
         answer = find_missing(missing, self._turns, self._crew, self._dialer)
         if answer is not None:
             self._turns.lose(answer)
-
-
-def _turn_of(message: Join | Stored | Failed) -> int:
-    return message.answer.number if isinstance(message, Failed) else message.turn
