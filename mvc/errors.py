@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MvcError(Exception):
-    """Base of every error that mvc raises on purpose: ``message`` and perhaps a ``hint``."""
+    """Base of every error that mvc raises on purpose: ``message`` and perhaps a ``hint``; ``str`` has both."""
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 8
@@ -38,11 +38,9 @@ class MvcError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        if hint is not None:
-            self.add_note(f"hint: {hint}")  # a traceback shows it
 
     def __str__(self) -> str:
-        return self.message
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
 
 class UsageError(MvcError):

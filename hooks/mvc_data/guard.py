@@ -229,7 +229,7 @@ def _name_ranks(errors: Mapping[int, MvcError], size: int) -> MvcError:
         return first
     ranks: dict[str, list[int]] = {}
     for rank, error in errors.items():
-        ranks.setdefault(str(error), []).append(rank)
+        ranks.setdefault(error.message, []).append(rank)
     texts = [f"{spell_ranks(same)}: {text}" for text, same in ranks.items()]
     more = [f"and {len(texts) - _MOST:,} more"] if len(texts) > _MOST else []
     return type(first)("; ".join([*texts[:_MOST], *more]), hint=first.hint)

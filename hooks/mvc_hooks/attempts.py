@@ -36,7 +36,7 @@ class Failure(Generic[_State]):
     error: MvcError
 
     def __str__(self) -> str:
-        return f"rank {self.rank}: {self.error}" if self.rank else str(self.error)
+        return f"rank {self.rank}: {self.error.message}" if self.rank else self.error.message
 
 
 def restore_first(

@@ -185,11 +185,11 @@ def _mend(session: Session, commit: str, error: MvcError | None) -> None:
     """Set aside what this rank found damaged, and let remotes bring it."""
     lines: list[str] = []
     if isinstance(error, CorruptionError):
-        lines.append(f"commit {commit[:10]} is damaged: {error}")
+        lines.append(f"commit {commit[:10]} is damaged: {error.message}")
         try:
             lines += session.repo.upkeep.mend(commit)
         except MvcError as failure:  # another rank may be at it
-            lines.append(f"it cannot be mended now: {failure}")
+            lines.append(f"it cannot be mended now: {failure.message}")
     # Exchanged, so that no rank looks again before all have mended.
     lines_of_ranks = session.ranks.exchange(lines)
     session.log.doubt(dict.fromkeys(line for lines in lines_of_ranks for line in lines))

@@ -57,7 +57,7 @@ def read_layout(source: ByteSource, name: str) -> FileLayout:
         if parse is _parse_safetensors and not name.endswith(".safetensors"):
             return _opaque(source, _explain_unknown(head, name))  # only looked a little like one
         claims = head.startswith((GGUF_MAGIC, NPY_MAGIC)) or is_checkpoint_name(name)
-        return _opaque(source, str(error) if claims else None)
+        return _opaque(source, error.message if claims else None)
 
 
 def _opaque(source: ByteSource, warning: str | None) -> FileLayout:

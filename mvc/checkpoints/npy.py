@@ -79,7 +79,7 @@ def layout_npz(source: ByteSource, entries: tuple[ZipEntry, ...]) -> FileLayout:
                 name = entry.name.removesuffix(".npy")
                 segments.append(_array_segment(name, header.dtype, header, entry.data_start, end))
         except FormatError as error:
-            raise FormatError(f"zip entry {entry.name[:80]!r}: {error}") from error
+            raise FormatError(f"zip entry {entry.name[:80]!r}: {error.message}") from error
     warning = OBJECT_WARNING if has_objects else None
     if not segments and any(not entry.is_stored for entry in arrays):
         warning = COMPRESSED_WARNING

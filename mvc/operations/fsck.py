@@ -307,7 +307,7 @@ class Reachable:
                 self.files += 1
                 yield from self._check_file(commit, path, blob)
         except MvcError as error:
-            yield Problem("unreadable-history", str(error), hint=error.hint), None
+            yield Problem("unreadable-history", error.message, hint=error.hint), None
         self.commits = len(seen_commits)
         staged: list[tuple[str, GitId]] = []
         with contextlib.suppress(MvcError):  # the history check has reported it
@@ -322,7 +322,10 @@ class Reachable:
         try:
             manifest = find_manifest(self._context, blob)
         except MvcError as error:
-            yield Problem("bad-manifest", f"{path}: {error}", commit=commit, path=path), blob
+            yield (
+                Problem("bad-manifest", f"{path}: {error.message}", commit=commit, path=path),
+                blob,
+            )
             return
         if manifest is None:
             return

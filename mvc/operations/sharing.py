@@ -115,7 +115,7 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
         _, told = child.communicate(timeout=_PATIENCE_S)
         problems = _judge(members, results)
     except (OSError, StorageError) as error:
-        problems.append(str(error))
+        problems.append(getattr(error, "message", None) or str(error))
     except subprocess.TimeoutExpired:
         problems.append("the second process of this machine does not end")
     finally:
@@ -149,7 +149,7 @@ def meet(folder: Path, wait_s: float) -> tuple[list[str], dict[str, _Result]]:
         try:
             test(at)
         except (OSError, StorageError) as error:
-            at.result.problems.append(f"{name}: {error}")
+            at.result.problems.append(f"{name}: {getattr(error, 'message', error)}")
         _gather(at, name)
     results = _tell(at)
     if me == members[0]:

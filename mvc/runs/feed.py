@@ -214,7 +214,7 @@ class RunFeed:
             data = b"".join([b"\n" if self._torn else b"", *repeated, *lines])
             written = os.write(self._descriptor, data)
         except (OSError, MvcError) as error:
-            self._drop(len(lines), str(error))
+            self._drop(len(lines), getattr(error, "message", None) or str(error))
             self._close_file()
         else:
             self._torn = written < len(data)

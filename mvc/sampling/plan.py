@@ -310,7 +310,7 @@ class SamplePlan:
             stages = tuple(_parse_stage(part) for part in _read_list(given.pop("stages")))
             return cls(sources=sources, stages=stages, **given)
         except UsageError as error:
-            raise FormatError(f"a stored plan of samples: {error}") from None
+            raise FormatError(f"a stored plan of samples: {error.message}") from None
 
     def differences(self, other: SamplePlan) -> Iterator[str]:
         """Yield a line for everything in which another plan differs: here, there."""

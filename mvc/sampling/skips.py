@@ -138,7 +138,7 @@ class Skips:
             for window in windows:
                 _check_bounds("positions", window.start, window.stop - 1, window.reason)
         except UsageError as error:
-            raise FormatError(f"stored skips: {error}") from None
+            raise FormatError(f"stored skips: {error.message}") from None
         return cls(tuple(sorted(set(ranges))), tuple(sorted(set(windows))))
 
 

@@ -149,7 +149,7 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
     try:
         layout = checked_layout("safetensors", starts[-1], segments)
     except FormatError as error:
-        raise UnsupportedError(f"the state does not fit into {path}: {error}") from None
+        raise UnsupportedError(f"the state does not fit into {path}: {error.message}") from None
     return StateFile(path, layout, _join(parts, starts))
 
 

@@ -219,7 +219,7 @@ class _Prober:
             kept = parts == [data[at : at + size] for at, size in ranges]
             detail = "exact" if kept else "the bytes are others than those asked for"
         except (StorageError, CorruptionError) as error:
-            kept, detail = False, str(error)
+            kept, detail = False, error.message
         self._tell("read ranges", kept, detail, needed=True)
 
     def ask_extras(self) -> None:

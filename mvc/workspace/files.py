@@ -185,7 +185,7 @@ def _take_content(
     try:
         return encode_manifest(manifest), manifest, layout.warning
     except FormatError as error:
-        warning = f"stored as opaque bytes: {error}"
+        warning = f"stored as opaque bytes: {error.message}"
         layout = FileLayout("opaque", source.size_bytes, (), warning)
         cutter = Cutter(cutter.writer, cutter.chunk_bytes, health=cutter.health)
         manifest = cutter.store(source, layout, path)

@@ -256,7 +256,7 @@ def read_journal(path: Path) -> Transition | None:
     try:
         return parse_journal(data)
     except FormatError as error:
-        text = f"the journal of an interrupted checkout is damaged: {error}"
+        text = f"the journal of an interrupted checkout is damaged: {error.message}"
         raise CorruptionError(text, hint=hint) from error
 
 

@@ -167,7 +167,7 @@ def finish(context: Context) -> bool:
             _apply(context, msgspec.structs.replace(transition, writes=writes))
         except (FormatError, NotFoundError, UsageError) as error:
             raise CorruptionError(
-                f"an interrupted checkout cannot be finished: {error}",
+                f"an interrupted checkout cannot be finished: {error.message}",
                 hint='"mvc fsck --data" shows what is damaged; to abandon that checkout, '
                 f'remove {journal}: "mvc status" then shows how far it got',
             ) from error

@@ -36,7 +36,8 @@ def test_an_error_says_where_the_damage_is():
     short = chunk_id.hex()[:12]
     error = corruption(chunk_id, location, "tensor 'w'", "is gone")
     assert (
-        str(error) == f"chunk {short} of tensor 'w' in pack abababababab at offset 12,345: is gone"
+        error.message
+        == f"chunk {short} of tensor 'w' in pack abababababab at offset 12,345: is gone"
     )
     assert "mvc fsck --data" in error.hint
-    assert str(corruption(chunk_id, None, "", "is gone")) == f"chunk {short}: is gone"
+    assert corruption(chunk_id, None, "", "is gone").message == f"chunk {short}: is gone"

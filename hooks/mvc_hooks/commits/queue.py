@@ -247,7 +247,7 @@ class CommitQueue:
             try:
                 self._send(pending)
             except MvcError as error:  # no writer can be started
-                text = Answer(number, error=error.kind, message=str(error), hint=error.hint)
+                text = Answer(number, error=error.kind, message=error.message, hint=error.hint)
                 self._give_up(pending, text, can_write=False)
 
     def _send(self, pending: _Pending) -> None:
@@ -289,7 +289,7 @@ class CommitQueue:
         try:
             writer = self.start_writer()
         except MvcError as error:
-            _warn_unmarked(request, str(error))
+            _warn_unmarked(request, error.message)
             return
         self._marks[request.number] = (request, tries)
         writer.ask(request)

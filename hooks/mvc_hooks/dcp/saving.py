@@ -186,7 +186,7 @@ def save_together(target: SaveTarget, words: CommitWords, data: LocalData) -> st
         except Exception as error:
             _tell_all(mesh, turn, error, data.rank)
             if isinstance(error, TurnError):
-                raise ToldError(str(error), hint=error.hint) from error
+                raise ToldError(error.message, hint=error.hint) from error
             raise
 
 

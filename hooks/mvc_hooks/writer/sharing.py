@@ -201,5 +201,5 @@ def describe_failure(number: int, error: BaseException, rank: int | None = None)
     """
     where = "" if rank is None or isinstance(error, GateError) else f"rank {rank}: "
     if isinstance(error, MvcError):
-        return Answer(number, error=error.kind, message=f"{where}{error}", hint=error.hint)
+        return Answer(number, error=error.kind, message=f"{where}{error.message}", hint=error.hint)
     return Answer(number, error="writer", message=f"{where}{type(error).__name__}: {error}")

@@ -140,7 +140,7 @@ def _replay(
     try:
         stored = run.restore(from_commit(repo, stretch.start.commit))
     except InexactRestoreError as error:
-        inexact = [str(error)]
+        inexact = [error.message]
     inexact = ranks.share(ranks.merge(inexact))
     if stored is not None and not inexact:
         # Commits have the environment of rank 0.

@@ -39,13 +39,15 @@ def parse_distcp(source: ByteSource, name: str) -> FileLayout:
     try:
         metadata = find_metadata(source, name)
     except FormatError as error:
-        return _layout_numbered(source, f"{METADATA_NAME} cannot be read ({error})")
+        return _layout_numbered(source, f"{METADATA_NAME} cannot be read ({error.message})")
     if metadata is None:
         return _layout_numbered(source, f"no {METADATA_NAME} beside it names them")
     try:
         return _layout_named(source, metadata, metadata.files[name])
     except FormatError as error:
-        return _layout_numbered(source, f"{METADATA_NAME} is of another checkpoint ({error})")
+        return _layout_numbered(
+            source, f"{METADATA_NAME} is of another checkpoint ({error.message})"
+        )
 
 
 def find_metadata(source: ByteSource, name: str) -> DcpMetadata | None:

@@ -85,7 +85,7 @@ def _say_whether_it_answers(failure: MvcError | None) -> None:
     if failure is None:
         stderr().line("the remote is well again")
     else:
-        warn(f"{failure}; the version before it stays, and this goes on asking")
+        warn(f"{failure.message}; the version before it stays, and this goes on asking")
 
 
 def _run(command: str, one: Version) -> bool:

@@ -244,7 +244,7 @@ def test_a_resume_with_other_shards_is_refused_unless_allowed(place):
     new = write_map(place / "train", place / "train.shards")
     with pytest.raises(ConflictError) as caught:
         train(place, 4, shards=place / "train.shards")
-    assert str(caught.value) == "the data is not that of the commit: train (1 added, 1 changed)"
+    assert caught.value.message == "the data is not that of the commit: train (1 added, 1 changed)"
     assert steps_of(place) == [2, 0]
     ckpt = train(place, 4, shards=place / "train.shards", allow=["data.shards.train"])
     (change,) = [change for change in ckpt.environment_changes if change[0] == "shards.train"]
