@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import sys
@@ -21,6 +22,20 @@ def quick_writers():
 
     with forked_writers():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ask_git_once(quick_writers):
+    """Let Git look at this project once: each checkpointer asks it twice, for 50 ms."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    from mvc_hooks import environment
+
+    ask = environment._ask_git
+    environment._ask_git = functools.cache(ask)
+    yield
+    environment._ask_git = ask
 
 
 @pytest.fixture(autouse=True)

@@ -68,11 +68,18 @@ def test_differences_are_named_item_by_item():
     ]  # fmt: skip
 
 
+@pytest.fixture
+def ask_git(monkeypatch):
+    """Ask Git each time, as outside of the tests."""
+    monkeypatch.setattr(environment, "_ask_git", environment._ask_git.__wrapped__)
+
+
 def _git(folder, *arguments):
     name = ["-c", "user.name=A", "-c", "user.email=a@b"]
     subprocess.run(["git", "-C", str(folder), *name, *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.usefixtures("ask_git")
 def test_the_code_is_the_commit_of_the_scripts_folder(tmp_path, monkeypatch):
     script = tmp_path / "train.py"
     script.write_text("1\n")
@@ -87,11 +94,13 @@ def test_the_code_is_the_commit_of_the_scripts_folder(tmp_path, monkeypatch):
     assert read_environment()["code"]["dirty"] is True
 
 
+@pytest.mark.usefixtures("ask_git")
 def test_without_git_the_code_is_unknown(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert read_environment()["code"]["commit"] is None
 
 
+@pytest.mark.usefixtures("ask_git")
 def test_a_git_that_hangs_is_not_waited_for(monkeypatch, tmp_path):
     slow = tmp_path / "git"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
