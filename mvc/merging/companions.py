@@ -40,9 +40,11 @@ def read_companions(context: Context | None, model: Model) -> dict[str, bytes]:
             if blob is not None and context is not None:
                 found[name] = read_stored(context, blob, name)
         else:
-            data = _read_file((model.root or Path()) / folder / name)
-            if data is not None:
-                found[name] = data
+            path = (model.root or Path()) / folder / name
+            if path.is_file():
+                with FileSource.open(path.resolve()) as source:
+                    _check_size(str(path), source.size_bytes)
+                    found[name] = read_bytes(source, 0, source.size_bytes)
     return found
 
 
@@ -60,14 +62,6 @@ def read_stored(context: Context, blob: GitId, name: str) -> bytes:
 
     write_content(context, manifest, name, put)
     return bytes(data)
-
-
-def _read_file(path: Path) -> bytes | None:
-    if not path.is_file():
-        return None
-    with FileSource.open(path.resolve()) as source:
-        _check_size(str(path), source.size_bytes)
-        return read_bytes(source, 0, source.size_bytes)
 
 
 def _check_size(name: str, size_bytes: int) -> None:

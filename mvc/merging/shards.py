@@ -69,9 +69,17 @@ def merge_model(
         return None
     layouts = [{name: one.path for name, one in found.items()} for found in tensors]
     # Where rows are aligned by token, tensors grow, and the index says how large all are.
-    if fit is None and not _differ(layouts) and not _is_index_disputed(trees):
+    base_index, *side_indexes = (
+        tuple(sorted((path, entry.blob) for path, entry in tree.items() if path.endswith(_INDEX)))
+        for tree in trees
+    )
+    is_index_disputed = decide(base_index or None, side_indexes).side is None
+    if fit is None and not is_index_disputed and not _differ(layouts):
         return None
-    side = 1 + _choose(layouts)
+    # The result has the files of the side that moved tensors that all have, or ours.
+    common = sorted(set.intersection(*(set(layout) for layout in layouts if layout)))
+    before, *after = (tuple(map(layout.get, common)) if layout else None for layout in layouts)
+    side = 1 + (decide(before, after).side or 0)
     indexes = _read_indexes(context, trees[side])
     if indexes is None:
         return None
@@ -125,21 +133,6 @@ def _differ(layouts: Sequence[Layout]) -> bool:
     return any(
         seen.setdefault(name, path) != path for layout in layouts for name, path in layout.items()
     )
-
-
-def _is_index_disputed(trees: Sequence[Tree]) -> bool:
-    base, *sides = (
-        tuple(sorted((path, one.blob) for path, one in tree.items() if path.endswith(_INDEX)))
-        for tree in trees
-    )
-    return decide(base or None, sides).side is None
-
-
-def _choose(layouts: Sequence[Layout]) -> int:
-    """Return the side whose files the result has: the one that moved tensors that all have, or ours."""
-    common = sorted(set.intersection(*(set(one) for one in layouts if one)))
-    base, *sides = (tuple(map(layout.get, common)) if layout else None for layout in layouts)
-    return decide(base, sides).side or 0
 
 
 def _find_homes(chosen: Layout, layouts: Sequence[Layout]) -> dict[str, str]:

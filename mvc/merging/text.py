@@ -7,6 +7,7 @@ between two such places, what only one side changed is taken from it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -72,26 +73,23 @@ def merge_text(
     if not all(map(is_text, (base, ours, theirs))):
         return None
     versions = [data.splitlines(keepends=True) for data in (base, ours, theirs)]
-    if max(map(len, versions)) > _MAX_LINES or _count_pairs(versions) > _MAX_PAIRS:
+    counts, *others = (Counter(lines) for lines in versions)
+    pairs = sum(count * other[line] for other in others for line, count in counts.items())
+    if max(map(len, versions)) > _MAX_LINES or pairs > _MAX_PAIRS:
         return None
     merged: list[bytes] = []
     conflicts = 0
     for hunk in _split(*versions):
-        taken = _take(hunk)
-        if taken is None and favour is not None:
-            taken = getattr(hunk, favour)
-        if taken is None:
+        if hunk.ours == hunk.base:
+            merged += hunk.theirs
+        elif hunk.theirs in (hunk.base, hunk.ours):
+            merged += hunk.ours
+        elif favour is not None:
+            merged += getattr(hunk, favour)
+        else:
             conflicts += 1
-            taken = _mark(hunk, labels)
-        merged += taken
+            merged += _mark(hunk, labels)
     return MergedText(b"".join(merged), conflicts)
-
-
-def _count_pairs(versions: Sequence[Sequence[bytes]]) -> int:
-    from collections import Counter  # noqa: PLC0415  import cost
-
-    base, *sides = map(Counter, versions)
-    return sum(count * side[line] for side in sides for line, count in base.items())
 
 
 def _split(
@@ -135,14 +133,6 @@ def _find_common(
             one += 1
         else:
             other += 1
-
-
-def _take(hunk: _Hunk) -> Sequence[bytes] | None:
-    if hunk.ours == hunk.base:
-        return hunk.theirs
-    if hunk.theirs in (hunk.base, hunk.ours):
-        return hunk.ours
-    return None
 
 
 def _mark(hunk: _Hunk, labels: tuple[str, str]) -> list[bytes]:

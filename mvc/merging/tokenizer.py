@@ -162,7 +162,13 @@ def align_vocabularies(
     own = {
         name: vocabulary or vocabularies[host] or first for name, vocabulary in vocabularies.items()
     }
-    known = {name: _with_rows(one, row_counts.get(name)) for name, one in own.items()}
+    known = {}
+    for name, tokens in own.items():
+        # Tokenizers also name tokens that the embedding has no row for: those are left out.
+        limit = row_counts.get(name)
+        is_cut = limit is not None and tokens.size > limit
+        ids = {token: row for token, row in tokens.ids.items() if limit is None or row < limit}
+        known[name] = Vocabulary(ids, limit) if is_cut and limit is not None else tokens
     result = _join(first, known) if choice.source == "union" else first
     multiple = choice.pad_to_multiple_of
     rows = -(-max(result.size, least_rows) // multiple) * multiple
@@ -172,13 +178,6 @@ def align_vocabularies(
         mapped[: result.size] = map_rows(one, result)
         places[name] = mapped
     return Alignment(result, rows, places, host, base)
-
-
-def _with_rows(vocabulary: Vocabulary, rows: int | None) -> Vocabulary:
-    """Leave out tokens that the embedding has no row for: tokenizers name such tokens, too."""
-    if rows is None or vocabulary.size <= rows:
-        return vocabulary
-    return Vocabulary({token: row for token, row in vocabulary.ids.items() if row < rows}, rows)
 
 
 def _join(first: Vocabulary, others: Mapping[str, Vocabulary]) -> Vocabulary:

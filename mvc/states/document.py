@@ -186,13 +186,18 @@ def parse_document(text: bytes) -> Document:
     files, shared, state = value["files"], value["shared"], value["state"]
     if not isinstance(state, dict):
         raise FormatError("state.json does not hold a dict")
-    if not isinstance(files, list) or not all(map(_is_file, files)):
-        raise FormatError("state.json has an invalid list of files")
-    if not isinstance(shared, list) or not all(map(_is_storage, shared)):
-        raise FormatError("state.json has an invalid table of shared storages")
     folders = value["folders"]
-    if not isinstance(folders, list) or not all(map(_is_folder, folders)):
-        raise FormatError("state.json has an invalid list of folders")
+    for names, what in ((files, "files"), (folders, "folders")):
+        if not isinstance(names, list) or not all(
+            isinstance(name, str) and name and "/" not in name for name in names
+        ):
+            raise FormatError(f"state.json has an invalid list of {what}")
+    if not all(name.endswith(TENSOR_SUFFIX) for name in files):
+        raise FormatError("state.json has an invalid list of files")
+    if not isinstance(shared, list) or not all(
+        isinstance(node, dict) and node.get("$") in ("tensor", "ndarray") for node in shared
+    ):
+        raise FormatError("state.json has an invalid table of shared storages")
     return Document(tuple(files), tuple(shared), state, tuple(folders))
 
 
@@ -222,18 +227,6 @@ def _check_version(version: object) -> None:
             f"state.json has version {version}, this mvc reads up to {_VERSION}",
             hint="install a newer mvc",
         )
-
-
-def _is_file(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(TENSOR_SUFFIX) and "/" not in name
-
-
-def _is_folder(name: object) -> bool:
-    return isinstance(name, str) and bool(name) and "/" not in name
-
-
-def _is_storage(node: object) -> bool:
-    return isinstance(node, dict) and node.get("$") in ("tensor", "ndarray")
 
 
 def get_field(node: Node, name: str, kind: type | tuple[type, ...]) -> Any:

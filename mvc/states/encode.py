@@ -169,7 +169,9 @@ class EncodeWalk:
 
     def _encode_array(self, value: Any) -> JsonValue:
         if type(value) in (bytes, bytearray):
-            return self._encode_blob(value)
+            array = describe_ndarray(np.frombuffer(value, np.uint8), self.steps, can_share=False)
+            node = self.place(type(value).__name__, array)
+            return {key: node[key] for key in ("$", "in", "name")} | {"size_bytes": len(value)}
         if type(value) is np.ndarray:
             return self.place("ndarray", describe_ndarray(value, self.steps))
         if type(value) is SpreadTensor:
@@ -192,11 +194,6 @@ class EncodeWalk:
         if not self.is_local or array.spread is None:
             return array
         return replace(array, shape=array.spread.mine.sizes)
-
-    def _encode_blob(self, value: bytes | bytearray) -> Node:
-        array = describe_ndarray(np.frombuffer(value, np.uint8), self.steps, can_share=False)
-        node = self.place(type(value).__name__, array)
-        return {key: node[key] for key in ("$", "in", "name")} | {"size_bytes": len(value)}
 
     def place(self, kind: str, array: LiveArray) -> Node:
         """Give an array its file and name; return its node."""

@@ -20,7 +20,7 @@ from mvc.states.document import STATE_FILE, Document, encode_document
 from mvc.states.memory import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
 from mvc.states.share import SharePlan, encode_share
-from mvc.states.share_layout import KeptRun, check_runs, form_state, keep_runs
+from mvc.states.share_layout import ImageRun, form_state, list_checked_runs, list_kept_runs
 from mvc.states.state import encode_walk, refuse_parts
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LayoutPlan:
     text_offset: int
     world: World
     form: bytes = b""
-    checked: tuple[tuple[KeptRun, ...], ...] = ()
+    checked: tuple[tuple[ImageRun, ...], ...] = ()
     own: LayoutPlan | None = None
 
 
@@ -138,7 +138,7 @@ class _Piece:
     """
 
     offset: int
-    ranges: tuple[KeptRun, ...]
+    ranges: tuple[ImageRun, ...]
     starts: tuple[int, ...]
 
 
@@ -236,16 +236,21 @@ def _place_files(
     for file in stored:
         start = _round_up(end)
         files.append(ImageFile(file.path, start, file.layout.size_bytes))
-        parts.extend(ImagePart(start + offset, part) for offset, part in _split(file.source))
+        source = file.source
+        if isinstance(source, JoinedSource):
+            pairs = zip(source.starts, source.parts, strict=False)
+            parts.extend(ImagePart(start + offset, part) for offset, part in pairs)
+        elif source.size_bytes:
+            parts.append(ImagePart(start, source))
         end = start + file.layout.size_bytes
     return files, parts, end
 
 
-def _find_runs(parts: Iterable[ImagePart], walk: Recorder) -> dict[int, KeptRun]:
+def _find_runs(parts: Iterable[ImagePart], walk: Recorder) -> dict[int, ImageRun]:
     """Return the whole arrays among parts, by ``id`` of their source."""
     indexes = {id(item.array.source): index for index, item in enumerate(walk.placed)}
     return {
-        id(part.source): KeptRun(part.offset, indexes[id(part.source)], 0, part.size_bytes)
+        id(part.source): ImageRun(part.offset, indexes[id(part.source)], 0, part.size_bytes)
         for part in parts
         if id(part.source) in indexes
     }
@@ -262,8 +267,8 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World, number: i
     form, arrays = form_state(shared, world.ranks, first)
     indexes = {id(item.array): index for index, item in enumerate(walk.placed)}
     plan = SharePlan(form, world.check_bytes or DEFAULT_CHUNK_BYTES)
-    runs = list(keep_runs(plan, arrays, indexes, world.rank))
-    checked = check_runs(plan, arrays, indexes, world.rank) if world.check_bytes else ()
+    runs = list(list_kept_runs(plan, arrays, indexes, world.rank))
+    checked = list_checked_runs(plan, arrays, indexes, world.rank) if world.check_bytes else ()
     sources = [item.array.source for item in walk.placed]
     parts = [ImagePart(one.offset, one.open(sources[one.index])) for one in runs]
     ends = (one.offset + one.size_bytes for one in itertools.chain(runs, *checked))
@@ -282,7 +287,7 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World, number: i
 
 
 def _open_checked(
-    checked: Sequence[Sequence[KeptRun]], number: int, sources: Sequence[ByteSource]
+    checked: Sequence[Sequence[ImageRun]], number: int, sources: Sequence[ByteSource]
 ) -> Iterator[ImagePart]:
     for part in checked[number % CHECK_ROUNDS] if checked else ():
         yield ImagePart(part.offset, part.open(sources[part.index]))
@@ -316,13 +321,6 @@ def _round_up(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def _split(source: ByteSource) -> Iterator[tuple[int, ByteSource]]:
-    if isinstance(source, JoinedSource):
-        yield from zip(source.starts, source.parts, strict=False)
-    elif source.size_bytes:
-        yield 0, source
-
-
 def _finish(
     files: Iterable[ImageFile],
     parts: Iterable[ImagePart],
@@ -343,13 +341,13 @@ def _finish(
 
 
 def _plan_pieces(
-    parts: Iterable[ImagePart], runs: Mapping[int, KeptRun], walk: Recorder
+    parts: Iterable[ImagePart], runs: Mapping[int, ImageRun], walk: Recorder
 ) -> Iterator[ImagePart | _Piece]:
     """Yield headers as they are, and ranges of arrays, small neighbours together.
 
     ``runs`` are the ranges by ``id`` of the source of their part.
     """
-    found: list[KeptRun] = []
+    found: list[ImageRun] = []
 
     def end_run() -> Iterator[_Piece]:
         if found:

@@ -52,18 +52,10 @@ def encode_scalar(value: object) -> JsonValue | NotScalar:
     return _encode_torch_scalar(value)
 
 
-def _encode_int(value: int) -> JsonValue:
-    return value if _INT_MIN <= value <= _INT_MAX else {"$": "int", "hex": hex(value)}
-
-
 def _encode_float(value: float) -> JsonValue:
     if math.isfinite(value):
         return value
     return {"$": "float", "value": repr(value), "bits": struct.pack(">d", value).hex()}
-
-
-def _encode_complex(value: complex) -> JsonValue:
-    return {"$": "complex", "real": _encode_float(value.real), "imag": _encode_float(value.imag)}
 
 
 def _encode_str(value: str) -> JsonValue:
@@ -136,9 +128,13 @@ def _encode_torch_scalar(value: object) -> JsonValue | NotScalar:
 _ENCODERS: dict[type, Callable[[Any], JsonValue | NotScalar]] = {
     type(None): lambda value: value,
     bool: lambda value: value,
-    int: _encode_int,
+    int: lambda value: value if _INT_MIN <= value <= _INT_MAX else {"$": "int", "hex": hex(value)},
     float: _encode_float,
-    complex: _encode_complex,
+    complex: lambda value: {
+        "$": "complex",
+        "real": _encode_float(value.real),
+        "imag": _encode_float(value.imag),
+    },
     str: _encode_str,
     bytes: _encode_bytes,
     bytearray: _encode_bytes,
@@ -219,11 +215,6 @@ def _decode_int(node: Node) -> int:
     return int(text, 16)
 
 
-def _decode_float(node: Node) -> float:
-    value: float = struct.unpack(">d", _get_bits(node, 8))[0]
-    return value
-
-
 def _decode_complex(node: Node) -> complex:
     parts: list[Any] = [_decode_plain(node.get(name)) for name in ("real", "imag")]
     if any(type(part) is not float for part in parts):
@@ -273,14 +264,9 @@ def _decode_numpy(node: Node) -> object:
         raise FormatError(f"state.json has an invalid {name}") from None
 
 
-def _decode_torch_device(node: Node, scalars: PlainScalars) -> object:
-    index = get_field(node, "index", (int, type(None)))
-    return scalars.device(get_field(node, "type", str), index)
-
-
 _DECODERS: dict[str, Callable[[Node], object]] = {
     "int": _decode_int,
-    "float": _decode_float,
+    "float": lambda node: struct.unpack(">d", _get_bits(node, 8))[0],
     "complex": _decode_complex,
     "str": _decode_str,
     "bytes": _get_base64,
@@ -295,7 +281,9 @@ _DECODERS: dict[str, Callable[[Node], object]] = {
 _TORCH_DECODERS: dict[str, Callable[[Node, PlainScalars], object]] = {
     "torch.Size": lambda node, scalars: scalars.size(get_dims(node, "items")),
     "torch.dtype": lambda node, scalars: scalars.dtype(get_field(node, "name", str)),
-    "torch.device": _decode_torch_device,
+    "torch.device": lambda node, scalars: scalars.device(
+        get_field(node, "type", str), get_field(node, "index", (int, type(None)))
+    ),
 }
 _FIELDS = {
     "int": ("hex",),

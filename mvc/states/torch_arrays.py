@@ -102,15 +102,12 @@ def _find_objection(tensor: torch.Tensor) -> tuple[str, str] | None:
 def _find_missing_data(tensor: torch.Tensor) -> tuple[str, str] | None:
     if tensor.device.type == "meta":
         return "a tensor without data (on device 'meta')", "materialise it first"
-    if tensor.layout is not torch.strided and not _is_sparse(tensor):
+    is_sparse = tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
+    if tensor.layout is not torch.strided and not is_sparse:
         return f"a tensor of layout {tensor.layout}", "pass to_dense()"
     if tensor.dtype not in _ELEMENTS:
         return f"a tensor of dtype {tensor.dtype}", "pass it as another dtype"
     return None
-
-
-def _is_sparse(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
 
 
 def _split_sparse(tensor: torch.Tensor) -> tuple[Node, dict[str, torch.Tensor]]:

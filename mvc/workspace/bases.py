@@ -260,14 +260,12 @@ def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[st
         for other in tree
         if other.rpartition("/")[0] == folder and other.rpartition(".")[2] == suffix
     ]
-    for other in sorted(like, key=_in_order, reverse=True)[:_MAX_RELATED_FILES]:
+
+    def by_number(path: str) -> tuple[int, str]:  # ``step-1000`` after ``step-900``
+        return int("".join(filter(str.isdigit, path))[-18:] or 0), path
+
+    for other in sorted(like, key=by_number, reverse=True)[:_MAX_RELATED_FILES]:
         yield other, tree[other].blob
-
-
-def _in_order(path: str) -> tuple[int, str]:
-    """Sort numbered names by number: ``step-1000`` after ``step-900``."""
-    digits = "".join(filter(str.isdigit, path))[-18:]
-    return int(digits or 0), path
 
 
 def _probe(source: ByteSource, start: int, elements: int, element_bytes: int) -> bytes:

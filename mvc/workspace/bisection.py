@@ -74,7 +74,10 @@ def find_bisection(context: Context) -> Bisection | None:
     if start is None:
         return None
     terms = _read_terms(context)
-    names = _split(_read(context, NAMES) or "")
+    try:
+        names = shlex.split(_read(context, NAMES) or "")
+    except ValueError as error:
+        raise CorruptionError(f"{NAMES} is damaged: {error}", hint=_RESET) from None
     marks = context.history.list_refs(REFS).items()
     refs = {name.removeprefix(REFS): commit for name, commit in marks}
     bad, good = terms or DEFAULT_TERMS
@@ -197,13 +200,6 @@ def write(context: Context, name: str, line: str) -> None:
 def quote(words: Iterable[str]) -> str:
     """Return words as a shell, and Git, would read them again: each in quotes."""
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise CorruptionError(f"{NAMES} is damaged: {error}", hint=_RESET) from None
 
 
 def _read(context: Context, name: str, *, strip: bool = True) -> str | None:

@@ -44,7 +44,7 @@ from mvc.workspace.transition import run
 from mvc.workspace.worktree import find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from mvc.fs import FileStat
@@ -303,17 +303,16 @@ def find_blockers(
             continue
         stat = find_file_stat(worktree, path)
         if stat is not None and stat.is_directory:
-            inside = (name for name in _list_all(worktree, path) if name not in gone)
-            found.update(dict.fromkeys(islice(inside, _SHOWN + 1)))
+            # Everything that is not a folder: ignored files, other repositories', pipes.
+            inside = (
+                os.path.relpath(os.path.join(root, name), worktree)
+                for root, folders, names in os.walk(worktree / path)
+                for name in (*names, *folders)
+                if name in names or os.path.islink(os.path.join(root, name))
+            )
+            staying = (name for name in inside if name not in gone)
+            found.update(dict.fromkeys(islice(staying, _SHOWN + 1)))
     return tuple(found)
-
-
-def _list_all(worktree: Path, folder: str) -> Iterator[str]:
-    """Yield everything below a folder that is not one: ignored files, other repositories', pipes."""
-    for root, folders, names in os.walk(worktree / folder):
-        links = [name for name in folders if os.path.islink(os.path.join(root, name))]
-        for name in (*names, *links):
-            yield os.path.relpath(os.path.join(root, name), worktree)
 
 
 def execute(

@@ -92,15 +92,15 @@ def name_tensors(
     for failure in failures:
         blobs = groups[failure.path].values()
         rows = [row for b in blobs for row in (known or {}).get(b) or measure_tensors(context, b)]
-        figures = {name: _figure(health, failure.gate) for name, health in rows}
+        # Of a norm and its growth the square, which adds up.
+        figures = {
+            name: {"nan": health.nan, "inf": health.inf, "max": health.largest}.get(
+                failure.gate, health.sum_sq
+            )
+            for name, health in rows
+        }
         found.append(replace(failure, tensor=max(figures, key=figures.__getitem__, default=None)))
     return found
-
-
-def _figure(health: Health, gate: str) -> float:
-    """Return what a gate looks at; for a norm and its growth the square."""
-    figures = {"nan": health.nan, "inf": health.inf, "max": health.largest}
-    return figures.get(gate, health.sum_sq)
 
 
 def group_checkpoints(tree: Mapping[str, TreeEntry]) -> dict[str, dict[str, GitId]]:

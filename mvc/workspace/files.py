@@ -130,7 +130,10 @@ def _take_file(
     let_tick_pass(stat)
     with open_source(context.worktree / path, path) as file:
         _check_unchanged(stat, file.stat, path)
-        source = _read_small(file, path)
+        source: ByteSource = file
+        if file.size_bytes <= PLAIN_FILE_MAX_BYTES and not is_checkpoint_name(path):
+            # It will be an ordinary blob: it is read once, not in parts.
+            source = MemorySource(read_bytes(file, 0, file.size_bytes))
         layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
         data, manifest, warning = _take_content(source, layout, path, open_cutter, progress)
         blob = put_blob(data)
@@ -142,13 +145,6 @@ def _take_file(
     if folders is None or manifest is not None:
         _check_unchanged(stat, find_file_stat(context.worktree, path, folders), path)
     return stored
-
-
-def _read_small(file: FileSource, path: str) -> ByteSource:
-    """Return a file that will be an ordinary blob in memory: it is read once, not in parts."""
-    if file.size_bytes > PLAIN_FILE_MAX_BYTES or is_checkpoint_name(path):
-        return file
-    return MemorySource(read_bytes(file, 0, file.size_bytes))
 
 
 def check_reached(context: Context, stored: Iterable[StoredFile]) -> None:

@@ -7,6 +7,7 @@ its id says when it is read: see ``mvc.chunkstore.nearby``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,8 +56,12 @@ class HeldChunks:
 
     def fill(self, chunk: ChunkId, plain: memoryview, *, waits: bool = True) -> bool:  # noqa: ARG002
         """Fill a buffer with what should be a chunk; return False if nobody holds all of it."""
-        place = self._places.get(chunk)
-        is_here = place is not None and _read(place, plain)
+        place, is_here = self._places.get(chunk), False
+        if place is not None:
+            # A rank's image may not be held any more, or be cut short.
+            with contextlib.suppress(MvcError, OSError, ValueError):
+                place.file.read_into(place.offset, plain)
+                is_here = True
         with self._lock:
             self.given_bytes += len(plain) if is_here else 0
             self.missed += not is_here
@@ -79,14 +84,6 @@ class HeldChunks:
         ranks = sorted({division.kept[box].rank for box, _ in division.find_parts(number)})
         names = ", ".join(map(str, ranks))
         return f", held by rank{'s' if len(ranks) > 1 else ''} {names}"
-
-
-def _read(place: _Place, plain: memoryview) -> bool:
-    try:
-        place.file.read_into(place.offset, plain)
-    except (MvcError, OSError, ValueError):  # a rank's image is not held, or is cut short
-        return False
-    return True
 
 
 def find_held(

@@ -74,9 +74,11 @@ class Kept:
                 row = database.execute(
                     "SELECT value FROM kept WHERE kind = ? AND key = ?", (kind, key)
                 ).fetchone()
-                value = None if row is None else _check(kind, key, row[0])
-                if value is not None:
-                    found[key] = value
+                stored = None if row is None else row[0]
+                if isinstance(stored, bytes):
+                    value = stored[_CHECK_BYTES:]
+                    if _hash(kind, key, value) == stored[:_CHECK_BYTES]:  # it is what was written
+                        found[key] = value
             return found
 
         asked = tuple(keys)
@@ -197,14 +199,6 @@ def _find_version(database: sqlite3.Connection) -> int:
 def _hash(kind: bytes, key: bytes, value: bytes) -> bytes:
     head = b"%d %d " % (len(kind), len(key))
     return blake3(head + kind + key + value).digest(_CHECK_BYTES)
-
-
-def _check(kind: bytes, key: bytes, stored: object) -> bytes | None:
-    """Return the value that was kept, or None if it is not what was written."""
-    if not isinstance(stored, bytes):
-        return None
-    value = stored[_CHECK_BYTES:]
-    return value if _hash(kind, key, value) == stored[:_CHECK_BYTES] else None
 
 
 class PartDigests:

@@ -18,7 +18,7 @@ from mvc.sources import FileSource
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from mvc.chunkstore.values import ChunkSpan
     from mvc.chunkstore.writer import ChunkWriter
@@ -102,7 +102,15 @@ def measure_segments(
     context: Context, manifest: Manifest, limit_bytes: int | None = None
 ) -> list[tuple[StoredSegment, Health]] | None:
     """Return the health of every segment, or None if it takes reading more than ``limit_bytes``."""
-    chunks = [list(_chunks_of(stored, manifest.chunk_bytes)) for stored in manifest.segments]
+    chunks: list[list[tuple[ChunkKey, int]]] = []
+    for stored in manifest.segments:
+        dtype, cuts = (
+            stored.segment.dtype,
+            cut_sizes(stored.segment.size_bytes, manifest.chunk_bytes),
+        )
+        pairs = zip(stored.chunks, cuts, strict=True)
+        measured = [(chunk, size) for chunk, size in pairs if is_measured(get_dtype(dtype), size)]
+        chunks.append([((chunk, dtype), size) for chunk, size in measured])
     sizes = {key: size for row in chunks for key, size in row}
     large = (key for key, size in sizes.items() if size >= SMALL_BYTES)
     found = context.kept.find_chunk_health(large)
@@ -120,14 +128,6 @@ def measure_segments(
         (stored, sum((found[key] for key, _ in row), Health()))
         for stored, row in zip(manifest.segments, chunks, strict=True)
     ]
-
-
-def _chunks_of(stored: StoredSegment, chunk_bytes: int) -> Iterator[tuple[ChunkKey, int]]:
-    """Yield (key, size) of the chunks of a segment that are measured."""
-    segment = stored.segment
-    for chunk, size in zip(stored.chunks, cut_sizes(segment.size_bytes, chunk_bytes), strict=True):
-        if is_measured(get_dtype(segment.dtype), size):
-            yield (chunk, segment.dtype), size
 
 
 def measure_tensors(context: Context, blob: GitId) -> list[tuple[str, Health]]:

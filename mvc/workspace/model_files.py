@@ -201,7 +201,12 @@ DCP_FILE = "__0_0.distcp"
 
 def write_torch(context: Context, output: Path, model: ModelTree, progress: ByteProgress) -> int:
     """Write a model whose leaves are tensors and plain data to a file of torch; return its length."""
-    value, pieces = _refer(_nest(model))
+    root = _Branch()
+    if all(_put(root, path, leaf) for path, leaf in model.leaves.values()) and _fits(root):
+        nested = _settle(root)
+    else:  # its paths contradict each other
+        nested = {key: leaf for key, (_, leaf) in model.leaves.items()}
+    value, pieces = _refer(nested)
     with DurableFile(output.parent) as file:
         size_bytes = OutputFile(context, file, progress).write_archive(0, value, pieces)
         file.publish(output, expected_bytes=size_bytes)
@@ -210,14 +215,6 @@ def write_torch(context: Context, output: Path, model: ModelTree, progress: Byte
 
 class _Branch(dict[str | int, object]):
     """What steps of paths lead to."""
-
-
-def _nest(model: ModelTree) -> object:
-    """Return the nested value; flat if its paths contradict each other."""
-    root = _Branch()
-    if all(_put(root, path, leaf) for path, leaf in model.leaves.values()) and _fits(root):
-        return _settle(root)
-    return {key: leaf for key, (_, leaf) in model.leaves.items()}
 
 
 def _put(branch: _Branch, path: Steps, leaf: object) -> bool:
@@ -292,7 +289,12 @@ def write_dcp(context: Context, folder: Path, model: ModelTree, progress: BytePr
         with suppress(FileNotFoundError):  # never beside a file that it does not describe
             os.unlink(folder / METADATA_NAME)
         file.publish(folder / DCP_FILE, expected_bytes=size_bytes)
-    entries = {key: _describe(leaf) for key, (_, leaf) in model.leaves.items()}
+    entries = {
+        key: DcpTensor(leaf.view.dtype, leaf.view.shape, tuple(_cut_rows(leaf)))
+        if isinstance(leaf, ModelTensor)
+        else None
+        for key, (_, leaf) in model.leaves.items()
+    }
     paths = {key: path for key, (path, _) in model.leaves.items()}
     items = [job.item for job in jobs]
     data = encode_dcp_metadata(DcpMetadata(entries, {DCP_FILE: tuple(items)}, paths))
@@ -334,12 +336,6 @@ def _cut_leaf(leaf: object) -> Iterator[tuple[Box | None, object, Sequence[Tenso
             piece = TensorRun(leaf, box.sizes, done)
             yield box, refer(0, leaf.view.dtype, box.sizes), [piece]
             done += piece.size_bytes
-
-
-def _describe(leaf: object) -> DcpTensor | None:
-    if not isinstance(leaf, ModelTensor):
-        return None
-    return DcpTensor(leaf.view.dtype, leaf.view.shape, tuple(_cut_rows(leaf)))
 
 
 def _cut_rows(tensor: ModelTensor) -> Iterator[Box]:

@@ -224,16 +224,14 @@ class Cleaner:
             return value
         raise UnsupportedError(f"{name} is no plain data")
 
-    def _clean_key(self, key: object) -> object:
-        if type(key) not in _KEYS:
-            raise UnsupportedError("a key is no plain data")
-        return key
-
     def _clean_dict(self, value: dict[object, object], name: str) -> dict[object, object]:
         kept: dict[object, object] = {}
         for key, one in value.items():
+            if type(key) not in _KEYS:
+                self.left_out.append(f"{name}.{key}")
+                continue
             try:
-                kept[self._clean_key(key)] = self._clean(one, f"{name}.{key}")
+                kept[key] = self._clean(one, f"{name}.{key}")
             except UnsupportedError:
                 self.left_out.append(f"{name}.{key}")
         return kept

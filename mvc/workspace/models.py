@@ -113,13 +113,10 @@ def open_model(
             yield read_files(context, Path(operand), stack)
         else:
             assert context is not None
-            yield _with_tensors(read_revision(context, str(operand), paths), str(operand))
-
-
-def _with_tensors(model: Model, operand: str) -> Model:
-    if ":" in operand and not model.tensors:
-        raise NotFoundError(f"{operand} holds no tensor")
-    return model
+            model = read_revision(context, str(operand), paths)
+            if ":" in str(operand) and not model.tensors:
+                raise NotFoundError(f"{operand} holds no tensor")
+            yield model
 
 
 def _is_files(context: Context | None, operand: str | Path) -> bool:

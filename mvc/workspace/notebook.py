@@ -113,7 +113,12 @@ class Notebook(Generic[_Entry]):
 
     def write(self, changes: Mapping[GitId, Sequence[str]], *, message: str, stamp: Stamp) -> None:
         """Replace the notes of some commits durably; no paragraphs take the note away."""
-        notes = {commit: _join(paragraphs) for commit, paragraphs in changes.items()}
+        notes = {
+            commit: ("\n\n".join(paragraphs) + "\n").encode("utf-8", "surrogateescape")
+            if paragraphs
+            else None
+            for commit, paragraphs in changes.items()
+        }
         write_notes(self._history, self._kind.ref, notes, message=message, stamp=stamp)
 
     def parse(self, commit: GitId, note: GitId) -> tuple[_Entry, ...]:
@@ -130,11 +135,6 @@ class Notebook(Generic[_Entry]):
             return self._history.read_blob(note).decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise FormatError(f"{what} is not text") from error
-
-
-def _join(paragraphs: Sequence[str]) -> bytes | None:
-    text = "\n\n".join(paragraphs) + "\n"
-    return text.encode("utf-8", "surrogateescape") if paragraphs else None
 
 
 def split_paragraphs(text: str) -> list[str]:

@@ -75,20 +75,16 @@ def _read_pending(context: Context, kind: Kind, heads: list[GitId]) -> Pending:
     named = [context.history.find_commit(words[1]) for words in lines if words[1:]]
     rest = tuple(one for one in named[1 if heads else 0 :] if one is not None)
     options = (line.strip().partition(" = ") for line in _read(context, OPTIONS).splitlines())
+    # Of the message to be, the lines that are notes go.
+    message = [line for line in _read(context, MESSAGE).split("\n") if not line.startswith("#")]
     return Pending(
         kind,
         tuple(heads),
-        _read_message(context),
+        "\n".join(message).strip("\n"),
         rest if kind != "merge" else (),
         context.history.find_commit(_read(context, ORIGIN).strip() or "-"),
         {key: value for key, equals, value in options if equals},
     )
-
-
-def _read_message(context: Context) -> str:
-    """Return the message to be, without the lines that are notes."""
-    lines = _read(context, MESSAGE).split("\n")
-    return "\n".join(line for line in lines if not line.startswith("#")).strip("\n")
 
 
 def _read(context: Context, name: str) -> str:

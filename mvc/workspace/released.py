@@ -148,14 +148,11 @@ def _find_nearest(context: Context, lost: CommitInfo, paths: Sequence[str]) -> C
     records = read_releases(context)
     for commit in _by_distance(lost, commits):
         gone = {path for release in records.get(commit.id, ()) for path in release.paths}
-        if gone.isdisjoint(paths) and _has_content(context, commit.id, paths):
-            return commit
+        if gone.isdisjoint(paths):
+            tree = context.history.read_tree(commit.id)
+            if all(path in tree and is_complete(context, tree[path].blob) for path in paths):
+                return commit
     return None
-
-
-def _has_content(context: Context, commit: GitId, paths: Sequence[str]) -> bool:
-    tree = context.history.read_tree(commit)
-    return all(path in tree and is_complete(context, tree[path].blob) for path in paths)
 
 
 def _by_distance(lost: CommitInfo, commits: Mapping[GitId, CommitInfo]) -> list[CommitInfo]:

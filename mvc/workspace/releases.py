@@ -151,8 +151,12 @@ def add_releases(context: Context, releases: Iterable[Release]) -> None:
     """Record acts of releasing, durably; what was recorded before stays."""
     added: dict[GitId, list[str]] = defaultdict(list)
     for release in releases:
+        if len(release.blobs) < len(release.paths):
+            tree = context.history.read_tree(release.commit)
+            paths = tuple(path for path in release.paths if path in tree)
+            release = replace(release, paths=paths, blobs=tuple(tree[path].blob for path in paths))  # noqa: PLW2901  completed
         if release.paths:
-            added[release.commit].append(encode_release(_with_blobs(context, release)))
+            added[release.commit].append(encode_release(release))
     if not added:
         return
     notes = release_notes(context)
@@ -160,14 +164,6 @@ def add_releases(context: Context, releases: Iterable[Release]) -> None:
         changes = {commit: [*notes.find_paragraphs(commit), *new] for commit, new in added.items()}
         message = f"released content of {len(changes)} commits"
         notes.write(changes, message=message, stamp=context.stamp())
-
-
-def _with_blobs(context: Context, release: Release) -> Release:
-    if len(release.blobs) == len(release.paths):
-        return release
-    tree = context.history.read_tree(release.commit)
-    paths = tuple(path for path in release.paths if path in tree)
-    return replace(release, paths=paths, blobs=tuple(tree[path].blob for path in paths))
 
 
 def drop_releases(context: Context, gone: Mapping[GitId, Iterable[str]]) -> None:

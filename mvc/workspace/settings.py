@@ -7,6 +7,7 @@ may come from anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -173,19 +174,14 @@ def find_identity(settings: Mapping[str, str]) -> tuple[Identity, bool]:
     name = environment.get("GIT_AUTHOR_NAME") or settings.get("user.name")
     email = environment.get("GIT_AUTHOR_EMAIL") or settings.get("user.email")
     if not name or not email:
-        user_name, user_email = _read_user_config(environment)
+        user_name = user_email = None
+        with contextlib.suppress(MvcError):  # another program's broken file must not stop a commit
+            user_name, user_email = read_user(_config_paths(environment))
         name, email = name or user_name, email or user_email or environment.get("EMAIL")
     if name and email:
         return Identity(name, email), False
     login = _login()
     return Identity(name or login, email or f"{login}@{os.uname().nodename}"), True
-
-
-def _read_user_config(environment: Mapping[str, str]) -> tuple[str | None, str | None]:
-    try:
-        return read_user(_config_paths(environment))
-    except MvcError:
-        return None, None  # another program's broken file must not keep anyone from committing
 
 
 def _config_paths(environment: Mapping[str, str]) -> list[Path]:

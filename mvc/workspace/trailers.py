@@ -86,8 +86,10 @@ def read_annotations(info: CommitInfo) -> Annotations:
     meta: dict[str, str] = {}
     for key, value in info.trailers:
         name, equals, text = value.partition("=")
-        if key == STEP_TRAILER and _is_step(value):
-            step = int(value)
+        if key == STEP_TRAILER:
+            # Anyone may write a message, and Python refuses to read numbers of thousands of digits.
+            if value.isascii() and value.isdigit() and len(value) <= _MAX_STEP_DIGITS:
+                step = int(value)
         elif key == METRIC_TRAILER and equals:
             number = parse_number(text)
             if number is not None:
@@ -95,11 +97,6 @@ def read_annotations(info: CommitInfo) -> Annotations:
         elif key == META_TRAILER and equals:
             meta[name] = text
     return Annotations(step, metrics, meta)
-
-
-def _is_step(text: str) -> bool:
-    # Anyone may write a message, and Python refuses to read numbers of thousands of digits.
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_STEP_DIGITS
 
 
 def parse_number(text: str) -> float | None:
@@ -116,20 +113,20 @@ _ESCAPED = re.compile(r"(?:%[0-9A-F]{2})+")
 
 def escape_word(text: str) -> str:
     """Return a name without white space, control characters and plain ``%``."""
-    return _UNSAFE.sub(_escape, text)
+    return _UNSAFE.sub(
+        lambda match: "".join(
+            f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape")
+        ),
+        text,
+    )
 
 
 def unescape_word(text: str) -> str:
     """Return what ``escape_word`` was given."""
-    return _ESCAPED.sub(_unescape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogateescape")
+    return _ESCAPED.sub(
+        lambda match: bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogateescape"),
+        text,
+    )
 
 
 CHECK_TRAILER = "Replica-Check"
@@ -202,18 +199,20 @@ class Agreement:
         counts = f"agreed={self.agreed} of={self.chunks}"
         if self.differed:
             counts += f" differed={self.differed}"
-        disputes = ((DISPUTE_TRAILER, _spell_dispute(dispute)) for dispute in self.disputes)
-        return [(CHECK_TRAILER, counts), *disputes]
+        trailers = [(CHECK_TRAILER, counts)]
+        for dispute in self.disputes:
+            where = (
+                f"{escape_word(dispute.path)} {escape_word(dispute.tensor)} chunk={dispute.chunk}"
+            )
+            stored, checked = (
+                ",".join(map(str, ranks)) for ranks in (dispute.stored, dispute.checked)
+            )
+            trailers.append((DISPUTE_TRAILER, f"{where} stored={stored} checked={checked}"))
+        return trailers
 
 
 def _name_ranks(ranks: tuple[int, ...]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _spell_dispute(dispute: Dispute) -> str:
-    stored, checked = (",".join(map(str, ranks)) for ranks in (dispute.stored, dispute.checked))
-    where = f"{escape_word(dispute.path)} {escape_word(dispute.tensor)} chunk={dispute.chunk}"
-    return f"{where} stored={stored} checked={checked}"
 
 
 def read_agreement(trailers: Iterable[tuple[str, str]]) -> Agreement | None:
