@@ -39,7 +39,7 @@ def find_rearranged(context: Context | None, changes: Iterable[TensorChange]) ->
     wanted = [change for change in changes if change.status == "modified" and _may_be(change)]
     keys = [change.key for change in wanted if change.key is not None]
     known = {} if kept is None else kept.get_many(REARRANGED, keys)
-    found: dict[str, str] = {}
+    rearranged: dict[str, str] = {}
     fresh: dict[bytes, bytes] = {}
     for change in wanted:
         old, new = change.pair.old, change.pair.new
@@ -51,10 +51,10 @@ def find_rearranged(context: Context | None, changes: Iterable[TensorChange]) ->
             how = find_rearrangement(_take(old), _take(new)) or ""
             fresh |= {} if change.key is None else {change.key: how.encode()}
         if how:
-            found[change.name] = how
+            rearranged[change.name] = how
     if kept is not None:
         kept.put_many(REARRANGED, fresh)
-    return found
+    return rearranged
 
 
 def _may_be(change: TensorChange) -> bool:

@@ -324,8 +324,8 @@ class Around:
         if manifest.gaps in self._read:
             return self._read[manifest.gaps]
         data = self._read_gaps(manifest)
-        found = self._read[manifest.gaps] = read_metadata(bytes(data[LENGTH_BYTES:]))
-        return found
+        metadata = self._read[manifest.gaps] = read_metadata(bytes(data[LENGTH_BYTES:]))
+        return metadata
 
     def place(self, tensors: Tensors, metadata: Metadata) -> tuple[Tensors, bytes | None, Manifest]:
         """Return the tensors in order, the header if it is a new one, and what it takes after."""

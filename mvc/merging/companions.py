@@ -33,19 +33,19 @@ _LAYER_KEYS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 def read_companions(context: Context | None, model: Model) -> dict[str, bytes]:
     """Return name → content of the files that belong to a model, from its folder."""
     folder = os.path.dirname(model.tensors[0].path)
-    found: dict[str, bytes] = {}
+    companions: dict[str, bytes] = {}
     for name in COMPANIONS:
         if model.plain is not None:
             blob = model.plain.get(f"{folder}/{name}" if folder else name)
             if blob is not None and context is not None:
-                found[name] = read_stored(context, blob, name)
+                companions[name] = read_stored(context, blob, name)
         else:
             path = (model.root or Path()) / folder / name
             if path.is_file():
                 with FileSource.open(path.resolve()) as source:
                     _check_size(str(path), source.size_bytes)
-                    found[name] = read_bytes(source, 0, source.size_bytes)
-    return found
+                    companions[name] = read_bytes(source, 0, source.size_bytes)
+    return companions
 
 
 def read_stored(context: Context, blob: GitId, name: str) -> bytes:
@@ -72,12 +72,12 @@ def _check_size(name: str, size_bytes: int) -> None:
 def parse_config(data: bytes, where: str) -> dict[str, object]:
     """Return a ``config.json`` as values."""
     try:
-        found = json.loads(data)
+        config = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{CONFIG} of {where} is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise FormatError(f"{CONFIG} of {where} is not a JSON object")
-    return found
+    return config
 
 
 def change_config(

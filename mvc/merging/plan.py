@@ -228,14 +228,14 @@ class _Planner:
 
     def _find_rests(self, model: str, stack: str, number: int) -> list[str]:
         """Return what follows the number in the names of one layer."""
-        found = [
+        rests = [
             rest
             for head, own, rest in map(split_layer, self._models[model])
             if (head, own) == (stack, number)
         ]
-        if not found:
+        if not rests:
             raise NotFoundError(f"{model} has no layer {number} ({stack}{number})")
-        return found
+        return rests
 
     def _plan_tensor(
         self,

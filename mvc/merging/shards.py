@@ -123,8 +123,8 @@ def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
         if manifest is None or manifest.format != "safetensors":
             return None
         count += len(manifest.segments)
-    found = read_tensors(context, shards)
-    return found if len(found) == count else None
+    tensors = read_tensors(context, shards)
+    return tensors if len(tensors) == count else None
 
 
 def _differ(layouts: Sequence[Layout]) -> bool:
@@ -147,7 +147,7 @@ def _find_homes(chosen: Layout, layouts: Sequence[Layout]) -> dict[str, str]:
 
 def _read_indexes(context: Context, tree: Tree) -> dict[str, dict[str, Any]] | None:
     """Return path → content of the index of a side; None if it is not valid."""
-    found: dict[str, dict[str, Any]] = {}
+    indexes: dict[str, dict[str, Any]] = {}
     for path in tree:
         if path.endswith(_INDEX):
             try:
@@ -156,8 +156,8 @@ def _read_indexes(context: Context, tree: Tree) -> dict[str, dict[str, Any]] | N
                 return None
             if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
                 return None
-            found[path] = index
-    return found
+            indexes[path] = index
+    return indexes
 
 
 def _renew(

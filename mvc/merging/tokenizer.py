@@ -159,16 +159,14 @@ def align_vocabularies(
             f"{source} has no tokenizer whose vocabulary can be read",
             hint="it needs tokenizer.json, tokenizer.model, vocab.json or vocab.txt beside it",
         )
-    own = {
-        name: vocabulary or vocabularies[host] or first for name, vocabulary in vocabularies.items()
-    }
     known = {}
-    for name, tokens in own.items():
-        # Tokenizers also name tokens that the embedding has no row for: those are left out.
+    for name, own in vocabularies.items():
+        known[name] = own or vocabularies[host] or first
         limit = row_counts.get(name)
-        is_cut = limit is not None and tokens.size > limit
-        ids = {token: row for token, row in tokens.ids.items() if limit is None or row < limit}
-        known[name] = Vocabulary(ids, limit) if is_cut and limit is not None else tokens
+        if limit is not None and known[name].size > limit:
+            # Tokenizers also name tokens that the embedding has no row for: those are left out.
+            ids = {token: row for token, row in known[name].ids.items() if row < limit}
+            known[name] = Vocabulary(ids, limit)
     result = _join(first, known) if choice.source == "union" else first
     multiple = choice.pad_to_multiple_of
     rows = -(-max(result.size, least_rows) // multiple) * multiple
@@ -196,18 +194,18 @@ def find_faults(
     vocabularies: Mapping[str, Vocabulary | None], row_counts: Mapping[str, int | None]
 ) -> list[str]:
     """Describe the tokens without a row in a model's embedding."""
-    found = []
+    faults = []
     for name, vocabulary in vocabularies.items():
         rows = row_counts.get(name)
         if vocabulary is None or rows is None or vocabulary.size <= rows:
             continue
         lost = sum(1 for row in vocabulary.ids.values() if row >= rows)
         tokens = "1 token" if lost == 1 else f"{lost:,} tokens"
-        found.append(
+        faults.append(
             f"the tokenizer of {name} has ids up to {vocabulary.size - 1:,}, and its embedding {rows:,} rows: "
             f"{tokens} without one"
         )
-    return found
+    return faults
 
 
 def check_same(
@@ -390,12 +388,12 @@ _PLAIN = {
 
 def _added_flags(files: Iterable[Mapping[str, bytes]]) -> dict[str, dict[str, bool]]:
     """Return token → how it is found in a text, of tokens that some model has added."""
-    found: dict[str, dict[str, bool]] = {}
+    added_flags: dict[str, dict[str, bool]] = {}
     for file in files:
         for token in json.loads(file[_FAST]).get("added_tokens") or [] if _FAST in file else []:
             flags = {key: bool(token.get(key, value)) for key, value in _PLAIN.items()}
-            found.setdefault(token["content"], flags)
-    return found
+            added_flags.setdefault(token["content"], flags)
+    return added_flags
 
 
 def _encode(value: object) -> bytes:

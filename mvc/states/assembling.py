@@ -50,8 +50,8 @@ class ArraySource(ByteSource):
         if inside or size_bytes != self._chunk_size(chunk):
             return None
         division = self.share.plan.keepers.divisions[self.array]
-        found = division.find_parts(chunk)
-        if len(found) != 1 or division.kept[found[0][0]].rank != self.share.rank:
+        parts = division.find_parts(chunk)
+        if len(parts) != 1 or division.kept[parts[0][0]].rank != self.share.rank:
             return None
         return next(self._parts(chunk))[1]
 
@@ -114,7 +114,7 @@ class ArraySource(ByteSource):
 
 def open_files(share: Share, peers: Peers) -> dict[str, JoinedSource]:
     """Return path → bytes of the files of the state, wherever they are kept."""
-    found, array = {}, 0
+    files, array = {}, 0
     for path, head, layout in share.plan.layouts:
         parts: list[ByteSource] = [MemorySource(head)]
         starts = [0, len(head)]
@@ -123,8 +123,8 @@ def open_files(share: Share, peers: Peers) -> dict[str, JoinedSource]:
                 parts.append(ArraySource(share, number, peers))
                 starts.append(segment.end)
         array += len(layout.segments)
-        found[path] = JoinedSource(parts, starts)
-    return found
+        files[path] = JoinedSource(parts, starts)
+    return files
 
 
 UNCHECKED = ChunkId(bytes(ID_BYTES))

@@ -119,26 +119,26 @@ class Division:
         """Return (number of the box, elements of it in a chunk) of all boxes with some."""
         first, last = self.run_of(chunk)
         low, high = self._hulls
-        found = []
+        parts = []
         for number in np.flatnonzero((low < last) & (high > first)).tolist():
             one = self.kept[number]
             count = count_part(one.shape, one.box, first, last)
             if count:
-                found.append((number, count))
-        return found
+                parts.append((number, count))
+        return parts
 
     @cached_property
     def candidates(self) -> list[NDArray[np.int64]]:
         """For every chunk the ranks that keep most of it."""
-        found = []
+        candidates = []
         for chunk in range(-(-self._form.elements // self._chunk)):
             shares: dict[int, int] = {}
             for number, count in self.find_parts(chunk):
                 rank = self.kept[number].rank
                 shares[rank] = shares.get(rank, 0) + count
             most = max(shares.values())
-            found.append(np.array([r for r, n in shares.items() if n == most], np.int64))
-        return found
+            candidates.append(np.array([r for r, n in shares.items() if n == most], np.int64))
+        return candidates
 
 
 def _find_hull(kept: KeptBox) -> tuple[int, int]:

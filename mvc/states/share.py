@@ -30,7 +30,7 @@ from mvc.states.keepers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 MAX_FORM_BYTES = 2**28
 ITEM_BYTES = (1, 2, 4, 8, 16)
@@ -146,7 +146,9 @@ class SharePlan:
                     whole[one.dims] = (
                         Holders(boxes, (everyone,)) if all(one.dims) else Holders((), ())
                     )
-                found = whole[one.dims] if one.spread < 0 else _get(holders, one.spread)
+                if one.spread >= len(holders):
+                    raise FormatError("the form of a state lacks a spread")
+                found = whole[one.dims] if one.spread < 0 else holders[one.spread]
                 array = ArrayForm(one.dims, one.item_bytes, found)
                 self.arrays.append(array)
                 _check_size(one, array)
@@ -206,12 +208,6 @@ def _read_spread(words: SpreadWords, ranks: int) -> Holders:
         raise FormatError("the form of a state does not say which boxes the ranks hold")
     boxes = [Box(*pair) for pair in zip(words.offsets, words.sizes, strict=True)]
     return list_holders(words.ranks, boxes)
-
-
-def _get(holders: Sequence[Holders], number: int) -> Holders:
-    if number >= len(holders):
-        raise FormatError("the form of a state lacks a spread")
-    return holders[number]
 
 
 def _check_size(words: ArrayWords, form: ArrayForm) -> None:

@@ -278,10 +278,10 @@ def open_image(files: Mapping[str, memoryview], *, is_local: bool = False) -> li
     document = parse_document(text)
     if {*document.files, STATE_FILE} != files.keys():
         raise FormatError(f"an image holds other files than its {STATE_FILE} names")
-    found = [open_file(path, data) for path, data in files.items()]
-    sizes = measure_tensors((file.path, file.layout) for file in found)
+    image = [open_file(path, data) for path, data in files.items()]
+    sizes = measure_tensors((file.path, file.layout) for file in image)
     check_sizes(text, sizes, is_local=is_local)
-    return found
+    return image
 
 
 def open_file(path: str, data: memoryview) -> StateFile:

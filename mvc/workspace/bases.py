@@ -120,15 +120,15 @@ class Relatives:
     def find_hints(self, path: str, layout: FileLayout) -> dict[Segment, Hint]:
         """Return what the segments of a file may resemble in the parent commit."""
         chunk_bytes = self._context.chunk_bytes
-        found = match_segments(self._context, self._tree, path, layout.segments, chunk_bytes)
+        segments = match_segments(self._context, self._tree, path, layout.segments, chunk_bytes)
         at_hand = {
-            other for other in {other for other, _ in found.values()} if self._is_there(other)
+            other for other in {other for other, _ in segments.values()} if self._is_there(other)
         }
-        for other, stored in found.values():
+        for other, stored in segments.values():
             if other in at_hand:
                 source = PathSource(self._context.worktree / other)
                 self.offer(stored.chunks, source, stored.segment.start)
-        bases = {key: stored.chunks for key, (_, stored) in found.items()}
+        bases = {key: stored.chunks for key, (_, stored) in segments.items()}
         return {
             segment: Hint(
                 bases=bases.get(segment_key(segment), ()),

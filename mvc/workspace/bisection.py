@@ -112,12 +112,12 @@ def _read_terms(context: Context) -> tuple[str, str] | None:
 
 def get_bisection(context: Context) -> Bisection:
     """Return the bisection that is going on; ConflictError if there is none."""
-    found = find_bisection(context)
-    if found is None:
+    bisection = find_bisection(context)
+    if bisection is None:
         raise ConflictError(
             "no bisection is under way", hint='"mvc bisect start BAD GOOD" starts one'
         )
-    return found
+    return bisection
 
 
 def check_terms(bad: str, good: str) -> tuple[str, str]:

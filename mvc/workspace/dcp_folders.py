@@ -49,13 +49,13 @@ class DcpFolder:
 def list_folders(paths: Iterable[str], read: Callable[[str], bytes | None]) -> list[DcpFolder]:
     """Return the DCP folders that some paths are in, given what reads metadata."""
     places = dict.fromkeys(path.rpartition("/")[0] for path in paths if path.endswith(".distcp"))
-    found: list[DcpFolder] = []
+    folders: list[DcpFolder] = []
     for place in places:
         data = read(f"{place}/{METADATA_NAME}" if place else METADATA_NAME)
         with suppress(FormatError):  # then its tensors are numbered
             if data is not None:
-                found.append(DcpFolder(place, parse_dcp_metadata(data)))
-    return found
+                folders.append(DcpFolder(place, parse_dcp_metadata(data)))
+    return folders
 
 
 def find_gap(folder: DcpFolder, is_there: Callable[[str], bool]) -> str | None:
@@ -75,16 +75,16 @@ def find_folders(
     Raises:
         FormatError: a folder is incomplete.
     """
-    found: list[DcpFolder] = []
+    folders: list[DcpFolder] = []
     for folder in list_folders(paths, read):
         if all(folder.file(name) in paths for name in folder.metadata.files):
-            found.append(folder)
+            folders.append(folder)
         elif gap := find_gap(folder, is_there):
             raise FormatError(
                 f"{folder.file(METADATA_NAME)} {gap}",
                 hint='"mvc export --format files" writes the files that are there',
             )
-    return found
+    return folders
 
 
 def find_stored_folders(

@@ -59,15 +59,19 @@ class SessionHealth:
                 known.append((chunk, span.dtype.name))
                 if known[-1] not in self._writer.health:
                     missing[known[-1]] = span
-        found = self._context.kept.find_chunk_health(missing)
+        chunk_health = self._context.kept.find_chunk_health(missing)
         for key, span in missing.items():
-            if key not in found:  # stored by an mvc that did not measure, or the cache was lost
+            if (
+                key not in chunk_health
+            ):  # stored by an mvc that did not measure, or the cache was lost
                 assert span.dtype is not None
                 plain = memoryview(bytearray(span.size_bytes))
                 source.read_into(span.offset, plain)
-                self._measured[key] = found[key] = measure_plain(plain, span.dtype)
-        found |= {key: self._writer.health[key] for key in known if key in self._writer.health}
-        self._total += sum((found[key] for key in known), self._writer.take_small_health())
+                self._measured[key] = chunk_health[key] = measure_plain(plain, span.dtype)
+        chunk_health |= {
+            key: self._writer.health[key] for key in known if key in self._writer.health
+        }
+        self._total += sum((chunk_health[key] for key in known), self._writer.take_small_health())
 
     def finish(self, blob: GitId) -> None:
         """End with a file, now that its blob is written."""
@@ -113,8 +117,8 @@ def measure_segments(
         chunks.append([((chunk, dtype), size) for chunk, size in measured])
     sizes = {key: size for row in chunks for key, size in row}
     large = (key for key, size in sizes.items() if size >= SMALL_BYTES)
-    found = context.kept.find_chunk_health(large)
-    missing = {key: size for key, size in sizes.items() if key not in found}
+    chunk_health = context.kept.find_chunk_health(large)
+    missing = {key: size for key, size in sizes.items() if key not in chunk_health}
     if limit_bytes is not None and sum(missing.values()) > limit_bytes:
         return None
     new: dict[ChunkKey, Health] = {}
@@ -123,9 +127,9 @@ def measure_segments(
         context.store.read_into(chunk, plain)
         new[chunk, name] = measure_plain(plain, get_dtype(name))
     context.kept.keep_chunk_health({key: new[key] for key in new if sizes[key] >= SMALL_BYTES})
-    found |= new
+    chunk_health |= new
     return [
-        (stored, sum((found[key] for key, _ in row), Health()))
+        (stored, sum((chunk_health[key] for key, _ in row), Health()))
         for stored, row in zip(manifest.segments, chunks, strict=True)
     ]
 

@@ -195,8 +195,8 @@ class Cleaner:
                 for leaf in _stored(model)
                 if leaf.folder is folder and leaf.item.size_bytes <= MAX_OBJECT_BYTES
             ]
-            found = read_items(context, folder, model.tree, [leaf.item for leaf in small])
-            self._data |= {leaf: found[leaf.item.key] for leaf in small if not leaf.item.transforms}
+            items = read_items(context, folder, model.tree, [leaf.item for leaf in small])
+            self._data |= {leaf: items[leaf.item.key] for leaf in small if not leaf.item.transforms}
 
     def clean(self, model: ModelTree, *, keep_stored: bool = False) -> ModelTree:
         """Return what is left of all leaves; stored objects may stay as they are."""

@@ -108,11 +108,11 @@ def pair_renames(gone: dict[Name, Key], came: Iterable[tuple[Name, Key]]) -> dic
     names: dict[Key, list[Name]] = {}
     for name, key in reversed(gone.items()):
         names.setdefault(key, []).append(name)
-    found: dict[Name, Name] = {}
+    renames: dict[Name, Name] = {}
     for name, key in came if names else ():
         if names.get(key):
-            found[name] = names[key].pop()
-    return found
+            renames[name] = names[key].pop()
+    return renames
 
 
 def make_entry(path: str, mode: int, blob: GitId, stat: FileStat | None) -> IndexEntry:

@@ -178,15 +178,15 @@ def _by_distance(lost: CommitInfo, commits: Mapping[GitId, CommitInfo]) -> list[
 
 
 def _distances(start: GitId, links: Mapping[GitId, Sequence[GitId]]) -> dict[GitId, int]:
-    found = {start: 0}
+    distances = {start: 0}
     pending = deque([start])
     while pending:
         commit = pending.popleft()
         for other in links.get(commit, ()):
-            if other not in found:
-                found[other] = found[commit] + 1
+            if other not in distances:
+                distances[other] = distances[commit] + 1
                 pending.append(other)
-    return found
+    return distances
 
 
 def _describe(info: CommitInfo) -> str:
@@ -244,7 +244,7 @@ def _find_back(
     table = releases_by_blob(context)
     blobs = {entry.blob for entry in tree.values() if entry.blob in table}
     here = {blob for blob in blobs if is_complete(context, blob)}
-    found: dict[GitId, tuple[str, ...]] = {}
+    back: dict[GitId, tuple[str, ...]] = {}
     releases = {id(one): one for blob in here for one in table[blob]}
     for release in releases.values():
         if release.commit == new or not context.history.has_object(release.commit):
@@ -252,5 +252,5 @@ def _find_back(
         old = context.history.read_tree(release.commit)
         same = [path for path in release.paths if path in old and old[path].blob in here]
         if same:
-            found[release.commit] = tuple(sorted({*found.get(release.commit, ()), *same}))
-    return found
+            back[release.commit] = tuple(sorted({*back.get(release.commit, ()), *same}))
+    return back

@@ -93,8 +93,8 @@ def sweep(git_dir: Path) -> None:
 def find_dead(git_dir: Path) -> list[Path]:
     """Return the scratch folders that no process holds and no journal may need."""
     root = git_dir / FOLDER
-    found = find_stat(root)  # what a link leads to is not ours to remove
-    if found is None or not found.is_directory or find_stat(git_dir / JOURNAL_NAME) is not None:
+    stat = find_stat(root)  # what a link leads to is not ours to remove
+    if stat is None or not stat.is_directory or find_stat(git_dir / JOURNAL_NAME) is not None:
         return []
     with os.scandir(root) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -187,12 +187,12 @@ def list_leftovers(context: Context) -> list[Leftover]:
 def remove_leftovers(context: Context) -> Sequence[Leftover]:
     """Remove them and return what is gone; only under ``sweep_alone()``."""
     with context.history.lock():
-        found = list_leftovers(context)
+        leftovers = list_leftovers(context)
         sweep(context.git_dir)
-        for item in found:
+        for item in leftovers:
             with contextlib.suppress(OSError):  # somebody else's, or a folder: gone already
                 item.path.unlink()
-    return [item for item in found if find_stat(item.path) is None]
+    return [item for item in leftovers if find_stat(item.path) is None]
 
 
 def _measure(folder: Path) -> Leftover:

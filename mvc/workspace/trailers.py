@@ -41,14 +41,14 @@ class Annotations:
 
     def trailers(self) -> list[tuple[str, str]]:
         """Return the trailers."""
-        found: list[tuple[str, str]] = []
+        trailers: list[tuple[str, str]] = []
         if self.step is not None:
-            found.append((STEP_TRAILER, str(check_steps("a step", self.step))))
+            trailers.append((STEP_TRAILER, str(check_steps("a step", self.step))))
         for name, value in (self.metrics or {}).items():
-            found.append((METRIC_TRAILER, f"{_checked(name)}={_checked_number(name, value)}"))
+            trailers.append((METRIC_TRAILER, f"{_checked(name)}={_checked_number(name, value)}"))
         for name, text in (self.meta or {}).items():
-            found.append((META_TRAILER, f"{_checked(name)}={text}"))
-        return found
+            trailers.append((META_TRAILER, f"{_checked(name)}={text}"))
+        return trailers
 
 
 def _checked(name: str) -> str:

@@ -42,14 +42,10 @@ def _prepare_linear(_: MergePieces, settings: MethodSettings) -> Apply:
     return lambda piece: weighted_sum(weights, piece.inputs) / divisor
 
 
-def _find_linear_fault(settings: MethodSettings) -> str | None:
-    if settings.common["normalize"] and not sum(settings.of_inputs("weight")):
+def _find_weight_fault(settings: MethodSettings, switch: str) -> str | None:
+    if settings.common[switch] and not sum(settings.of_inputs("weight")):
         return "the weights sum to 0 and cannot be normalized"
     return None
-
-
-def _prepare_passthrough(_: MergePieces, settings: MethodSettings) -> Apply:
-    return lambda piece: piece.inputs[0] * settings.each[0]["scale"]
 
 
 def _prepare_stock(pieces: MergePieces, settings: MethodSettings) -> Apply:
@@ -94,12 +90,12 @@ LINEAR = Method(
     _prepare_linear,
     base="none",
     parameters=(WEIGHT, MethodParameter("normalize", bool, default=True)),
-    find_fault=_find_linear_fault,
+    find_fault=lambda settings: _find_weight_fault(settings, "normalize"),
     keeps_equal=lambda settings: bool(settings.common["normalize"]),
 )
 PASSTHROUGH = Method(
     "passthrough",
-    _prepare_passthrough,
+    lambda _, settings: lambda piece: piece.inputs[0] * settings.each[0]["scale"],
     base="none",
     most=1,
     parameters=(MethodParameter("scale", default=1.0, per_input=True),),
@@ -234,12 +230,6 @@ def _norm(factors: Norms, gram: Gram) -> float:
     return math.sqrt(max(float(factors @ gram @ factors), 0.0))
 
 
-def _find_multislerp_fault(settings: MethodSettings) -> str | None:
-    if settings.common["normalize_weights"] and not sum(settings.of_inputs("weight")):
-        return "the weights sum to 0 and cannot be normalized"
-    return None
-
-
 def _prepare_karcher(pieces: MergePieces, settings: MethodSettings) -> Apply:
     """The point with the smallest sum of squared angles to all inputs, at their mean norm."""
     gram, tol = gram_of(pieces, settings.name), float(settings.common["tol"])
@@ -307,7 +297,7 @@ MULTISLERP = Method(
         MethodParameter("normalize_weights", bool, default=True),
         MethodParameter("eps", default=1e-8, low=0, is_open=True),
     ),
-    find_fault=_find_multislerp_fault,
+    find_fault=lambda settings: _find_weight_fault(settings, "normalize_weights"),
     keeps_equal=lambda settings: bool(settings.common["normalize_weights"]),
 )
 KARCHER = Method(

@@ -101,7 +101,15 @@ def _prepare_ram(_: MergePieces, settings: MethodSettings) -> Apply:
 def _prepare_ram_plus(pieces: MergePieces, settings: MethodSettings) -> Apply:
     """As ram, but what one input alone changed is amplified by how much it shares with others."""
     common = settings.common
-    counts = sum(pieces.map(lambda piece: _count_agents(piece, settings)), np.zeros((2, 1)))
+
+    def count(piece: MergePiece) -> NDArray[np.float64]:
+        """Return how many elements every input changed together with others, and alone."""
+        _, changed, agents = _changes(piece, settings)
+        return np.array(
+            [np.sum(changed & (agents > 1), axis=1), np.sum(changed & (agents == 1), axis=1)]
+        )
+
+    counts = sum(pieces.map(count), np.zeros((2, 1)))
     ratio = counts[0] / np.maximum(counts[1], float(common["epsilon"]) or 1.0)
     factors = 1 + float(common["r"]) * np.clip(ratio, 0, float(common["alpha"]))
     return lambda piece: _merge_agents(piece, settings, [float(factor) for factor in factors])
@@ -114,12 +122,6 @@ def _changes(
     deltas = piece.deltas
     changed = np.stack([np.abs(delta) > float(settings.common["epsilon"]) for delta in deltas])
     return deltas, changed, changed.sum(axis=0)
-
-
-def _count_agents(piece: MergePiece, settings: MethodSettings) -> NDArray[np.float64]:
-    """Return how many elements every input changed together with others, and alone."""
-    _, changed, count = _changes(piece, settings)
-    return np.array([np.sum(changed & (count > 1), axis=1), np.sum(changed & (count == 1), axis=1)])
 
 
 def _merge_agents(piece: MergePiece, settings: MethodSettings, factors: list[float]) -> Array:

@@ -139,14 +139,6 @@ class MethodParameter:
         )
 
 
-def _never(_: MethodSettings) -> bool:
-    return False
-
-
-def _no_fault(_: MethodSettings) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """One merge method.
@@ -170,8 +162,8 @@ class Method:
     fewest: int = 1
     most: int | None = None
     parameters: tuple[MethodParameter, ...] = ()
-    find_fault: Callable[[MethodSettings], str | None] = _no_fault
-    needs_rows: Callable[[MethodSettings], bool] = _never
+    find_fault: Callable[[MethodSettings], str | None] = lambda _: None
+    needs_rows: Callable[[MethodSettings], bool] = lambda _: False
     keeps_equal: Callable[[MethodSettings], bool] = lambda _: True
     is_seeded: bool = False
 

@@ -83,11 +83,11 @@ def find_places(
         scores: what is ranked; any number of values per element.
         ranks: those that are wanted of each.
     """
-    found = _settle(pieces, scores, ranks, _guess(pieces, scores, ranks))
-    if found is None:
-        found = _settle(pieces, scores, ranks, _count_ranks(pieces, scores, ranks))
-    assert found is not None
-    return found
+    places = _settle(pieces, scores, ranks, _guess(pieces, scores, ranks))
+    if places is None:
+        places = _settle(pieces, scores, ranks, _count_ranks(pieces, scores, ranks))
+    assert places is not None
+    return places
 
 
 def _guess(

@@ -94,7 +94,8 @@ def _prepare(
     scales = [1.0] * len(weights)
     if masks is not None and settings.common["rescale"]:
         scales, masks = _keep_sums(pieces, settings, masks)
-    common = settings.common
+    common, whole = settings.common, sum(weights)
+    whole = 1.0 if abs(whole) < 1e-8 else whole  # noqa: PLR2004
 
     def apply(piece: MergePiece) -> Array:
         assert piece.base is not None
@@ -104,9 +105,12 @@ def _prepare(
             part * (weight * scale)
             for part, weight, scale in zip(parts, weights, scales, strict=True)
         ]
-        mixed, divisor = (
-            _agree(parts, weights) if signs else (sum(parts[1:], parts[0]), _whole(weights))
-        )
+        mixed: Array
+        divisor: Array | float
+        if signs:
+            mixed, divisor = _agree(parts, weights)
+        else:
+            mixed, divisor = sum(parts[1:], parts[0]), whole
         if common["normalize"]:
             mixed /= divisor
         return piece.base + mixed * float(common["lambda"])
@@ -120,11 +124,6 @@ def _thin(deltas: Sequence[Array], chosen: Sequence[NDArray[np.bool_] | None]) -
         delta if mask is None else keep(delta, mask)
         for delta, mask in zip(deltas, chosen, strict=True)
     ]
-
-
-def _whole(weights: Sequence[float]) -> float:
-    divisor = sum(weights)
-    return 1.0 if abs(divisor) < 1e-8 else divisor  # noqa: PLR2004
 
 
 def _agree(parts: list[Array], weights: Sequence[float]) -> tuple[Array, Array]:
@@ -174,10 +173,6 @@ def _keep_sums(
     return scales, recall
 
 
-def _magnitudes(piece: MergePiece) -> list[Array]:
-    return [np.abs(delta) for delta in piece.deltas]
-
-
 def _by_rank(
     pieces: MergePieces,
     settings: MethodSettings,
@@ -189,7 +184,7 @@ def _by_rank(
         range_of(elements, settings, number) if elements and density < 1 else None
         for number, density in enumerate(settings.of_inputs("density"))
     ]
-    chosen = rank_ranges(pieces, _magnitudes, ranges)
+    chosen = rank_ranges(pieces, lambda piece: [np.abs(delta) for delta in piece.deltas], ranges)
     return lambda piece, deltas: [
         None if one is None else one.mask(piece.first, np.abs(delta))
         for one, delta in zip(chosen, deltas, strict=True)
@@ -254,9 +249,9 @@ def _by_ranks(rows: Array, values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     places = np.arange(rows.size, dtype=np.uint64).reshape(rows.shape)
     packed = order_keys(rows).astype(np.uint64) << np.uint64(32) | places
     packed.sort(axis=1)
-    found = np.empty(rows.size, np.uint32)
-    found[(packed & np.uint64(2**32 - 1)).view(np.int64)] = values
-    return found
+    ranks = np.empty(rows.size, np.uint32)
+    ranks[(packed & np.uint64(2**32 - 1)).view(np.int64)] = values
+    return ranks
 
 
 _MASKS: dict[str, Callable[[MergePieces, MethodSettings], Masks]] = {
