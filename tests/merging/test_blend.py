@@ -119,17 +119,17 @@ def _close(got, expected, dtype, scale):
     assert np.all(np.abs(got - expected) <= np.maximum(ulp, 1e-6 * scale) + tiny)
 
 
-@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16"])
-@pytest.mark.parametrize(("name", "more"), VARIANTS, ids=str)
-def test_every_method_gives_what_its_formula_gives_in_float64(name, more, dtype):
-    for shape in [(7, 5, 3), (31, 11), (300,), (1, 1), ()]:
-        strategy = _make(name, more)
-        base, *xs = _inputs(shape, dtype, len(strategy.each))
-        base = None if strategy.method.base == "none" else base
-        old = None if base is None else tensor_of(base, dtype)
-        source = Blend(strategy, "w", [tensor_of(x, dtype) for x in xs], old)
-        got = np.frombuffer(_read(source), DTYPES[dtype])
-        _close(got, _expected(strategy, base, xs), dtype, scale=4.0)
+def test_every_method_gives_what_its_formula_gives_in_float64():
+    for name, more in VARIANTS:
+        for dtype in ["F64", "F32", "BF16"]:
+            for shape in [(7, 5, 3), (31, 11), (300,), (1, 1), ()]:
+                strategy = _make(name, more)
+                base, *xs = _inputs(shape, dtype, len(strategy.each))
+                base = None if strategy.method.base == "none" else base
+                old = None if base is None else tensor_of(base, dtype)
+                source = Blend(strategy, "w", [tensor_of(x, dtype) for x in xs], old)
+                got = np.frombuffer(_read(source), DTYPES[dtype])
+                _close(got, _expected(strategy, base, xs), dtype, scale=4.0)
 
 
 @pytest.mark.parametrize("name", ["nuslerp", "multislerp"])
@@ -140,15 +140,17 @@ def test_methods_whose_base_is_optional_work_without(name):
     _close(got, _expected(strategy, None, xs), "F64", scale=4.0)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_result_is_the_same_to_the_bit_however_it_is_read(name):
-    strategy = _make(name)
-    base, *xs = _inputs((41, 17), "BF16", len(strategy.each))
-    tensors = [tensor_of(x, "BF16") for x in xs]
-    old = tensor_of(base, "BF16")
-    whole = _read(Blend(strategy, "w", tensors, old))
-    for parts, threads in [(7, 1), (23, 4), (1, 3)]:
-        assert _read(Blend(strategy, "w", tensors, old, threads=threads), parts, threads) == whole
+def test_the_result_is_the_same_to_the_bit_however_it_is_read():
+    for name in METHODS:
+        strategy = _make(name)
+        base, *xs = _inputs((41, 17), "BF16", len(strategy.each))
+        tensors = [tensor_of(x, "BF16") for x in xs]
+        old = tensor_of(base, "BF16")
+        whole = _read(Blend(strategy, "w", tensors, old))
+        for parts, threads in [(7, 1), (23, 4), (1, 3)]:
+            assert (
+                _read(Blend(strategy, "w", tensors, old, threads=threads), parts, threads) == whole
+            )
 
 
 @pytest.mark.parametrize(
@@ -323,9 +325,8 @@ def test_what_does_not_fit_is_refused_before_a_read():
     ] == ["BF16"]
 
 
-@pytest.mark.parametrize(
-    ("name", "common", "each", "message"),
-    [
+def test_wrong_parameters_are_named():
+    for name, common, each, message in [
         ("tiess", {}, [{}], "unknown merge method 'tiess'"),
         ("ties", {"densty": 1}, [{}], "ties has no parameter 'densty'"),
         ("ties", {"density": 0}, [{}], "`density` of ties must be a number above 0 up to 1"),
@@ -339,12 +340,10 @@ def test_what_does_not_fit_is_refused_before_a_read():
         ("della", {"density": 0.9}, [{}], "density 0.9 ± epsilon 0.15 must stay between 0 and 1"),
         ("nearswap", {}, [{}], "nearswap needs the parameter `t`"),
         ("ties", {"weight": float("nan")}, [{}], "`weight` of ties must be a number, not nan"),
-    ],
-)
-def test_wrong_parameters_are_named(name, common, each, message):
-    with pytest.raises((UsageError, NotFoundError)) as caught:
-        make_strategy(name, common, each)
-    assert message in str(caught.value)
+    ]:
+        with pytest.raises((UsageError, NotFoundError)) as caught:
+            make_strategy(name, common, each)
+        assert message in str(caught.value)
 
 
 def test_a_recipe_has_to_say_what_a_plain_merge_takes_for_granted():

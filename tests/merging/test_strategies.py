@@ -23,9 +23,8 @@ def _values(tensor):
     return tensor.open()(0, tensor.size_bytes).view("f4").tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "told", "expected"),
-    [
+def test_a_method_knows_ours_theirs_and_the_base():
+    for name, told, expected in [
         ("linear", {}, 3.5),
         ("linear", {"weight": [0.25, 0.75]}, 4.25),
         ("task_arithmetic", {}, 6),
@@ -34,19 +33,17 @@ def _values(tensor):
         ("slerp", {}, 3.5),
         ("slerp", {"t": 1.0}, 5),
         ("nearswap", {"t": 3}, 5),
-    ],
-)
-def test_a_method_knows_ours_theirs_and_the_base(name, told, expected):
-    methods = Methods(2, told)
-    methods.check([name])
-    merged = methods.resolve(name, "m.safetensors", _row(BASE, OURS, THEIRS))
-    assert _values(merged) == [expected] * 4
-    assert (merged.name, merged.path, merged.view.dtype, merged.id) == (
-        "w",
-        "m.safetensors",
-        "F32",
-        None,
-    )
+    ]:
+        methods = Methods(2, told)
+        methods.check([name])
+        merged = methods.resolve(name, "m.safetensors", _row(BASE, OURS, THEIRS))
+        assert _values(merged) == [expected] * 4
+        assert (merged.name, merged.path, merged.view.dtype, merged.id) == (
+            "w",
+            "m.safetensors",
+            "F32",
+            None,
+        )
 
 
 def test_a_side_that_lacks_a_tensor_has_no_weight_in_it():

@@ -36,13 +36,10 @@ def test_its_words():
     assert str(more) == "w in f differs in chunk 0 between ranks 0, 1 and ranks 2, 3"
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["", "37 of 592", "agreed=37", "agreed=-1 of=3", "agreed=1 of=2 differed=x", f"agreed={9 * 10**30} of=1",
-     "agreed=1 of=2 ", "agreed=1 of=2 more=3", "agreed=\u0663 of=4"],
-)  # fmt: skip
-def test_what_anyone_may_write_into_a_message_is_nothing(value):
-    assert read_agreement([("Replica-Check", value)]) is None
+def test_what_anyone_may_write_into_a_message_is_nothing():
+    for value in ["", "37 of 592", "agreed=37", "agreed=-1 of=3", "agreed=1 of=2 differed=x", f"agreed={9 * 10**30} of=1",
+     "agreed=1 of=2 ", "agreed=1 of=2 more=3", "agreed=\u0663 of=4"]:  # fmt: skip
+        assert read_agreement([("Replica-Check", value)]) is None
 
 
 def test_disputes_that_cannot_be_read_are_left_out_and_none_are_too_many():

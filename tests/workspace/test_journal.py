@@ -67,9 +67,8 @@ def change(part, **fields):
 WRITE, MOVE = FULL.writes[0], FULL.head
 
 
-@pytest.mark.parametrize(
-    "transition",
-    [
+def test_what_no_mvc_would_do():
+    for transition in [
         Transition(writes=(change(WRITE, path="../x"),)),
         Transition(writes=(change(WRITE, path=".mvc/HEAD"),)),
         Transition(writes=(change(WRITE, mode=0o40000),)),
@@ -86,12 +85,10 @@ WRITE, MOVE = FULL.writes[0], FULL.head
         Transition(head=change(MOVE, kind="detach", target="main")),
         Transition(head=change(MOVE, expected="main")),
         Transition(head=change(MOVE, branch_at="main")),
-    ],
-)
-def test_what_no_mvc_would_do(transition):
-    with pytest.raises(FormatError) as caught:
-        parse_journal(encode_journal(transition))
-    assert not isinstance(caught.value, CorruptionError)
+    ]:
+        with pytest.raises(FormatError) as caught:
+            parse_journal(encode_journal(transition))
+        assert not isinstance(caught.value, CorruptionError)
 
 
 def test_a_staged_file_beside_its_place():
