@@ -15,10 +15,10 @@ from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import FormatError
 from mvc.history.values import MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, place_tensors
-from mvc.merging.companions import read_stored
 from mvc.merging.decided import decide_tensors, read_tensors
 from mvc.merging.table import decide
 from mvc.workspace.manifests import find_manifest
+from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -151,7 +151,7 @@ def _read_indexes(context: Context, tree: Tree) -> dict[str, dict[str, Any]] | N
     for path in tree:
         if path.endswith(_INDEX):
             try:
-                index = json.loads(read_stored(context, tree[path].blob, path))
+                index = json.loads(read_small_file(context, tree[path].blob, path))
             except (ValueError, RecursionError, FormatError):
                 return None
             if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):

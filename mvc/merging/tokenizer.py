@@ -8,7 +8,6 @@ new word embeddings for pretrained language models", 2021).
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 from mvc.dtypes import get_dtype, numpy_dtype
 from mvc.errors import NotFoundError, UnsupportedError, UsageError
 from mvc.formats.layout import single_tensor
-from mvc.formats.tokenizer import Vocabulary, find_tokenizer, map_rows, parse_tokenizer
+from mvc.formats.tokenizer import Vocabulary, map_rows
 from mvc.merging.blend import can_blend
 from mvc.sources import ByteSource
 from mvc.workspace.tensors import ModelTensor
@@ -34,14 +33,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
-"""What belongs to a tokenizer among the files of a model."""
-_ADDED = "added_tokens.json"
-_FAST = "tokenizer.json"
 _BLOCK_BYTES = 2**22
 _BLOCKS_KEPT = 64
 _PARTS = (
@@ -53,12 +44,6 @@ _PARTS = (
     "embeddings.weight",
 )
 _HEADS = ("lm_head", "embed_out", "output.weight", "output.bias", "score_head", "cls.predictions")
-
-
-def read_vocabulary(files: Mapping[str, bytes]) -> Vocabulary | None:
-    """Return the vocabulary among the files of a model, or None."""
-    name = find_tokenizer(files)
-    return None if name is None else parse_tokenizer(name, files[name], files.get(_ADDED))
 
 
 def find_row_count(tensors: Mapping[str, ModelTensor]) -> int | None:
@@ -346,55 +331,3 @@ class _Blocks:
                 self._kept.popitem(last=False)
             self._kept[number] = self._reader(start, size_bytes)
         return self._kept[number]
-
-
-def merged_files(
-    choice: TokenizerChoice,
-    alignment: Alignment,
-    files: Mapping[str, Mapping[str, bytes]],
-) -> dict[str, bytes]:
-    """Return the tokenizer's files of the result.
-
-    Those of the host or of the model that was chosen; for a union, with what others have more as added
-    tokens, as mergekit makes them.
-    """
-    source = alignment.host if choice.source in {"union", "base"} else choice.source
-    own = {name: data for name, data in files[source].items() if name in TOKENIZER_FILES}
-    known = read_vocabulary(own)
-    assert known is not None
-    new = {token: row for token, row in alignment.vocabulary.ids.items() if token not in known.ids}
-    if not new:
-        return own
-    if _FAST not in own:
-        before = json.loads(own[_ADDED]) if _ADDED in own else {}
-        return {**own, _ADDED: _encode({**before, **new})}
-    top = json.loads(own[_FAST])
-    flags = _added_flags(files.values())
-    top["added_tokens"] = [
-        *(top.get("added_tokens") or []),
-        *({"id": row, "content": token, **flags.get(token, _PLAIN)} for token, row in new.items()),
-    ]
-    return {**own, _FAST: _encode(top)}
-
-
-_PLAIN = {
-    "single_word": False,
-    "lstrip": False,
-    "rstrip": False,
-    "normalized": True,
-    "special": False,
-}
-
-
-def _added_flags(files: Iterable[Mapping[str, bytes]]) -> dict[str, dict[str, bool]]:
-    """Return token → how it is found in a text, of tokens that some model has added."""
-    added_flags: dict[str, dict[str, bool]] = {}
-    for file in files:
-        for token in json.loads(file[_FAST]).get("added_tokens") or [] if _FAST in file else []:
-            flags = {key: bool(token.get(key, value)) for key, value in _PLAIN.items()}
-            added_flags.setdefault(token["content"], flags)
-    return added_flags
-
-
-def _encode(value: object) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

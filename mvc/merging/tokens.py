@@ -16,20 +16,23 @@ import numpy as np
 
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import FormatError, NotFoundError, UsageError
-from mvc.merging.companions import CONFIG, read_stored
+from mvc.merging.companions import (
+    CONFIG,
+    TOKENIZER_FILES,
+    merged_files,
+    read_vocabulary,
+)
 from mvc.merging.recipe import TokenizerChoice
 from mvc.merging.tokenizer import (
-    TOKENIZER_FILES,
     align_vocabularies,
     check_same,
     find_row_count,
     is_row_name,
     is_vocabulary,
-    merged_files,
-    read_vocabulary,
 )
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.models import read_tree_model
+from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -207,7 +210,9 @@ class Tokens:
         def read(
             blobs: tuple[tuple[str, GitId], ...],
         ) -> tuple[Mapping[str, bytes], Vocabulary | None]:
-            files = {name: read_stored(self._context, blob, paths[name]) for name, blob in blobs}
+            files = {
+                name: read_small_file(self._context, blob, paths[name]) for name, blob in blobs
+            }
             return files, self._read_tokens(files)
 
         found = {

@@ -79,14 +79,6 @@ def flatten_box(shape: Shape, box: Box) -> tuple[Shape, Box]:
     return whole, Box(starts, sizes)
 
 
-def find_run(shape: Shape, box: Box) -> tuple[int, int] | None:
-    """Return the first and past the last element of a box that is one run, or None."""
-    _, flat = flatten_box(shape, box)
-    if len(flat.sizes) > 1:
-        return None
-    return flat.offsets[0], flat.offsets[0] + flat.sizes[0]
-
-
 def count_part(shape: Shape, box: Box, first: int, last: int) -> int:
     """Return how many elements of the run ``first..last`` are in a box."""
     whole, flat = flatten_box(shape, box)

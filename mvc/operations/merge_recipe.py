@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.fs import DurableFile, find_stat, make_dirs
-from mvc.merging.companions import CONFIG, change_config, parse_config, read_companions
+from mvc.merging.companions import (
+    CONFIG,
+    TOKENIZER_FILES,
+    change_config,
+    merged_files,
+    parse_config,
+    read_companions,
+    read_vocabulary,
+)
 from mvc.merging.output import write_file
 from mvc.merging.plan import MergePlan, plan_merge
 from mvc.merging.recipe import DTYPES, parse_recipe
-from mvc.merging.tokenizer import TOKENIZER_FILES, merged_files, read_vocabulary
 from mvc.workspace.context import threads_of
 from mvc.workspace.models import open_model
 

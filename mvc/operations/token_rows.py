@@ -15,8 +15,8 @@ from mvc.comparison.kinds import find_kind
 from mvc.comparison.pairs import TensorPair
 from mvc.errors import FormatError, ReleasedError
 from mvc.formats.tokenizer import map_rows
-from mvc.merging.companions import read_companions
-from mvc.merging.tokenizer import Alignment, find_faults, find_row_count, read_vocabulary
+from mvc.merging.companions import read_companions, read_vocabulary
+from mvc.merging.tokenizer import Alignment, find_faults, find_row_count
 from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:

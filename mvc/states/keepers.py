@@ -12,7 +12,6 @@ each of these.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
-from mvc.numbers.boxes import Box, Shape, count_part, find_run, flatten_box
+from mvc.numbers.boxes import Box, Shape, count_part, flatten_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -250,27 +249,3 @@ def list_holders(ranks: Sequence[int], boxes: Sequence[Box]) -> Holders:
         if box.elements:
             found.setdefault(box, []).append(rank)
     return Holders(tuple(found), tuple(tuple(sorted(set(one))) for one in found.values()))
-
-
-def check_cover(form: ArrayForm) -> bool:
-    """Return whether the boxes hold every element once."""
-    boxes = form.holders.boxes
-    if sum(box.elements for box in boxes) != form.elements:
-        return False
-    runs = [find_run(form.shape, box) for box in boxes]
-    if all(run is not None for run in runs):
-        ordered = sorted(run for run in runs if run is not None)
-        return all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))
-    return not _overlap_somewhere(boxes)
-
-
-def _overlap_somewhere(boxes: Sequence[Box]) -> bool:
-    """Return whether two boxes share an element; each is compared with all, dimension by dimension."""
-    starts = np.array([box.offsets for box in boxes], np.int64)
-    stops = starts + np.array([box.sizes for box in boxes], np.int64)
-    for number in range(len(boxes) - 1):
-        later = slice(number + 1, None)
-        meets = (starts[later] < stops[number]) & (stops[later] > starts[number])
-        if meets.all(axis=1).any():
-            return True
-    return False

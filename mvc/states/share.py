@@ -18,13 +18,12 @@ from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
-from mvc.numbers.boxes import Box, is_inside, locate_part, whole_box
+from mvc.numbers.boxes import Box, find_fault, locate_part, whole_box
 from mvc.states.cross_check import Check
 from mvc.states.keepers import (
     ArrayForm,
     Holders,
     Keepers,
-    check_cover,
     list_holders,
     round_up,
 )
@@ -218,7 +217,7 @@ def _check_size(words: ArrayWords, form: ArrayForm) -> None:
 
 
 def _check_boxes(words: ArrayWords, form: ArrayForm) -> None:
-    if not all(is_inside(form.shape, box) for box in form.holders.boxes) or not check_cover(form):
+    if find_fault(form.shape, form.holders.boxes) is not None:
         raise FormatError(f"tensor {words.name!r}: the ranks do not hold every element once")
 
 

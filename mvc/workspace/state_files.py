@@ -9,7 +9,7 @@ from mvc.errors import FormatError, NotFoundError
 from mvc.formats.manifest import tensor_id
 from mvc.states.document import STATE_FILE, parse_document
 from mvc.workspace.content import write_content
-from mvc.workspace.manifests import find_manifest
+from mvc.workspace.manifests import find_manifest, read_stored
 from mvc.workspace.released import check_content
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
-_STATE_MAX_BYTES = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
 
 
 def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
@@ -108,18 +108,22 @@ class TensorIds:
         return self._files[path][name]
 
 
-def read_small_file(context: Context, blob: GitId) -> bytes:
-    """Return the content of a small file, from its blob or its chunks."""
-    manifest = find_manifest(context, blob)
+def read_small_file(context: Context, blob: GitId, path: str = STATE_FILE) -> bytes:
+    """Return the content of a small file, from its blob or its chunks; ``path`` is for messages."""
+    manifest, size_bytes = read_stored(context, blob)
+    check_small(path, size_bytes)
     if manifest is None:
         return context.history.read_blob(blob)
-    if manifest.size_bytes > _STATE_MAX_BYTES:
-        raise FormatError(f"{STATE_FILE} of {manifest.size_bytes:,} bytes is over the limit")
-    data = bytearray(manifest.size_bytes)
-    target = memoryview(data)
+    data = bytearray(size_bytes)
 
     def write_at(plain: memoryview, offset: int) -> None:
-        target[offset : offset + len(plain)] = plain
+        data[offset : offset + len(plain)] = plain
 
-    write_content(context, manifest, STATE_FILE, write_at)
+    write_content(context, manifest, path, write_at)
     return bytes(data)
+
+
+def check_small(path: str, size_bytes: int) -> None:
+    """Check that a file is small enough to be held in memory."""
+    if size_bytes > _MAX_BYTES:
+        raise FormatError(f"{path} of {size_bytes:,} bytes is over the limit")

@@ -11,7 +11,6 @@ from mvc.numbers.boxes import (
     Box,
     count_part,
     find_fault,
-    find_run,
     gather,
     is_inside,
     locate_part,
@@ -59,16 +58,6 @@ def test_a_part_is_what_slices_say(case):
     expected = np.zeros_like(run)
     expected[inside - first] = tensor[inside]
     assert run.tobytes() == expected.tobytes()
-
-
-@given(boxes())
-def test_a_box_is_a_run_only_if_its_elements_follow_each_other(case):
-    shape, box, *_ = case
-    numbers, run = numbers_of(shape, box), find_run(shape, box)
-    if run is not None and len(numbers):
-        assert numbers.tolist() == list(range(*run))
-    if run is None:
-        assert len(numbers) == 0 or (np.diff(numbers) != 1).any()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.numbers.boxes import Box, whole_box
+from mvc.numbers.boxes import Box, find_fault, whole_box
 from mvc.states import keepers
-from mvc.states.keepers import ArrayForm, Keepers, check_cover, list_holders
+from mvc.states.keepers import ArrayForm, Keepers, list_holders
 from support.boxes import grid
 
 
@@ -22,7 +22,7 @@ from support.boxes import grid
 )
 def test_every_element_is_kept_and_stored_once(shape, rows, columns, copies, chunk_bytes):
     form = ArrayForm(shape, 4, grid(shape, rows, columns, copies))
-    assert check_cover(form)
+    assert find_fault(shape, form.holders.boxes) is None
     found = Keepers([form] * 2, rows * columns * copies, chunk_bytes)
     for division, owners in zip(found.divisions, found.owners, strict=True):
         seen = np.zeros(math.prod(shape) * 4, np.uint8)
@@ -53,7 +53,8 @@ def test_boxes_that_overlap_or_leave_out_something_are_seen():
         [Box((0, 0), (2, 4)), Box((1, 0), (2, 4))],
         [Box((0, 0), (4, 2)), Box((0, 1), (4, 2))],
     ):
-        assert not check_cover(ArrayForm((4, 4), 4, list_holders(range(len(boxes)), boxes)))
+        holders = list_holders(range(len(boxes)), boxes)
+        assert find_fault((4, 4), holders.boxes) is not None
 
 
 @pytest.mark.parametrize("copies", [1, 4])
