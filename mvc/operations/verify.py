@@ -21,7 +21,7 @@ from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
 from mvc.states.outline import check_sizes, compare_texts
-from mvc.states.state import encode_spread, find_files, pair_segments
+from mvc.states.state import encode_spread, pair_segments
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
@@ -143,7 +143,7 @@ def verify_state(
     text = read_state_text(context, commit, revision, folder)
     tree = read_state_tree(context, commit, folder)
     check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
-    files, spread = encode_spread(state, find_files(text))
+    files, spread = encode_spread(state)
     live = {file.path: file for file in files}
     own_text = live[STATE_FILE]
     differences = compare_texts(text, read_bytes(own_text.source, 0, own_text.layout.size_bytes))

@@ -42,7 +42,6 @@ from mvc.states.alias import find_shared, link_shared
 from mvc.states.containers import open_node
 from mvc.states.document import (
     STATE_FILE,
-    TENSOR_SUFFIX,
     Document,
     KeptNode,
     encode_document,
@@ -55,7 +54,7 @@ from mvc.states.reads import ReadTable, TensorRead, load_torch
 from mvc.states.refusals import format_path, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mvc.formats.layout import Segment
     from mvc.sources import ByteSource
@@ -65,34 +64,31 @@ if TYPE_CHECKING:
     from mvc.states.reads import Factory
 
 
-def encode_state(
-    state: Mapping[str, object], like: Collection[str] | None = None, *, is_local: bool = False
-) -> list[StateFile]:
+def encode_state(state: Mapping[str, object], *, is_local: bool = False) -> list[StateFile]:
     """Return the virtual files of a state; no array is copied.
 
     There is a safetensors file for each top-level key with an array in it, in the order of the
     state (a flat state dict has all of them in ``model.safetensors``), and ``state.json`` at the
-    end. ``like`` are the files of a stored state to compare with: older ones were never flat. The
-    arrays are read when the files are, and must neither change nor go away before that. With
+    end. The arrays are read when the files are, and must neither change nor go away before that. With
     ``is_local`` the file of an array that is spread over several processes holds the part that is
     here; without, there is none.
     """
     walk = state_encode.EncodeWalk(is_local=is_local)
-    encoded = encode_walk(state, walk, like)
+    encoded = encode_walk(state, walk)
     if not is_local:
         refuse_parts(walk)
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
 
 
 def encode_spread(
-    state: Mapping[str, object], like: Collection[str]
+    state: Mapping[str, object],
 ) -> tuple[list[StateFile], dict[tuple[str, str], LiveArray]]:
     """Return what ``encode_state`` does, and by file and name the arrays that files lack.
 
     Those are spread over several processes, and none has the whole.
     """
     walk = state_encode.EncodeWalk()
-    encoded = encode_walk(state, walk, like)
+    encoded = encode_walk(state, walk)
     text = plain_file(STATE_FILE, encode_document(encoded.document))
     spread = {
         (item.file.path, item.node["name"]): item.array
@@ -121,11 +117,7 @@ class EncodedState:
     groups: tuple[SharedGroup, ...]
 
 
-def encode_walk(
-    state: Mapping[str, object],
-    walk: state_encode.EncodeWalk,
-    like: Collection[str] | None = None,
-) -> EncodedState:
+def encode_walk(state: Mapping[str, object], walk: state_encode.EncodeWalk) -> EncodedState:
     """Return the virtual files of a state, with what ``state.json`` will say in place of its text.
 
     Takes a new walk, which knows every array afterwards; raises as ``encode_state``.
@@ -135,8 +127,7 @@ def encode_walk(
             f"a state is a dict, not a {type(state).__name__}",
             hint="pass its state_dict()" if hasattr(state, "state_dict") else None,
         )
-    if like is None or {*like} - {STATE_FILE} == {state_encode.FLAT_NAME + TENSOR_SUFFIX}:
-        walk.is_flat = state_encode.is_flat(state)
+    walk.is_flat = state_encode.is_flat(state)
     try:
         node = walk.encode(state)
     except RecursionError:
@@ -148,11 +139,6 @@ def encode_walk(
     files = tuple(tensor_file(draft.path, draft.arrays) for draft in walk.files.values())
     document = Document(tuple(file.path for file in files), tuple(shared), node)
     return EncodedState(files, document, tuple(groups))
-
-
-def find_files(state_json: bytes) -> set[str]:
-    """Return the files that hold the arrays of a state; raises as ``parse_document``."""
-    return set(parse_document(state_json).files)
 
 
 def measure_tensors(files: Iterable[tuple[str, FileLayout]]) -> dict[str, dict[str, int]]:
@@ -342,7 +328,7 @@ def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) 
     UnsupportedError.
     """
     stored = {file.path: file for file in open_image(files, is_local=True)}
-    live = {file.path: file for file in encode_state(state, stored, is_local=True)}
+    live = {file.path: file for file in encode_state(state, is_local=True)}
     text = live[STATE_FILE].source
     found = compare_texts(bytes(files[STATE_FILE]), read_bytes(text, 0, text.size_bytes))
     for path in sorted(stored.keys() & live.keys() - {STATE_FILE}):

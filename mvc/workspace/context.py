@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mvc.errors import FormatError, RepositoryNotFoundError
@@ -49,32 +49,25 @@ class ManifestReader:
     """Reads manifests; the last few are kept, for a verb asks for the same ones again and again."""
 
     def __init__(self, history: GitHistory) -> None:
-        self._history = history
-        self._kept: dict[GitId, Manifest] = {}
-        self._tables: dict[GitId, dict[str, tuple[TensorView, StoredSegment]]] = {}
+        read = lru_cache(_MANIFESTS_KEPT)(partial(_read_manifest, history))
+        self._read = read
+        self._name = lru_cache(_MANIFESTS_KEPT)(lambda blob: read(blob).tensors_by_name())
         self.holders: dict[tuple[GitId, str], GitId] = {}
         """(commit, path) → manifest of the files whose tensors were asked for one by one."""
 
     def read(self, blob: GitId) -> Manifest:
         """Return the manifest in a blob."""
-        manifest = self._kept.get(blob)
-        if manifest is None:
-            from mvc.formats.manifest_lines import parse_manifest  # noqa: PLC0415  log needs none
-
-            manifest = parse_manifest(self._history.read_blob(blob))
-            while len(self._kept) >= _MANIFESTS_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[blob] = manifest
-        return manifest
+        return self._read(blob)
 
     def tensors(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
         """Return name → place of every tensor of a stored file; the last tables are kept."""
-        table = self._tables.get(blob)
-        if table is None:
-            while len(self._tables) >= _MANIFESTS_KEPT:
-                self._tables.pop(next(iter(self._tables)))
-            table = self._tables[blob] = self.read(blob).tensors_by_name()
-        return table
+        return self._name(blob)
+
+
+def _read_manifest(history: GitHistory, blob: GitId) -> Manifest:
+    from mvc.formats.manifest_lines import parse_manifest  # noqa: PLC0415  log needs none
+
+    return parse_manifest(history.read_blob(blob))
 
 
 @dataclass

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAX_JOURNAL_BYTES = 2**30
 """Two million files of 500 bytes each."""
-_VERSION = 2  # 1 has neither undecided paths nor marks
+_VERSION = 2
 _STAGED = re.compile(rf"(\.mvc/tmp/[0-9a-f]{{16}}/|(?P<folder>.+)/)?[0-9a-f]{{16}}{TEMP_SUFFIX}")
 
 
@@ -137,7 +137,7 @@ class Transition(msgspec.Struct, frozen=True):
     head: HeadMove | None = None
     undecided: tuple[Undecided, ...] = ()
     marks: tuple[Mark, ...] = ()
-    version: int = 1
+    version: int = _VERSION
 
     def paths(self) -> tuple[str, ...]:
         """Return every repository path that is touched."""
@@ -155,8 +155,6 @@ _DECODER = msgspec.json.Decoder(Transition)
 def encode_journal(transition: Transition) -> bytes:
     """Return the bytes of a journal."""
     # Paths may hold bytes that are not UTF-8, and JSON cannot: each byte becomes one character.
-    if transition.undecided or transition.marks:  # what an older mvc would leave out
-        transition = msgspec.structs.replace(transition, version=_VERSION)
     line = msgspec.json.encode(_map_paths(transition, lambda path: encode_path(path).decode("l1")))
     return line + b"\n" + blake3(line).hexdigest().encode() + b"\n"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from mvc.errors import ConflictError, translate_os_errors
 from mvc.fs import find_stat, open_file
 from mvc.history.refs import MERGE_HEAD
+from mvc.workspace.pathspec import list_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,9 +121,7 @@ def check_nothing_pending(context: Context) -> None:
 def check_decided(index: Index) -> None:
     """Check that no merge has left a path undecided."""
     if index.unmerged:
-        shown = ", ".join(map(repr, list(index.unmerged)[:_SHOWN]))
-        more = len(index.unmerged) - _SHOWN
         raise ConflictError(
-            f"not yet merged: {shown}{f' and {more:,} more' if more > 0 else ''}",
+            f"not yet merged: {list_paths(list(index.unmerged), _SHOWN)}",
             hint='"mvc status" shows how to continue or go back',
         )

@@ -321,20 +321,6 @@ class TestStateDict:
         assert repo.verify_state(state).is_exact
         assert list(repo.load_state(framework="np")) == list(state)
 
-    def test_a_commit_of_the_time_when_each_tensor_was_a_file(self, repo):
-        from mvc.operations.commit_state import commit_state
-        from mvc.states.state import encode_state
-
-        state = {"a": array(1), "b": array(2)}
-        commit_state(repo._context, encode_state(state, like=["a.safetensors"]), "older")
-        assert paths_of(repo) == ["a.safetensors", "b.safetensors", "state.json"]
-        assert repo.verify_state(state).is_exact
-        state["b"][7] = 3  # compared where the tensor lies there
-        assert repo.verify_state(state).differences == ("tensor 'b' of b.safetensors differs",)
-        assert repo.load_state(framework="np")["b"][7] == 2
-        repo.commit_state(state, message="newer", previous={"a": array(1), "b": array(2)})
-        assert paths_of(repo) == ["model.safetensors", "state.json"]
-
 
 class TestGivenFiles:
     def test_they_are_in_the_commit_and_stay(self, repo, root):

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, MvcError, UnsupportedError
-from mvc.states.state import find_files, plan_state
+from mvc.states.document import parse_document
+from mvc.states.state import plan_state
 from support.cases import for_each
 from support.states import StoredState, assert_same, store
 
@@ -124,7 +125,7 @@ def test_any_bytes_are_refused(text):
     with pytest.raises(FormatError):
         load(text)
     with pytest.raises(FormatError):
-        find_files(text)
+        parse_document(text)
 
 
 @given(st.integers(0, len(SEED.files["state.json"]) - 1), st.integers(0, 255))

@@ -84,10 +84,11 @@ import sys
 from pathlib import Path
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.sources import MemorySource
-from mvc.states.state import decode_state, find_files, measure_tensors
+from mvc.states.document import parse_document
+from mvc.states.state import decode_state, measure_tensors
 folder = Path(sys.argv[1])
 text = (folder / "state.json").read_bytes()
-data = {name: (folder / name).read_bytes() for name in find_files(text)}
+data = {name: (folder / name).read_bytes() for name in parse_document(text).files}
 layouts = {name: parse_safetensors(MemorySource(body)) for name, body in data.items()}
 def read(file, tensor, buffer):
     for segment in layouts[file].segments:

@@ -19,9 +19,10 @@ from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.errors import UnsupportedError
 from mvc.sources import MemorySource
 from mvc.states import files as state_files
+from mvc.states.document import parse_document
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.files import escape_file_name
-from mvc.states.state import encode_state, find_files
+from mvc.states.state import encode_state
 from support.states import read_all, store
 
 
@@ -61,8 +62,10 @@ def test_layout_is_what_a_parser_finds():
         "blob": bytes(5000),
     }
     stored = store(state)
-    assert find_files(stored.files["state.json"]) == set(stored.files) - {"state.json"}
-    for path in find_files(stored.files["state.json"]):
+    assert set(parse_document(stored.files["state.json"]).files) == set(stored.files) - {
+        "state.json"
+    }
+    for path in parse_document(stored.files["state.json"]).files:
         assert parse_safetensors(MemorySource(stored.files[path])) == stored.layouts[path]
 
 
