@@ -80,7 +80,7 @@ _KINDS = {
 
 
 def find_kind(name: str, shape: Sequence[int]) -> str:
-    """Return the role of a tensor, by its dimensions if its name is no help."""
+    """Return the role of a tensor, by its dimensions if its name does not tell."""
     return _find_kind(_NUMBER.sub(_keep_short, name)) or _BY_DIMS.get(len(shape), "tensor")
 
 
@@ -173,7 +173,7 @@ def _name_layers(
 def find_frozen_modules(
     frozen: Sequence[TensorChange], changed: Sequence[TensorChange]
 ) -> list[str]:
-    """Return the topmost modules of several tensors of which none changed, in natural order."""
+    """Return the topmost modules of several tensors where no tensor changed, in natural order."""
     touched = {name for one in changed for name in _modules_of(one.name)}
     counts: dict[str, int] = {}
     for change in frozen:

@@ -120,7 +120,7 @@ def _join_unlike(model: Model, other: Model) -> Model:
 
 
 def _is_tied(model: Model, tensor: ModelTensor, matched: Collection[int]) -> bool:
-    """Return whether a tensor of a live model is one in memory with one that is matched."""
+    """Return whether a tensor of a live model shares its memory with one that is matched."""
     names = {name for tie in model.ties if (tensor.path, tensor.name) in tie for name in tie}
     others = (model.tensors[one] for one in matched if names)
     return any((one.path, one.name) in names for one in others)

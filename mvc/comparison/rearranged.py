@@ -1,7 +1,7 @@
 """Tensors whose elements only moved: transposed, or rows or columns permuted.
 
-Only tensors are read of which figures allow it: the other shape turned around, or magnitudes that
-add up alike on both sides though elements differ.
+A tensor is read only if its figures allow it: the other shape turned around, or magnitudes that add
+up alike on both sides though elements differ.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _group(
     names_of: Callable[[TensorChange], Iterable[str]],
     least: int = 1,
 ) -> list[TensorGroup]:
-    """Return the groups that tensors belong to, those of at least so many."""
+    """Return the groups that tensors belong to, those of at least ``least`` tensors."""
     groups: dict[str, list[TensorChange]] = {}
     for change in changes:
         for name in names_of(change):

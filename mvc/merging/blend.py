@@ -278,7 +278,7 @@ class Blend(ByteSource):
     def map(self, function: Callable[[MergePiece], T], every: int = 1) -> Iterator[T]:
         """Yield what a function says of every piece, in their order, computed by some threads.
 
-        With ``every``, of a sample instead: one of so many elements, or of so many rows.
+        With ``every``, of a sample instead: one element, or row, in ``every``.
         """
 
         def work(first: int) -> list[T]:

@@ -1,7 +1,7 @@
 """The merge of one checkpoint by its tensors: planned from manifests, then written as a new one.
 
 A tensor that is taken from a side keeps its chunks and is never read; one that a method computes goes
-through the ``Cutter`` like any new file. What a zip archive says of its tensors' bytes is written anew
+through the ``Cutter`` like any new file. What a zip archive says of its tensors' bytes is written again
 (``zip_frame``).
 """
 
@@ -240,7 +240,7 @@ def place_tensors(
 
 
 ZIPS = ("torch", "npz", "dcp")
-"""What is made of zip archives; several in one file, as DCP writes, cannot be made anew."""
+"""Formats made of zip archives; several archives in one file, as DCP writes, cannot be rewritten."""
 _MAX_FRAME_BYTES = 2**28
 """Held in memory of each side: directory, pickle, entries that are no tensors."""
 

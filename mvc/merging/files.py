@@ -61,7 +61,7 @@ class FileMerge:
         taken: the version that is the result as it is; None if the file goes, or is merged.
         text: the merged text, with markers if there are conflicts, or None.
         checkpoint: the merge of its tensors, or None.
-        data: content that is made anew, or None.
+        data: content that no side has, or None.
         mode: its Git mode in the result.
         conflicts: what is not decided.
         is_open: whether it is left undecided with others that have conflicts: the shards of a model.
@@ -99,7 +99,7 @@ class Sides:
         beside: paths of other files that belong to the result.
         tokenizer: whose tokens embeddings get: ``union``, ``base``, ``ours`` or ``theirs``; None if
             rows stay where they are.
-        around: returns the whole trees, of which these are a part; None if these are whole.
+        around: returns the whole trees that these are a part of; None if these are whole.
     """
 
     base: Tree
@@ -265,7 +265,7 @@ class _Planner:
         return [replace(one, is_open=any(merge.conflicts for merge in merges)) for one in merges]
 
     def _plan_rest(self, base: Tree, trees: Sequence[Tree]) -> list[FileMerge]:
-        """Plan the files of a model of which a person has decided others already.
+        """Plan the files of a model whose other files a person has decided already.
 
         A tensor that one of them lacks on a side may be in such a file, or ought to be.
         """

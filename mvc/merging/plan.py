@@ -67,7 +67,7 @@ class MergePlan:
         host: the model that names the tensors, and whose other files the result has.
         tensors: all tensors of the result, in order.
         layers: which layer of its first source every layer was, or None if the recipe does not count
-            them anew.
+            them again.
         alignment: whose tokens its embedding has, if the recipe says so.
         notes: what a person should know.
         commits: model → the commit that it was read from, or None for plain files.
@@ -384,5 +384,5 @@ def find_depth(name: str, counts: Mapping[str, int]) -> float:
 
 
 def scale_depth(number: int, count: int) -> float:
-    """Return where one of so many layers is between the first, 0, and the last, 1."""
+    """Return where a layer is between the first, 0, and the last, 1."""
     return number / (count - 1) if count > 1 else 1.0

@@ -120,7 +120,7 @@ class Recipe:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether layers are chosen and counted anew."""
+        """Whether layers are chosen and numbered again."""
         return self.slices[0].sources[0].layers is not None
 
 

@@ -92,7 +92,7 @@ def merge_model(
                 find_strategy(path, METADATA_KEY),
             )
             shard = place_tensors(context, path, versions, decided, strategy)
-            assert isinstance(shard, CheckpointMerge)  # safetensors can always be made anew
+            assert isinstance(shard, CheckpointMerge)  # a safetensors file can always be rewritten
             files[path] = shard
     shards = [file for file in files.values() if isinstance(file, CheckpointMerge)]
     for path, index in indexes.items():
@@ -115,7 +115,7 @@ def lacks_tensors(context: Context, versions: Sequence[TreeEntry | None]) -> boo
 
 
 def _read(context: Context, tree: Tree) -> Mapping[str, ModelTensor] | None:
-    """Return the tensors of all shards; None if one is no safetensors file, or two have a name."""
+    """Return the tensors of all shards; None if a file is not safetensors, or two hold the same name."""
     shards = {path: entry for path, entry in tree.items() if not path.endswith(_INDEX)}
     count = 0
     for entry in shards.values():

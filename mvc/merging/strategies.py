@@ -163,7 +163,7 @@ class MergeChoices:
     tokenizer: str | None = None
 
     def methods(self, context: Context, sides: int) -> Methods:
-        """Return the methods of a merge of so many sides, checked before anything is read.
+        """Return the methods of a merge of some sides, checked before anything is read.
 
         Raises:
             NotFoundError: there is no such method.

@@ -241,7 +241,7 @@ def _find_origins(
         {
             new: old
             for new, old in origin.items()
-            # What another side has under the new name is something else: that is no rename.
+            # If another side has something else under the new name, that is not a rename.
             if all(
                 new not in side or other.get(new) == old
                 for side, other in zip(sides, found, strict=True)

@@ -160,7 +160,7 @@ def _mark(hunk: _Hunk, labels: tuple[str, str]) -> list[bytes]:
 
 
 def _ended(lines: list[bytes], end: bytes) -> list[bytes]:
-    """Return lines of which the last is ended, too: a marker follows."""
+    """Return lines whose last one is ended, too: a marker follows."""
     if lines and not lines[-1].endswith(b"\n"):
         return [*lines[:-1], lines[-1] + end]
     return lines
@@ -172,7 +172,7 @@ _MISSING = object()
 
 
 def merge_json(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Return the merged object; None if both changed a value, or one is no plain JSON object."""
+    """Return the merged object; None if both changed a value, or one is not a plain JSON object."""
     try:
         old, here, there = (
             json.loads(version, object_pairs_hook=_unique) if version else {}

@@ -301,7 +301,7 @@ class _AlignedRows(ByteSource):
 
 
 class _Blocks:
-    """A tensor read in blocks, of which the last ones are kept: rows lie anywhere."""
+    """A tensor read in blocks; the last ones are kept, because rows lie anywhere."""
 
     def __init__(self, tensor: ModelTensor) -> None:
         self._tensor = tensor

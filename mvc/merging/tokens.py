@@ -91,7 +91,7 @@ class Tokens:
         return self._choice is not None and self._beside(path).alignment is not None
 
     def check(self, path: str, row: MergeRow[ModelTensor]) -> None:
-        """Check that the rows of a tensor that is to be computed stand for the same tokens.
+        """Check that the rows of a tensor that a method computes stand for the same tokens.
 
         Raises:
             UsageError: the rows differ in number, or one stands for different tokens.

@@ -63,7 +63,7 @@ class _Layout:
         value: the type of NumPy that the words are read as; for BF16 once it is half of a float32.
         places: of a short type: by how many bits the low and the high one of two neighbours move
             left in their 32 bits to be a float32.
-        scale: what that is to be multiplied with.
+        scale: the factor that makes that the value.
     """
 
     word: type[np.unsignedinteger[Any]]

@@ -294,7 +294,7 @@ class _Tally:
         zeros: int,
         first_index: int,
     ) -> None:
-        """Count distances in ULPs, of which so many more are zero."""
+        """Count distances in ULPs; ``zeros`` more of them are zero."""
         first, second = (
             order_words(*one) if self.is_ieee else find_order(one[0], self.dtypes[0])
             for one in zip(sides, magnitudes, strict=True)

@@ -1,11 +1,11 @@
 """How two tensors differ, in figures that join: piece by piece, tensor by tensor, module by module.
 
 Sums are made in float64 from exactly widened elements, in rows of 4,096 and blocks of 65,536: the
-relative error of a sum of n terms of one sign is below 1e-13 + n * 2^-69. A pair of which one side is
+relative error of a sum of n terms of one sign is below 1e-13 + n * 2^-69. A pair with a side that is
 not finite is left out of sums, ULPs and the histogram, and counted as left out.
 
 Counting costs more than all sums. So ULPs and differences of types wider than a byte are counted one
-by one up to 2^20 elements of a tensor; beyond, in blocks of which a quarter or more changed, one
+by one up to 2^20 elements of a tensor; beyond, in blocks that changed by a quarter or more, one
 element in 16 counts for 16.
 """
 

@@ -1,8 +1,8 @@
 """The files of a sharded state as one rank sees them: its own boxes, and those of the others on demand.
 
 ``ChunkChecker`` is a rank's part of the check of a commit: the ids of chunks as this rank and its like hold
-them. Only whole chunks are asked for, nearly always: a rank stores those of which it keeps the most, and gets
-the rest of these from the ranks that keep it.
+them. Nearly always, whole chunks are asked for: a rank stores the chunks that it keeps most of, and gets the
+rest of each from the ranks that keep it.
 """
 
 from __future__ import annotations

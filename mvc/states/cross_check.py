@@ -2,8 +2,8 @@
 
 A rank that holds the same box as another one can *check* what that keeps (``keepers``): it copies its own
 bytes too, and has them hashed to the id that the chunk must have. Each commit is a *round*, in which one of
-``CHECK_ROUNDS`` chunks is due, so a rank copies about that share more than it keeps, and every chunk is checked
-once in so many commits.
+``CHECK_ROUNDS`` chunks is due, so a rank copies about a sixteenth more than it keeps, and every chunk is checked
+once in ``CHECK_ROUNDS`` commits.
 
 Chunk ``c`` of array ``a`` is due in round ``phase(a) + c``. The phases follow the multiples of the
 golden ratio, which spread every arithmetic progression evenly (Weyl 1916; Knuth, The Art of Computer

@@ -24,7 +24,7 @@ Node: TypeAlias = dict[str, Any]
 """A JSON object whose key ``$`` says what it is."""
 
 PART = "part"
-"""Field of an array of which its file holds a box: in an image of what one rank has, nowhere else."""
+"""Field of an array whose file holds just a box of it: only in an image of what one rank has."""
 STATE_FILE = "state.json"
 """Name of the file with structure and scalars."""
 TENSOR_SUFFIX = ".safetensors"

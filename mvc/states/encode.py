@@ -259,7 +259,7 @@ def describe_ndarray(
 
 @dataclass(frozen=True, eq=False)
 class SpreadTensor:
-    """A tensor of which every rank of a run has boxes, as one of these ranks sees it.
+    """A tensor that is spread over the ranks of a run, in boxes, as one of these ranks sees it.
 
     Attributes:
         dtype: as torch spells it: ``bfloat16``.
@@ -297,7 +297,7 @@ def describe_spread(tensor: SpreadTensor, steps: Sequence[object]) -> LiveArray:
     mine = [box for box, _ in held] or [Box((0,) * len(shape), (0,) * len(shape))]
     ranks = tuple(rank for rank, _, _ in tensor.boxes)
     spread = Spread(shape, ranks, tuple(boxes), mine[0], tuple(mine[1:]))
-    if not boxes:  # an empty tensor that nobody has a part of
+    if not boxes:  # an empty tensor: no rank has a part of it
         spread = Spread(shape, (0,), (whole_box(shape),), whole_box(shape))
     source = _join([one for _, one in held])
     return LiveArray(element, shape, source, None, None, is_torch=True, spread=spread)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Reader: TypeAlias = "Callable[[memoryview], None]"
 """Fills a buffer with the bytes of an array in file order."""
 Filler: TypeAlias = "Callable[[Reader], None]"
-"""Has a reader fill an array, or a buffer of its size, once."""
+"""Calls a reader once, with an array or a buffer of its size to fill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ _NUMPY_NAMES = {"bool": "|b1", "float4_e2m1fn_x2": "|u1"}
 
 
 def fill_words(words: NDArray[Any], read: Reader) -> None:
-    """Have ``read`` fill the words that ``view_memory`` returned, in place if they are in file order."""
+    """Fill the words that ``view_memory`` returned by ``read``, in place if they are in file order."""
     flat = find_flat_bytes(words)
     if flat is not None:
         read(flat.data)

@@ -65,7 +65,7 @@ class LiveArray:
     # elements between neighbours, if it is dense but not C-contiguous
     strides: tuple[int, ...] | None
     is_torch: bool
-    spread: Spread | None = None  # of an array of which other processes hold other boxes
+    spread: Spread | None = None  # of an array whose other boxes are on other processes
 
     @property
     def size_bytes(self) -> int:

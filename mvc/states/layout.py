@@ -161,9 +161,9 @@ def layout_state(
     that names its path.
 
     With several ``ranks`` it is the image of one of them: what it keeps of the state, which is the
-    same on every rank, apart from DTensors, of which each has its part; and ``own``, a state that
-    only this rank has. Scalars and texts of the state are those of rank 0. What ranks may have of their
-    own in the state is to be told: ``private`` are top-level names that rank 0 alone has in it, and
+    same on every rank, apart from DTensors, where each has its part; and ``own``, a state that
+    only this rank has. Scalars and texts of the state are those of rank 0. The caller names what ranks may have of their
+    own in the state: ``private`` are top-level names that rank 0 alone has in it, and
     ``first`` paths, given alike on all ranks, at which the arrays of rank 0 count.
 
     ``check`` are a number that counts the commits, alike on all ranks, and the length of chunks

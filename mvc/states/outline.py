@@ -313,7 +313,7 @@ class ArrayPlace:
 def locate_arrays(state_json: bytes) -> dict[str, Any]:
     """Return the value of a state with an ``ArrayPlace`` for every array.
 
-    What is no plain data stays an ``ArrayOutline`` or what stands for it without torch.
+    What is not plain data stays an ``ArrayOutline`` or what stands for it without torch.
     """
     document = parse_document(state_json)
     table = _PlaceTable({}, document.shared, NumpyFactory)

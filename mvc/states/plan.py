@@ -202,7 +202,7 @@ class Recorder(EncodeWalk):
 
 
 def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | None:
-    """Return the plan of an array; None for what is no tensor or array itself, and sparse tensors."""
+    """Return the plan of a tensor or array; None for anything else, and for sparse tensors."""
     tensor, source = None, array.source
     if array.is_torch:
         if str(getattr(value, "layout", None)) != "torch.strided":

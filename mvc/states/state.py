@@ -99,7 +99,7 @@ def encode_spread(
 
 
 def refuse_parts(walk: state_encode.EncodeWalk) -> None:
-    """Raise UnsupportedError if a walk met an array of which other processes hold the rest."""
+    """Raise UnsupportedError if a walk met an array that is partly on other processes."""
     for item in walk.placed:
         if item.array.spread is not None:
             raise UnsupportedError(

@@ -1,7 +1,7 @@
 """torch's side of a state; with ``torch_shards`` all that the core knows of torch.
 
-It is imported only when a state holds torch objects, or is to be read as some. What it makes is on
-the host, whatever torch's default device is. Tensors in host memory are read in place. Tensors
+It is imported only when a state holds torch objects, or is read as some. What it makes is on the
+host, whatever torch's default device is. Tensors in host memory are read in place. Tensors
 elsewhere, and those that are conjugated or negated lazily, are copied to the host range by range.
 """
 
@@ -350,7 +350,7 @@ def _find_filler(tensor: torch.Tensor, array: LiveArray, path: str) -> Filler:
 
 
 def fill_device(tensor: torch.Tensor, read: Reader) -> None:
-    """Have ``read`` fill a tensor on the host, and copy it to one outside host memory."""
+    """Fill a tensor on the host by ``read``, and copy it to one outside host memory."""
     element = _ELEMENTS[tensor.dtype]
     aside = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
     strides = c_strides(aside.shape, element.size_bytes)

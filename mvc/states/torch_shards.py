@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: object) -> bool:
-    """Return whether a tensor is a DTensor, of which this process holds a part."""
+    """Return whether a tensor is a DTensor: this process holds a part of it."""
     return hasattr(type(tensor), "__create_chunk_list__") and hasattr(tensor, "placements")
 
 

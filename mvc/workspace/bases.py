@@ -287,7 +287,7 @@ def round_probe(kind: int, words: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _OwnMaster:
-    """A tensor of which this rank has stored some chunks, by number."""
+    """A tensor with the chunks of it that this rank has stored, by number."""
 
     path: str
     segment: Segment

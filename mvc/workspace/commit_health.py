@@ -1,8 +1,8 @@
 """The health of the checkpoints of a commit that is being made.
 
 The health of a file is kept by the id of its blob when it is stored. So a commit adds up a few kept
-figures, and reads no weight; what a checkpoint's files were in a parent is taken from there. What is
-not known is measured if it is little, else there is no line, rather than a wrong one.
+figures, and reads no weight; what a parent says of the same files is taken from there. What is not known
+is measured if it is small; otherwise there is no line, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_CHECKPOINTS = 16
 CHEAP_BYTES = 64 * 2**20
-"""A commit reads so much to measure what is not known."""
+"""What a commit reads at most to measure what is not known."""
 
 
 def examine(
@@ -45,7 +45,7 @@ def examine(
 
     Args:
         context: the repository.
-        tree: what is to be committed.
+        tree: the files to commit.
         earlier: commits whose lines count where their files are the same, first parent first.
         parents: with which commits a growth compares, none or one.
         no_gate: whether gates are left out.
@@ -124,7 +124,7 @@ def find_health(
 
     Args:
         context: the repository.
-        tree: what is to be committed.
+        tree: the files to commit.
         earlier: commits whose lines count where their files are the same, first parent first.
         wanted: measure whatever is not known, however large.
         known: the health of files that are not stored.

@@ -90,7 +90,7 @@ class Context:
 
     @cached_property
     def here(self) -> ChunkStore:
-        """The chunks that are here: what is written goes here, and upkeep is of these alone."""
+        """The chunks that are here: new ones are written here, and gc and repack work on these alone."""
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
 
         return ChunkStore(

@@ -70,7 +70,7 @@ def find_gap(folder: DcpFolder, is_there: Callable[[str], bool]) -> str | None:
 def find_folders(
     paths: Collection[str], read: Callable[[str], bytes | None], is_there: Callable[[str], bool]
 ) -> list[DcpFolder]:
-    """Return the DCP folders of which some paths are all the files.
+    """Return the DCP folders whose files are all among some paths.
 
     Raises:
         FormatError: a folder is incomplete.

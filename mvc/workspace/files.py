@@ -141,7 +141,7 @@ def _take_file(
             open_cutter().finish(blob)
         stored = StoredFile(path, git_mode(stat), blob, stat, source.size_bytes, manifest, warning)
     # A pass over many files looks at them all once more at its end, see check_reached; for a large
-    # one, to be told at once is worth a look more.
+    # one, it is worth another look to say so at once.
     if folders is None or manifest is not None:
         _check_unchanged(stat, find_file_stat(context.worktree, path, folders), path)
     return stored

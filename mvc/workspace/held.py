@@ -1,8 +1,8 @@
 """The chunks of a commit in memory that the writers of its run still hold.
 
-They hold the images that the commit was made of: files as they are, or what each rank kept of the state,
-of which one chunk may need several. The manifests say which chunk is where. Whether it still is there,
-its id says when it is read: see ``mvc.chunkstore.nearby``.
+They hold the images that the commit was made of: files as they are, or what each rank kept of the state; a
+chunk may need the images of several ranks. The manifests say which chunk is where. Whether it still is
+there is checked by its id when it is read: see ``mvc.chunkstore.nearby``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HeldChunks:
 
     Attributes:
         given_bytes: what was read from here.
-        missed: how many chunks somebody wanted that nobody held.
+        missed: how many chunks were asked for that no writer held.
         lies: for every chunk from here that was wrong, what it was part of, and who had it.
     """
 
@@ -55,7 +55,7 @@ class HeldChunks:
         return len(self._places)
 
     def fill(self, chunk: ChunkId, plain: memoryview, *, waits: bool = True) -> bool:  # noqa: ARG002
-        """Fill a buffer with what should be a chunk; return False if nobody holds all of it."""
+        """Fill a buffer with what should be a chunk; return False if no writer holds all of it."""
         place, is_here = self._places.get(chunk), False
         if place is not None:
             # A rank's image may not be held any more, or be cut short.

@@ -1,8 +1,8 @@
 """Cached statistics of tensors and chunks, keyed by id, in ``.mvc/statistics.db``.
 
 A cache and nothing more: equal ids are equal bytes, so an entry never gets out of date, and what is
-missing is computed again. A file that is damaged, or of another version, is made anew; one that is
-locked for long, read-only or on a full disk is done without. Every entry carries a hash of itself, so
+missing is computed again. A file that is damaged, or of another version, is replaced; one that is
+locked for long, read-only or on a full disk is not used. Every entry carries a hash of itself, so
 the database need not wait for the disk: what a loss of power spoils counts as missing.
 """
 

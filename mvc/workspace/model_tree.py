@@ -184,7 +184,7 @@ _KEYS = (str, int, float, bool, bytes, type(None))
 
 
 class Cleaner:
-    """Takes out what is no plain data, and keeps what that was called in ``left_out``."""
+    """Takes out what is not plain data; the names of that are in ``left_out``."""
 
     def __init__(self, context: Context, model: ModelTree) -> None:
         self.left_out: list[str] = []

@@ -67,7 +67,7 @@ class Model:
         plain: path → blob of the files of a commit that hold no tensor.
         root: the folder that paths count from, if it is not the current one.
         ties: of a live model, (path, name) of the tensors that are one in memory.
-        folders: of which the tensors are shards.
+        folders: the DCP folders whose shards are among the tensors.
     """
 
     label: str

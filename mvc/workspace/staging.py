@@ -190,7 +190,7 @@ def remove_leftovers(context: Context) -> Sequence[Leftover]:
         leftovers = list_leftovers(context)
         sweep(context.git_dir)
         for item in leftovers:
-            with contextlib.suppress(OSError):  # somebody else's, or a folder: gone already
+            with contextlib.suppress(OSError):  # another user's, or a folder: gone already
                 item.path.unlink()
     return [item for item in leftovers if find_stat(item.path) is None]
 

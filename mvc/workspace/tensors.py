@@ -1,7 +1,7 @@
 """One tensor, wherever it is: in a stored file, in a plain one, in memory; and its bytes.
 
-Of a tensor of which a process has just a part, only the chunks that the part meets are read, each of them
-verified; all that goes through ``read_runs``.
+If a process has just a part of a tensor, only the chunks that the part meets are read, and each is
+verified; all such reads go through ``read_runs``.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ _DISPUTE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A chunk of which two ranks should hold the same bytes, and do not.
+    """A chunk that two ranks should hold with the same bytes, and do not.
 
     Attributes:
         path: the file that has the tensor.

@@ -1,6 +1,6 @@
 """Merge methods: several tensors of one shape into one, with mergekit's names and parameters.
 
-A method is told its *pieces*: runs of elements, at the same place of the base and of every input. It
+A method is given its *pieces*: runs of elements, at the same place of the base and of every input. It
 may look at all of them first, for what it has to know of the whole tensor (norms, angles, the
 element of a rank), and returns a function that merges one piece. So no tensor is needed whole, and
 what comes out depends neither on how many threads work nor on which piece is asked for first:

@@ -111,7 +111,7 @@ MODEL_STOCK = Method(
 )
 
 
-_COLINEAR_COSINE = 0.9995  # beyond which slerp is no longer told from a straight line
+_COLINEAR_COSINE = 0.9995  # beyond it, slerp is as good as a straight line
 _SHORT = 1e-7  # norms of nuslerp are not taken below it
 
 

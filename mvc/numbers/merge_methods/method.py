@@ -62,7 +62,7 @@ class MergePieces(Protocol):
     def map(self, function: Callable[[MergePiece], T], every: int = 1) -> Iterator[T]:
         """Yield the result of a function for every piece, in order; it may run in any thread.
 
-        With ``every``, pieces hold a sample: one of so many elements, or rows where they are whole.
+        With ``every``, pieces hold a sample: one element in ``every``, or one row where rows are whole.
         """
         ...
 
@@ -149,7 +149,7 @@ class Method:
         base: whether it merges into a base: always, if there is one, or never.
         fewest: inputs that it needs, beside the base.
         most: inputs that it takes; None for any number.
-        parameters: what it can be told.
+        parameters: what can be set.
         find_fault: says what is wrong with settings whose single values are right.
         needs_rows: whether a piece has to consist of whole rows (runs of the last dimension).
         keeps_equal: whether equal tensors give just that tensor, so that they need not be read.

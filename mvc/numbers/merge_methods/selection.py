@@ -127,7 +127,7 @@ class ArrayStore:
         self.count = 0
 
     def hold(self, values: Keys) -> Keys | None:
-        """Return a copy of some values; None if there is no more space."""
+        """Return a copy of some values; None if the space is used up."""
         with self._lock:
             start = self.count
             self.count += len(values)

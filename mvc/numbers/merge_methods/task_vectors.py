@@ -2,7 +2,7 @@
 
 A task vector is what an input adds to the base (Ilharco et al., 2022). It may be thinned out: ties
 keeps the largest elements (Yadav et al., 2023), breadcrumbs neither the largest nor the smallest
-(Davari and Belilovsky, 2023), dare random ones (Yu et al., 2023), and della random ones of which
+(Davari and Belilovsky, 2023), dare random ones (Yu et al., 2023), and della random ones, where
 the larger are likelier (Deep et al., 2024). Where the sign has to agree, an element counts only if
 its sign is that of the weighted sum.
 """
