@@ -79,7 +79,11 @@ def pair_models(old: Model, new: Model) -> list[TensorPair]:
     old, new = _join_unlike(old, new), _join_unlike(new, old)
     partners: dict[int, int] = {}  # place in ``new`` → place in ``old``
     for key_of in _KEYS:
-        partners |= _match(old.tensors, new.tensors, partners, key_of)
+        alone, came = _left(old.tensors, new.tensors, partners)
+        partners |= pair_renames(
+            {place: key_of(old.tensors[place]) for place in alone},
+            ((place, key_of(new.tensors[place])) for place in came),
+        )
     partners |= _match_bytes(old.tensors, new.tensors, partners)
     pairs = [
         TensorPair(old.tensors[partners[place]] if place in partners else None, tensor)
@@ -122,21 +126,8 @@ def _join_unlike(model: Model, other: Model) -> Model:
 def _is_tied(model: Model, tensor: ModelTensor, matched: Collection[int]) -> bool:
     """Return whether a tensor of a live model shares its memory with one that is matched."""
     names = {name for tie in model.ties if (tensor.path, tensor.name) in tie for name in tie}
-    others = (model.tensors[one] for one in matched if names)
-    return any((one.path, one.name) in names for one in others)
-
-
-def _match(
-    old: Sequence[ModelTensor],
-    new: Sequence[ModelTensor],
-    partners: dict[int, int],
-    key_of: Callable[[ModelTensor], Hashable],
-) -> dict[int, int]:
-    gone, came = _left(old, new, partners)
-    return pair_renames(
-        {place: key_of(old[place]) for place in gone},
-        ((place, key_of(new[place])) for place in came),
-    )
+    others = (model.tensors[place] for place in matched if names)
+    return any((other.path, other.name) in names for other in others)
 
 
 def _left(

@@ -45,17 +45,16 @@ class PairRun:
 
     def _cut(self, elements: int) -> Iterator[tuple[int, int]]:
         """Yield (first, count) of pieces that end where chunks do."""
-        step = max(map(self._count_in_chunk, range(2)))
+        step = max(
+            (side.chunk_bytes or DEFAULT_CHUNK_BYTES) // dtype.block_bytes * dtype.block_elements
+            for side, dtype in zip(self._sides, self._dtypes, strict=True)
+        )
         side = 0 if self._sides[0].chunk_bytes else 1
         dtype, chunk_bytes = self._dtypes[side], self._sides[side].chunk_bytes
         rest = self._sides[side].view.offset_bytes % chunk_bytes if chunk_bytes else 0
         lead = (chunk_bytes - rest) // dtype.block_bytes * dtype.block_elements if rest else 0
         step = max(step - step % self._whole, self._whole)
         return cut_ranges(elements, step, lead - lead % self._whole)
-
-    def _count_in_chunk(self, side: int) -> int:
-        dtype, size_bytes = self._dtypes[side], self._sides[side].chunk_bytes or DEFAULT_CHUNK_BYTES
-        return size_bytes // dtype.block_bytes * dtype.block_elements
 
     @property
     def is_streamed(self) -> bool:

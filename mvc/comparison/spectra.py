@@ -45,7 +45,8 @@ def add_spectra(
     added = list(changes)
     wanted = [place for place, change in enumerate(changes) if _has_spectrum(change)]
     kept = None if context is None else context.kept
-    stored = {} if kept is None else kept.get_many(SPECTRUM, _keys_of(changes, wanted))
+    keys = [key for place in wanted if (key := changes[place].key) is not None]
+    stored = {} if kept is None else kept.get_many(SPECTRUM, keys)
     for place in wanted:
         with suppress(KeyError, msgspec.MsgspecError):  # not kept, or not in this version
             value = msgspec.msgpack.decode(stored[changes[place].key or b""], type=Spectrum)
@@ -53,8 +54,14 @@ def add_spectra(
     left = [place for place in wanted if added[place].spectrum is None]
 
     def compute(place: int, _: None) -> int:
-        added[place] = replace(changes[place], spectrum=_compute(changes[place]))
-        return _PASSES * _count_bytes(changes[place])
+        change = changes[place]
+        rows, columns = _matrix_shape(change)
+        old, new = (_Rows(side, columns) for side in _sides(change))
+        spectrum = find_spectrum(
+            lambda first, count: new.read(first, count) - old.read(first, count), rows, columns
+        )
+        added[place] = replace(change, spectrum=spectrum)
+        return _PASSES * _count_bytes(change)
 
     announce(progress, _PASSES * sum(_count_bytes(changes[place]) for place in left))
     for_each(left, lambda: None, compute, threads=threads, progress=progress)
@@ -63,11 +70,6 @@ def add_spectra(
         named = {key: msgspec.msgpack.encode(one) for key, one in fresh.items() if key is not None}
         kept.put_many(SPECTRUM, named)
     return added
-
-
-def _keys_of(changes: Sequence[TensorChange], places: Sequence[int]) -> list[bytes]:
-    keys = (changes[place].key for place in places)
-    return [key for key in keys if key is not None]
 
 
 def _matrix_shape(change: TensorChange) -> tuple[int, int]:
@@ -102,14 +104,6 @@ def _sides(change: TensorChange) -> tuple[ModelTensor, ModelTensor]:
 def _count_bytes(change: TensorChange) -> int:
     shape = change.compared_shape or ()
     return sum(size_in_bytes(get_dtype(side.view.dtype), shape) for side in _sides(change))
-
-
-def _compute(change: TensorChange) -> Spectrum:
-    rows, columns = _matrix_shape(change)
-    old, new = (_Rows(side, columns) for side in _sides(change))
-    return find_spectrum(
-        lambda first, count: new.read(first, count) - old.read(first, count), rows, columns
-    )
 
 
 class _Rows:

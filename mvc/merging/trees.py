@@ -57,14 +57,13 @@ class MergedTree:
     def undecided(self, asleep: Container[str]) -> tuple[Undecided, ...]:
         """Return the files that are not decided as the index will have them."""
         merges = [merge for merge in self.merges if merge.conflicts or merge.is_open]
-        return tuple(Undecided(one.path, one.path in asleep, _stages(one)) for one in merges)
-
-
-def _stages(merge: FileMerge) -> _Stages:
-    base, ours, theirs = (
-        None if stage is None else (stage.mode, str(stage.blob)) for stage in merge.stages
-    )
-    return base, ours, theirs
+        undecided: list[Undecided] = []
+        for merge in merges:
+            base, ours, theirs = (
+                None if stage is None else (stage.mode, str(stage.blob)) for stage in merge.stages
+            )
+            undecided.append(Undecided(merge.path, merge.path in asleep, (base, ours, theirs)))
+        return tuple(undecided)
 
 
 def write_merge(

@@ -400,18 +400,16 @@ def _follow_plan(plan: LayoutPlan, state: object, number: int) -> StateLayout | 
         return None  # the walk from the beginning says what is wrong, if anything is
     if ties != plan.ties:
         return None
-    parts = [
-        piece if isinstance(piece, ImagePart) else _make_part(piece, walk.sources)
-        for piece in plan.pieces
-    ]
+    parts: list[ImagePart] = []
+    for piece in plan.pieces:
+        if isinstance(piece, ImagePart):
+            parts.append(piece)
+            continue
+        run = [kept.open(walk.sources[kept.index]) for kept in piece.ranges]
+        # Several are plain arrays all, see ``_plan_pieces``.
+        source = run[0] if len(run) == 1 else HostRun(run, piece.starts)  # type: ignore[arg-type]
+        parts.append(ImagePart(piece.offset, source))
     parts += _open_checked(plan.checked, number, walk.sources)
     plan = replace(plan, root=root, text=text)
     layout = _finish(plan.files, parts, text, plan.text_offset, plan)
     return replace(layout, form=plan.form) if plan.form else layout
-
-
-def _make_part(piece: _Piece, sources: Sequence[ByteSource]) -> ImagePart:
-    run = [one.open(sources[one.index]) for one in piece.ranges]
-    if len(run) == 1:
-        return ImagePart(piece.offset, run[0])
-    return ImagePart(piece.offset, HostRun(run, piece.starts))  # type: ignore[arg-type]  # plain arrays all, see ``_plan_pieces``

@@ -151,9 +151,11 @@ class SharePlan:
                 array = ArrayForm(one.dims, one.item_bytes, found)
                 self.arrays.append(array)
                 _check_size(one, array)
-                if array not in checked:
-                    _check_boxes(one, array)
-                    checked.add(array)
+                if array not in checked and find_fault(one.dims, found.boxes) is not None:
+                    raise FormatError(
+                        f"tensor {one.name!r}: the ranks do not hold every element once"
+                    )
+                checked.add(array)
             self.layouts.append(
                 (file.path, file.head, FileLayout("safetensors", start, tuple(segments)))
             )
@@ -214,11 +216,6 @@ def _check_size(words: ArrayWords, form: ArrayForm) -> None:
     is_whole = form.item_bytes in ITEM_BYTES and form.elements * form.item_bytes == size_bytes
     if not is_whole or min(form.shape, default=0) < 0:
         raise FormatError(f"tensor {words.name!r} does not have the bytes of its elements")
-
-
-def _check_boxes(words: ArrayWords, form: ArrayForm) -> None:
-    if find_fault(form.shape, form.holders.boxes) is not None:
-        raise FormatError(f"tensor {words.name!r}: the ranks do not hold every element once")
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,6 +64,6 @@ def test_a_file_that_is_too_large_is_not_read(repo, context, monkeypatch):
     repo.commit_state({"model": {"w": np.zeros(300)}}, message="m")
     blob = tree_of(repo)["model.safetensors"].blob
     size = len(read_small_file(context, blob))
-    monkeypatch.setattr(state_files, "_STATE_MAX_BYTES", size - 1)
+    monkeypatch.setattr(state_files, "_MAX_BYTES", size - 1)
     with pytest.raises(FormatError, match="over the limit"):
         read_small_file(context, blob)
