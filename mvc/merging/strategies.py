@@ -13,11 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import NotFoundError, UsageError
-from mvc.history.messages import (
-    drop_trailers,
-    format_message,
-    parse_trailers,
-)
+from mvc.history.messages import drop_trailers, format_message, parse_trailers
 from mvc.merging.blend import Blend, make_strategy
 from mvc.merging.rules import SIDES, MergeRule, Rules, parse_rule
 from mvc.numbers.merge_methods.table import get_method

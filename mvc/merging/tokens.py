@@ -16,12 +16,7 @@ import numpy as np
 
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import FormatError, NotFoundError, UsageError
-from mvc.merging.companions import (
-    CONFIG,
-    TOKENIZER_FILES,
-    merged_files,
-    read_vocabulary,
-)
+from mvc.merging.companions import CONFIG, TOKENIZER_FILES, merged_files, read_vocabulary
 from mvc.merging.recipe import TokenizerChoice
 from mvc.merging.tokenizer import (
     align_vocabularies,

@@ -20,13 +20,7 @@ from mvc.formats.layout import FileLayout, single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.boxes import Box, find_fault, locate_part, whole_box
 from mvc.states.cross_check import Check
-from mvc.states.keepers import (
-    ArrayForm,
-    Holders,
-    Keepers,
-    list_holders,
-    round_up,
-)
+from mvc.states.keepers import ArrayForm, Holders, Keepers, list_holders, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -40,13 +40,7 @@ from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
 from mvc.states.alias import find_shared, link_shared
 from mvc.states.containers import open_node
-from mvc.states.document import (
-    STATE_FILE,
-    Document,
-    KeptNode,
-    encode_document,
-    parse_document,
-)
+from mvc.states.document import STATE_FILE, Document, KeptNode, encode_document, parse_document
 from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
 from mvc.states.outline import check_sizes, compare_texts, outline_state

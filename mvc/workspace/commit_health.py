@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import SHARD, is_checkpoint_name
 from mvc.numbers.figures import Health
-from mvc.workspace.health import (
-    HEALTH_TRAILER,
-    CheckpointHealth,
-    read_gates,
-    read_health,
-)
+from mvc.workspace.health import HEALTH_TRAILER, CheckpointHealth, read_gates, read_health
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import count_elements, get_dtype, get_framework, numpy_dtype, size_in_bytes
-from mvc.errors import (
-    CorruptionError,
-    FormatError,
-    StorageError,
-    UnsupportedError,
-)
+from mvc.errors import CorruptionError, FormatError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import StoredSegment, tensor_id
 from mvc.sources import ByteSource, read_bytes
