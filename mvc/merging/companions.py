@@ -114,9 +114,7 @@ def read_vocabulary(files: Mapping[str, bytes]) -> Vocabulary | None:
 
 
 def merged_files(
-    choice: TokenizerChoice,
-    alignment: Alignment,
-    files: Mapping[str, Mapping[str, bytes]],
+    choice: TokenizerChoice, alignment: Alignment, files: Mapping[str, Mapping[str, bytes]]
 ) -> dict[str, bytes]:
     """Return the tokenizer's files of the result.
 

@@ -180,13 +180,7 @@ def _with_tensors(plan: FileMerge, merged: CheckpointMerge) -> FileMerge:
 
 class _Planner:
     def __init__(
-        self,
-        context: Context,
-        sides: Sides,
-        rules: Rules,
-        resolve: Resolve,
-        *,
-        check_tokens: bool,
+        self, context: Context, sides: Sides, rules: Rules, resolve: Resolve, *, check_tokens: bool
     ) -> None:
         self._context = context
         self._sides = sides

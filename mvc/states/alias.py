@@ -148,11 +148,7 @@ def _overlap(first: Region, second: Region) -> bool:
 def _probe(region: Region) -> NDArray[Any]:
     """Return an array at the addresses of a region; it is only asked for them, never read."""
     return view_memory(
-        region.address,
-        (*region.shape, region.size_bytes),
-        (*region.strides, 1),
-        BYTE,
-        None,
+        region.address, (*region.shape, region.size_bytes), (*region.strides, 1), BYTE, None
     )
 
 

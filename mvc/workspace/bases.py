@@ -310,11 +310,7 @@ class OwnMasters:
             self._masters.setdefault(elements, []).append(master)
 
     def offer(
-        self,
-        segment: Segment,
-        array: int,
-        spans: Iterable[tuple[int, ChunkSpan]],
-        writer: object,
+        self, segment: Segment, array: int, spans: Iterable[tuple[int, ChunkSpan]], writer: object
     ) -> Iterator[ChunkSpan]:
         """Yield numbered spans of a tensor, with the chunks that they may be the rounding of."""
         master = self._find(segment, array) if is_castable(segment) else None

@@ -350,9 +350,7 @@ def execute(
         ),
         removals=tuple(
             FileRemoval(
-                path,
-                _was(context, plan, path),
-                from_index=plan.into_index and path not in unstaged,
+                path, _was(context, plan, path), from_index=plan.into_index and path not in unstaged
             )
             for path in plan.remove
         ),

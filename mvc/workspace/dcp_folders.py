@@ -228,10 +228,7 @@ class BoxesSource(ByteSource):
 
 
 def read_items(
-    context: Context,
-    folder: DcpFolder,
-    tree: Mapping[str, TreeEntry],
-    items: Sequence[DcpItem],
+    context: Context, folder: DcpFolder, tree: Mapping[str, TreeEntry], items: Sequence[DcpItem]
 ) -> dict[str, bytes]:
     """Return key → bytes of small items."""
     found = {item.key: bytearray(item.size_bytes) for item in items}

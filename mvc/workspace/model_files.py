@@ -150,10 +150,7 @@ def plan_shards(tensors: Sequence[ModelTensor], shard_bytes: int) -> dict[str, l
 
 
 def write_hub(
-    context: Context,
-    folder: Path,
-    shards: dict[str, list[ModelTensor]],
-    progress: ByteProgress,
+    context: Context, folder: Path, shards: dict[str, list[ModelTensor]], progress: ByteProgress
 ) -> int:
     """Write files of the Hub, and the index of several; return their length."""
     size_bytes = 0

@@ -47,8 +47,7 @@ class BranchLine:
         name = head.branch if branch is None else branch
         if name is None:
             raise UsageError(
-                "HEAD is not on a branch, and a rollback moves one",
-                hint="name it with `branch`",
+                "HEAD is not on a branch, and a rollback moves one", hint="name it with `branch`"
             )
         if name == head.branch and head.commit is None:
             raise NotFoundError(f"branch {name!r} has no commit yet")

@@ -266,11 +266,7 @@ def _iterate(inner: Gram, tol: float, max_iter: int) -> Norms:
 
 
 SLERP = Method(
-    "slerp",
-    _prepare_slerp,
-    base="needed",
-    most=1,
-    parameters=(MethodParameter("t", usual=0.5),),
+    "slerp", _prepare_slerp, base="needed", most=1, parameters=(MethodParameter("t", usual=0.5),)
 )
 NUSLERP = Method(
     "nuslerp",
