@@ -244,7 +244,9 @@ class _Parser:
                 self._source(one, f"models[{number}]", with_layers=False)
                 for number, one in enumerate(named)
             )
-            self._check_twice(sources, "models")
+            [(model, count)] = Counter(source.model for source in sources).most_common(1)
+            if count > 1:
+                raise FormatError(f"models names {model!r} twice")
             return (RecipeSlice(sources, base, {}),)
         slices = tuple(
             self._slice(one, f"slices[{number}]", base)
@@ -275,7 +277,15 @@ class _Parser:
             raise FormatError(f"{place} names no model")
         layers = None
         if with_layers:
-            layers = self._layers(given.get("layer_range"), place)
+            match given.get("layer_range"):
+                case [int(start), int(end)] if (
+                    0 <= start < end <= MAX_LAYERS and start is not False
+                ):
+                    layers = range(start, end)
+                case other:
+                    raise FormatError(
+                        f"layer_range of {place} must be [first, end], not {_show(other)}"
+                    )
         settings = self._settings(given, place)
         for parameter in get_method(self._method).parameters:
             if parameter.name in settings and not (
@@ -284,18 +294,6 @@ class _Parser:
                 what = f"`{parameter.name}` of {self._method} takes one value for all models"
                 self._ignored[f"{what}: that of {place} is ignored, as in mergekit"] = None
         return RecipeSource(self._model(given["model"], place), layers, settings)
-
-    def _layers(self, found: object, place: str) -> range:
-        match found:
-            case [int(start), int(end)] if 0 <= start < end <= MAX_LAYERS and start is not False:
-                return range(start, end)
-        raise FormatError(f"layer_range of {place} must be [first, end], not {_show(found)}")
-
-    def _check_twice(self, sources: Sequence[RecipeSource], place: str) -> None:
-        names = Counter(source.model for source in sources)
-        twice = max(names, key=names.__getitem__)
-        if names[twice] > 1:
-            raise FormatError(f"{place} names {twice!r} twice")
 
     def _model(self, found: object, place: str) -> str:
         if isinstance(found, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
@@ -17,7 +17,7 @@ from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
 from mvc.states.cross_check import CHECK_ROUNDS
 from mvc.states.document import STATE_FILE, Document, encode_document
-from mvc.states.memory import HostRun
+from mvc.states.memory import HostRun, ImagePart
 from mvc.states.plan import DiffersError, Follow, Recorder
 from mvc.states.share import SharePlan, encode_share
 from mvc.states.share_layout import ImageRun, form_state, list_checked_runs, list_kept_runs
@@ -47,38 +47,6 @@ class ImageFile:
     path: str
     offset: int
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ImagePart:
-    """A run of bytes of the image, and the live bytes they are copied from."""
-
-    offset: int
-    source: ByteSource
-
-    @property
-    def size_bytes(self) -> int:
-        """Its length."""
-        return self.source.size_bytes
-
-    def view(self) -> memoryview | None:
-        """Return the live bytes if they are in host memory in one piece, or None."""
-        return self.source.view(0, self.source.size_bytes)
-
-    def find_device_words(self) -> Any:
-        """Return a live tensor on a device as a contiguous tensor of integers.
-
-        None means that the bytes are elsewhere, or have to be read through ``read_into``.
-        """
-        tensor = getattr(self.source, "tensor", None)
-        if tensor is None or tensor.device.type == "cpu" or not tensor.is_contiguous():
-            return None
-        is_words = not tensor.is_floating_point() and not tensor.is_complex()
-        return tensor if is_words else None  # values that are conjugated or negated lazily
-
-    def copy_into(self, image: memoryview) -> None:
-        """Copy the live bytes to their place."""
-        self.source.read_into(0, image[self.offset : self.offset + self.size_bytes])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -322,3 +322,35 @@ class RangeSource:
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from ``offset`` on."""
         self.whole.read_into(self.start + offset, buffer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePart:
+    """A run of bytes of the image, and the live bytes they are copied from."""
+
+    offset: int
+    source: ByteSource
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.source.size_bytes
+
+    def view(self) -> memoryview | None:
+        """Return the live bytes if they are in host memory in one piece, or None."""
+        return self.source.view(0, self.source.size_bytes)
+
+    def find_device_words(self) -> Any:
+        """Return a live tensor on a device as a contiguous tensor of integers.
+
+        None means that the bytes are elsewhere, or have to be read through ``read_into``.
+        """
+        tensor = getattr(self.source, "tensor", None)
+        if tensor is None or tensor.device.type == "cpu" or not tensor.is_contiguous():
+            return None
+        is_words = not tensor.is_floating_point() and not tensor.is_complex()
+        return tensor if is_words else None  # values that are conjugated or negated lazily
+
+    def copy_into(self, image: memoryview) -> None:
+        """Copy the live bytes to their place."""
+        self.source.read_into(0, image[self.offset : self.offset + self.size_bytes])
