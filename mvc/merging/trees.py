@@ -1,4 +1,9 @@
-"""The merge of whole trees: bases of tangled histories, and the result written into the store."""
+"""The merge of whole trees: what their histories have in common, and the result written into the store.
+
+``find_base`` says what is merged over, ``plan_files`` (``files``) plans the merge of every file, and
+``write_merge`` stores what is new in it. While a merge waits for decisions, ``find_conflicts`` plans it
+again from the index.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +34,6 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-    _Stage = tuple[int, str] | None
-    _Stages = tuple[_Stage, _Stage, _Stage]
-
-_TWO = 2
 _MAX_CROSSINGS = 32
 """How deep bases of bases are merged; histories that cross more often take the first one."""
 
@@ -100,20 +101,15 @@ def _write(
     if merge.checkpoint is not None:
         manifest = merge.checkpoint.write(open_cutter)
         return TreeEntry(merge.mode, context.history.write_blob(manifest))
-    if merge.data is not None:
-        return TreeEntry(merge.mode, _store_data(context, merge.path, merge.data, open_cutter))
-    return merge.taken
-
-
-def _store_data(
-    context: Context, path: str, data: bytes, open_cutter: Callable[[int], Cutter]
-) -> GitId:
-    source = MemorySource(data)
-    layout = read_layout(source, path)
-    if is_plain(source, layout, path):
-        return context.history.write_blob(data)
-    manifest = open_cutter(context.chunk_bytes).store(source, layout, path)
-    return context.history.write_blob(encode_manifest(manifest))
+    if merge.data is None:
+        return merge.taken
+    # A file that no side has: small ones are plain blobs, as when files are added.
+    source, blob = MemorySource(merge.data), merge.data
+    layout = read_layout(source, merge.path)
+    if not is_plain(source, layout, merge.path):
+        cutter = open_cutter(context.chunk_bytes)
+        blob = encode_manifest(cutter.store(source, layout, merge.path))
+    return TreeEntry(merge.mode, context.history.write_blob(blob))
 
 
 def find_base(context: Context, commits: Sequence[GitId], depth: int = 0) -> Tree | None:
@@ -135,13 +131,15 @@ def find_base(context: Context, commits: Sequence[GitId], depth: int = 0) -> Tre
 
 
 def _merge_bases(context: Context, bases: Sequence[GitId], depth: int) -> Tree:
+    """Return the files of several common ancestors as one tree: they are merged one after another."""
     # Oldest first, as Git does: the order decides nothing but what messages would say.
     *older, last = bases
     tree = tree_of(context, last)
     for other in reversed(older if depth < _MAX_CROSSINGS else ()):
+        # These two may have several common ancestors again.
         common = find_base(context, [last, other], depth + 1) or {}
         sides = Sides(common, [tree, tree_of(context, other)])
-        merges = plan_files(context, sides, Rules((), "base"), Methods(_TWO, {}).resolve)
+        merges = plan_files(context, sides, Rules((), "base"), Methods(2, {}).resolve)
         tree = dict(write_merge(context, merges, common).entries)
     return tree
 
@@ -156,7 +154,7 @@ def find_conflicts(context: Context, index: Index, choices: MergeChoices) -> tup
 def undecided_sides(context: Context, index: Index, choices: MergeChoices) -> Sides:
     """Return the versions of the undecided files; ``choices`` are those of the merge."""
     base, ours, theirs = (
-        {path: one for path, stages in index.unmerged.items() if (one := stages[number])}
+        {path: entry for path, stages in index.unmerged.items() if (entry := stages[number])}
         for number in range(3)
     )
     return Sides(
