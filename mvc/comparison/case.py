@@ -67,9 +67,9 @@ class Case:
             and change.statistics.elements
         ]
         self.weights: Measured = [
-            (one, two)
-            for one, two in self.measured
-            if is_weight(one) and not (two.is_cast or is_quantised(one, two))
+            (change, two)
+            for change, two in self.measured
+            if is_weight(change) and not (two.is_cast or is_quantised(change, two))
         ]
 
     def having(self, status: str) -> list[TensorChange]:
@@ -125,7 +125,7 @@ def tell(
 
 def names_of(some: Iterable[TensorChange]) -> tuple[str, ...]:
     """Return their names."""
-    return tuple(one.name for one in some)
+    return tuple(change.name for change in some)
 
 
 def enumerate_words(words: Sequence[str]) -> str:

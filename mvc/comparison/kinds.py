@@ -132,15 +132,15 @@ def kind_of(change: TensorChange) -> str:
 
 def name_part(frozen: Sequence[TensorChange], changed: Sequence[TensorChange]) -> str | None:
     """Name the part of a model to which all changes are confined, or return None."""
-    weights = {one.name: kind_of(one) for one in (*frozen, *changed)}
+    weights = {change.name: kind_of(change) for change in (*frozen, *changed)}
 
     def role_of(change: TensorChange) -> str:  # a bias plays the part of the weight beside it
         name, dot, leaf = change.name.rpartition(".")
         return weights[change.name] if leaf != "bias" else weights.get(f"{name}{dot}weight", "bias")
 
     for find in (kind_of, role_of):
-        kinds = {find(one) for one in changed}
-        if len(kinds) <= _MAX_KINDS and not kinds & {find(one) for one in frozen}:
+        kinds = {find(change) for change in changed}
+        if len(kinds) <= _MAX_KINDS and not kinds & {find(change) for change in frozen}:
             return _join([_PART_NAMES.get(kind, kind) for kind in sorted(kinds)])
     return _name_layers(frozen, changed, role_of)
 
@@ -157,7 +157,8 @@ def _name_layers(
 ) -> str | None:
     """Return "the last N layers" (and what else) if no layer before them changed; else None."""
     still, moved = (
-        {layer for one in some if (layer := find_layer(one.name))} for some in (frozen, changed)
+        {layer for change in some if (layer := find_layer(change.name))}
+        for some in (frozen, changed)
     )
     if not still or not moved or len({layer.rstrip("0123456789") for layer in still | moved}) > 1:
         return None
@@ -174,7 +175,7 @@ def find_frozen_modules(
     frozen: Sequence[TensorChange], changed: Sequence[TensorChange]
 ) -> list[str]:
     """Return the topmost modules of several tensors where no tensor changed, in natural order."""
-    touched = {name for one in changed for name in _modules_of(one.name)}
+    touched = {name for change in changed for name in _modules_of(change.name)}
     counts: dict[str, int] = {}
     for change in frozen:
         free = next((name for name in _modules_of(change.name) if name not in touched), None)

@@ -103,7 +103,7 @@ def _join_unlike(model: Model, other: Model) -> Model:
     """
     if not model.folders:
         return model
-    there = {one.name for one in other.tensors}
+    there = {tensor.name for tensor in other.tensors}
     wholes = there.union(*(folder.metadata.entries for folder in other.folders))
     tensors = list(model.tensors)
     for folder in model.folders:
@@ -118,7 +118,7 @@ def _join_unlike(model: Model, other: Model) -> Model:
             FormatError, UnsupportedError
         ):  # shards that make no whole are compared as they are
             joined = join_shards(folder, tensors, keys)
-            tensors = [one for one in tensors if (one.path, one.name) not in replaced]
+            tensors = [tensor for tensor in tensors if (tensor.path, tensor.name) not in replaced]
             tensors += joined.values()
     return replace(model, tensors=tuple(tensors))
 

@@ -44,8 +44,8 @@ def sum_up(changes: Sequence[TensorChange], name: str = "") -> TensorGroup:
     return TensorGroup(
         name,
         len(changes),
-        sum(max(side.elements for side in one.pair.sides) for one in changes),
-        sum(one.status not in ("unchanged", "renamed") for one in changes),
+        sum(max(side.elements for side in change.pair.sides) for change in changes),
+        sum(change.status not in ("unchanged", "renamed") for change in changes),
         join(compared) if compared else None,
     )
 

@@ -91,7 +91,7 @@ def _has_spectrum(change: TensorChange) -> bool:
         bool(found.sum_sq_difference)
         and all(map(is_readable, dtypes))
         and not any("complex" in dtype.numpy_name or dtype.name == "C32" for dtype in dtypes)
-        and not any(columns % one.block_elements for one in dtypes)
+        and not any(columns % dtype.block_elements for dtype in dtypes)
     )
 
 

@@ -60,8 +60,8 @@ def see_casts(case: Case) -> Iterator[ComparisonVerdict]:
     ]
     figures = dict(found)
     for kind, alike in sorted(group(kinds), key=lambda one: [*said].index(one[0])):
-        for (old, new), some in group((one, dtypes_of(one)) for one in alike):
-            total = sum((figures[one] for one in some), TensorStatistics())
+        for (old, new), some in group((change, dtypes_of(change)) for change in alike):
+            total = sum((figures[change] for change in some), TensorStatistics())
             text = said[kind].format(old, new, 100 * (total.relative_l2 or 0))
             if len(some) == len(case.changes):
                 yield ComparisonVerdict(kind, f"{text}every tensor", tensors=names_of(some))
@@ -112,7 +112,7 @@ def see_pruned(case: Case) -> Iterator[ComparisonVerdict]:
         and two.changed == two.new.zeros - two.old.zeros > _PRUNED_SHARE * two.elements
     }
     if pruned:
-        share = sum(pruned.values()) / sum(one.pair.shown.elements for one in pruned)
+        share = sum(pruned.values()) / sum(change.pair.shown.elements for change in pruned)
         text = f"pruned: {100 * share:.0f} % of the elements became zero, the others are as before, in "
         yield tell("pruned", text, pruned)
 
@@ -156,7 +156,7 @@ def see_vocabulary(case: Case) -> Iterator[ComparisonVerdict]:
         if is_table and shapes[0] != shapes[1] and shapes[0][1:] == shapes[1][1:]:
             resized.append((change, (shapes[0][0], shapes[1][0])))
     for (before, after), some in group(resized):
-        changed = any(one.statistics is None or one.statistics.changed for one in some)
+        changed = any(change.statistics is None or change.statistics.changed for change in some)
         verb = "grew" if after > before else "shrank"
         text = f"the vocabulary {verb} from {before:,} to {after:,} rows: "
         rest = f"; the common rows are {'changed' if changed else 'equal'}"
@@ -172,7 +172,7 @@ def see_frozen(case: Case) -> Iterator[ComparisonVerdict]:
     if not frozen or not changed:
         return
     size, whole = (
-        sum(one.pair.shown.elements for one in some) for some in (frozen, frozen + changed)
+        sum(change.pair.shown.elements for change in some) for some in (frozen, frozen + changed)
     )
     rest = f"{count(len(frozen), 'tensor')} with {100 * size / max(whole, 1):.0f} % of the elements"
     part = name_part(frozen, changed)
@@ -217,15 +217,19 @@ def see_names(case: Case) -> Iterator[ComparisonVerdict]:
     """Tensors that are new, gone, renamed or of a shape that does not fit."""
     adapters = [change for change in case.having("added") if kind_of(change) == "lora_A"]
     if adapters:
-        ranks = sorted({min(one.pair.shown.view.shape, default=0) for one in adapters})
+        ranks = sorted({min(change.pair.shown.view.shape, default=0) for change in adapters})
         text = f"a LoRA adapter was added (r = {enumerate_words([str(rank) for rank in ranks])}): "
         yield tell("adapter", text, adapters)
     for status in ("renamed", "added", "removed"):
-        some = [one for one in case.having(status) if not adapters or "lora" not in kind_of(one)]
+        some = [
+            change
+            for change in case.having(status)
+            if not adapters or "lora" not in kind_of(change)
+        ]
         if some:
             yield tell(status, f"{count(len(some), 'tensor')} {status}: ", some)
-    unfit = [one for one in case.having("modified") if one.statistics is None]
-    unfit = [one for one in unfit if one.name not in case.rearranged]
+    unfit = [change for change in case.having("modified") if change.statistics is None]
+    unfit = [change for change in unfit if change.name not in case.rearranged]
     if unfit:
         yield tell("reshaped", "shape changed, cannot be compared: ", unfit)
 
@@ -238,5 +242,5 @@ def see_bytes_only(case: Case) -> Iterator[ComparisonVerdict]:
         if change.statistics and not change.statistics.is_numeric
     ]
     if some:
-        types = enumerate_words(sorted({name for one in some for name in dtypes_of(one)}))
+        types = enumerate_words(sorted({name for change in some for name in dtypes_of(change)}))
         yield tell("bytes-only", f"only the bytes of {types} were compared: ", some)

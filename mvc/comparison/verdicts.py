@@ -39,7 +39,7 @@ def see_not_finite(case: Case) -> Iterator[ComparisonVerdict]:
         elements = count(sum(_bad(two.new) for _, two in came), "element")
         text = f"new NaN or Inf: {elements}{where} of "
         yield tell("not-finite", text, [one for one, _ in came], level="bad")
-    gone = [one for one, two in case.measured if _bad(two.old) and not _bad(two.new)]
+    gone = [change for change, two in case.measured if _bad(two.old) and not _bad(two.new)]
     if gone:
         yield tell("finite-again", "NaN or Inf no longer in ", gone)
 
@@ -99,8 +99,8 @@ def see_saturation(case: Case) -> Iterator[ComparisonVerdict]:
 
 
 def _find_rms(some: Sequence[Health]) -> float:
-    finite = sum(one.elements - _bad(one) for one in some)
-    return math.sqrt(sum(one.sum_sq for one in some) / max(finite, 1))
+    finite = sum(health.elements - _bad(health) for health in some)
+    return math.sqrt(sum(health.sum_sq for health in some) / max(finite, 1))
 
 
 def _usual_of(change: TensorChange) -> float:

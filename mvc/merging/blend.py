@@ -224,7 +224,7 @@ class Blend(ByteSource):
         self._read_at_once = (
             max(_READ_ELEMENTS // self._step, 1) * self._step if is_plain else self._span
         )
-        wide = [*(get_dtype(one.view.dtype) for one in tensors), self.dtype]
+        wide = [*(get_dtype(tensor.view.dtype) for tensor in tensors), self.dtype]
         is_narrow = all(one.block_bytes <= _NARROW_BYTES for one in wide)
         self._work: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
         self._method, self._threads = method, threads
@@ -348,7 +348,7 @@ def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> N
                 f"and {list(tensor.view.shape)} in {tensor.path}",
                 hint="take it from one side with a rule, or align a grown vocabulary by its tokens",
             )
-    for kind in dict.fromkeys([*(one.view.dtype for one in tensors), dtype.name]):
+    for kind in dict.fromkeys([*(tensor.view.dtype for tensor in tensors), dtype.name]):
         if not can_blend(kind):
             raise UnsupportedError(
                 f"tensor {name!r} is {kind}, whose elements cannot be averaged",

@@ -90,21 +90,24 @@ class CheckpointMerge:
         """
         like, fresh = self.like, self._fresh()
         summed = {name: _Summed(one.source) for name, one in fresh.items() if self.frame}
-        gaps, chunks = like.gaps, {name: one.chunks or () for name, one in self.tensors.items()}
+        chunks = {name: tensor.chunks or () for name, tensor in self.tensors.items()}
+        gaps = like.gaps
         if fresh or self.header is not None:
             new = {summed.get(name, one.source): one.segment for name, one in fresh.items()}
             stored = _store_new(self.path, self.header or b"", new, open_cutter(like.chunk_bytes))
             gaps = gaps if self.header is None else stored.gaps
-            chunks |= {name: one.chunks for name, one in zip(fresh, stored.segments, strict=True)}
+            chunks |= {
+                name: segment.chunks for name, segment in zip(fresh, stored.segments, strict=True)
+            }
         if self.header is None:
             segments = tuple(
-                replace(one, chunks=chunks[one.segment.tensors[0].name]) for one in like.segments
+                replace(old, chunks=chunks[old.segment.tensors[0].name]) for old in like.segments
             )
             if self.frame is not None and segments != like.segments:
                 known = {**self.crc32s} | {
                     chunks[name]: one.crc32() for name, one in summed.items()
                 }
-                data = self.frame.renew([known[one.chunks] for one in segments])
+                data = self.frame.renew([known[segment.chunks] for segment in segments])
                 gaps = _store_new(self.path, data, {}, open_cutter(like.chunk_bytes)).gaps
             return encode_manifest(replace(like, gaps=gaps, segments=segments))
         start = len(self.header)
@@ -305,8 +308,8 @@ class Around:
         base, *sides = map(self._read_metadata, self._all)
         result: dict[str, str] = {}
         conflicts: list[str] = []
-        for key in dict.fromkeys(key for one in (*sides, base or {}) for key in one or {}):
-            versions = [(one or {}).get(key) for one in (base, *sides)]
+        for key in dict.fromkeys(key for side in (*sides, base or {}) for key in side or {}):
+            versions = [(side or {}).get(key) for side in (base, *sides)]
             side = decide(versions[0], versions[1:]).side
             place = side if side is not None else {"theirs": -1, "base": -2}.get(strategy or "", 0)
             if side is None and strategy is None:
@@ -314,7 +317,7 @@ class Around:
             value = versions[0] if place == -2 else versions[1:][place]  # noqa: PLR2004  as above
             if value is not None:
                 result[key] = value
-        return result if any(one is not None for one in sides) else None, conflicts
+        return result if any(side is not None for side in sides) else None, conflicts
 
     def _read_metadata(self, manifest: Manifest | None) -> Metadata:
         if manifest is None or manifest.format != "safetensors":
@@ -374,7 +377,7 @@ def find_misfit(manifest: Manifest, tensors: Tensors) -> str | None:
     }
     found = {name: find_shape(tensor.segment) for name, tensor in tensors.items()}
     names = dict.fromkeys([*places, *found])
-    return next((one for one in names if places.get(one) != found.get(one)), None)
+    return next((name for name in names if places.get(name) != found.get(name)), None)
 
 
 def _names(manifest: Manifest | None) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _decide(
         return strategy, versions[strategy]
     if strategy is not None and row.outcome in _BY_METHOD and _is_whole(row):
         with contextlib.suppress(UnsupportedError):  # whole numbers have no mean
-            first = next(one for one in row.sides if one is not None)
+            first = next(side for side in row.sides if side is not None)
             return "merged", replace(resolve(strategy, path, row), segment=first.segment)
     return "conflict", row.sides[0]
 

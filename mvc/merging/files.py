@@ -294,7 +294,7 @@ class _Planner:
     def _merge_content(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
         """Merge the content of a file's versions; None if that is impossible."""
         versions = [plan.row.base, *sides]
-        if any(one is not None and one.mode == MODE_SYMLINK for one in versions):
+        if any(version is not None and version.mode == MODE_SYMLINK for version in versions):
             return None
         found = [
             None if version is None else find_manifest(self._context, version.blob)
@@ -339,7 +339,7 @@ class _Planner:
             return None
         texts = [b"" if blob is None else history.read_blob(blob) for blob in blobs]
         if self._sides.tokenizer is not None:
-            texts = [self.tokens.set_size(plan.path, one) for one in texts]
+            texts = [self.tokens.set_size(plan.path, text) for text in texts]
         base, first, *others = texts
         strategy = self._rules.find(plan.path, None, self._all)
         favour = next((side for side in SIDES if side == strategy), None)
@@ -367,7 +367,7 @@ class _Planner:
 
 def _merge_modes(row: MergeRow[TreeEntry]) -> int:
     """Return the mode of the result; the executable bit is merged separately from the bytes."""
-    modes = [None if one is None else one.mode for one in row.sides]
+    modes = [None if side is None else side.mode for side in row.sides]
     side = decide(None if row.base is None else row.base.mode, modes).side
     shown = None if side is None else modes[side]
     return shown or next((mode for mode in modes if mode is not None), 0)

@@ -34,7 +34,7 @@ def header_of(tensors: Sequence[ModelTensor]) -> bytes:
                 f"tensor {tensor.name!r} is {tensor.view.dtype}, which safetensors cannot hold"
             )
     return encode_header(
-        (one.name, one.view.dtype, one.view.shape, one.size_bytes) for one in tensors
+        (tensor.name, tensor.view.dtype, tensor.view.shape, tensor.size_bytes) for tensor in tensors
     )
 
 

@@ -119,7 +119,7 @@ def plan_merge(
     """
     tensors = {name: model_tensors(model) for name, model in models.items()}
     plan = _Planner(recipe, tensors, vocabularies, seed, threads).plan()
-    commits = {name: one.commit for name, one in models.items()}
+    commits = {name: model.commit for name, model in models.items()}
     places = dict.fromkeys(tensor.path for tensor in tensors[plan.host].values())
     return replace(
         plan, commits=commits, places=tuple(places) if commits[plan.host] is not None else ()
@@ -130,7 +130,7 @@ def model_tensors(model: Model) -> Tensors:
     """Return the tensors of a model by name, without those of optimizers beside it."""
     tensors: Sequence[ModelTensor] = model.tensors
     for pattern in _MODEL_FILES:
-        chosen = [one for one in tensors if pattern.match(one.path.rpartition("/")[2])]
+        chosen = [tensor for tensor in tensors if pattern.match(tensor.path.rpartition("/")[2])]
         if chosen:
             tensors = chosen
             break
@@ -248,7 +248,7 @@ class _Planner:
         if depth is None:
             depth = find_depth(name, self._layers)
         base, sources = self._split_base(place)
-        models = [*([] if base is None else [base]), *(one.model for one in sources)]
+        models = [*([] if base is None else [base]), *(source.model for source in sources)]
         made_of = {model: (names or {}).get(model, name) for model in models}
         found = self._align(name, {model: self._find(model, own) for model, own in made_of.items()})
         tensors = list(found.values())
@@ -261,7 +261,7 @@ class _Planner:
             _evaluate([source.parameters, *levels], made_of[source.model], depth)
             for source in sources
         ]
-        inputs = [found[one.model] for one in sources]
+        inputs = [found[source.model] for source in sources]
         return self._blend(planned, None if base is None else found[base], inputs, common, each)
 
     def _split_base(self, place: RecipeSlice) -> tuple[str | None, list[RecipeSource]]:
@@ -275,7 +275,7 @@ class _Planner:
             )
         if base is not None and self._recipe.is_sliced and base not in models:
             raise UsageError(f"base model {base!r} is not among the sources of its slice")
-        return base, [one for one in place.sources if one.model != base]
+        return base, [source for source in place.sources if source.model != base]
 
     def _align(self, name: str, found: Mapping[str, ModelTensor]) -> Mapping[str, ModelTensor]:
         """Give all models the same tokens, if this is an embedding or a head."""
@@ -373,7 +373,9 @@ def count_layers(names: Iterable[str]) -> dict[str, int]:
     for stack, number, _ in map(split_layer, names):
         if number >= 0:
             numbers.setdefault(stack, set()).add(number)
-    return {stack: len(one) for stack, one in numbers.items() if one == set(range(len(one)))}
+    return {
+        stack: len(number) for stack, number in numbers.items() if number == set(range(len(number)))
+    }
 
 
 def find_depth(name: str, counts: Mapping[str, int]) -> float:

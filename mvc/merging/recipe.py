@@ -113,7 +113,7 @@ class Recipe:
     def models(self) -> list[str]:
         """What the recipe names, each once: the base first."""
         named = [source.model for part in self.slices for source in part.sources]
-        bases = [self.base, *(one.base for one in self.slices)]
+        bases = [self.base, *(part.base for part in self.slices)]
         chosen = None if self.tokenizer is None else self.tokenizer.source
         tokens = [None if chosen in {"union", "base"} else chosen]
         return [one for one in dict.fromkeys([*bases, *named, *tokens]) if one is not None]
@@ -311,7 +311,9 @@ class _Parser:
         if found is None:
             return {}
         known = {parameter.name for parameter in get_method(self._method).parameters}
-        everywhere = {one.name for method in METHODS.values() for one in method.parameters}
+        everywhere = {
+            parameter.name for method in METHODS.values() for parameter in method.parameters
+        }
         settings: dict[str, Setting] = {}
         for name, value in self._mapping(found, f"parameters of {place}").items():
             if name not in everywhere:
@@ -347,7 +349,7 @@ class _Parser:
         if isinstance(found, list) and found:
             self._count(found)
             gradient = tuple(_scalar(one, place) for one in found)
-            if len({isinstance(one, bool) for one in gradient}) == 1:
+            if len({isinstance(value, bool) for value in gradient}) == 1:
                 return gradient
         return _scalar(found, place)
 

@@ -165,7 +165,7 @@ def _renew(
 ) -> dict[str, Any]:
     """Return an index of the merged tensors; its totals change by what was added and removed."""
     files = {name: shard.path.rpartition("/")[2] for shard in shards for name in shard.tensors}
-    after = [tensor for one in shards for tensor in one.tensors.values()]
+    after = [tensor for shard in shards for tensor in shard.tensors.values()]
     metadata = index.get("metadata")
     if not isinstance(metadata, dict):
         return {**index, "weight_map": files}

@@ -299,6 +299,6 @@ def _follow_changed(
         for old, new, share in pairs:
             rivals = (shares[0, old], shares[1, new])
             if share >= _LIKE and all(
-                max(one) == share and one.count(share) == 1 for one in rivals
+                max(rival) == share and rival.count(share) == 1 for rival in rivals
             ):
                 origin[new] = old

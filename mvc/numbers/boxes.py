@@ -142,7 +142,7 @@ def _part_boxes(boxes: list[Box], place: int) -> list[list[Box]]:
     """Return the groups of boxes between planes across a dimension that cut none of them."""
     groups: list[list[Box]] = []
     end = -1
-    for box in sorted(boxes, key=lambda one: one.offsets[place]):
+    for box in sorted(boxes, key=lambda box: box.offsets[place]):
         if box.offsets[place] >= end:
             groups.append([])
         groups[-1].append(box)

@@ -196,19 +196,24 @@ _ADDED = [
 
 def join(several: Sequence[TensorStatistics]) -> TensorStatistics:
     """Join statistics; sums are added in order, so that all machines agree."""
-    added = {name: reduce(add, [getattr(one, name) for one in several]) for name in _ADDED}
+    added = {
+        name: reduce(add, [getattr(statistics, name) for statistics in several]) for name in _ADDED
+    }
     farthest = min(several, key=_size_of_largest)
     ulps = [statistics.ulps for statistics in several if statistics.ulps is not None]
-    casts = [one.is_cast for one in several if one.is_cast is not None]
+    casts = [statistics.is_cast for statistics in several if statistics.is_cast is not None]
     return TensorStatistics(
         **added,
         largest=farthest.largest,
         largest_index=farthest.largest_index,
-        histogram=_add_counts([one.histogram for one in several]),
+        histogram=_add_counts([statistics.histogram for statistics in several]),
         ulps=_add_counts(ulps) if ulps else None,
-        ulp_max=max((one.ulp_max for one in several if one.ulp_max is not None), default=None),
+        ulp_max=max(
+            (statistics.ulp_max for statistics in several if statistics.ulp_max is not None),
+            default=None,
+        ),
         is_cast=all(casts) if casts else None,
-        is_numeric=all(one.is_numeric for one in several),
+        is_numeric=all(statistics.is_numeric for statistics in several),
     )
 
 

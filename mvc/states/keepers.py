@@ -83,7 +83,7 @@ class Division:
     def bytes_by_rank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ranks that keep something, and how much each."""
         ranks = np.array([kept.rank for kept in self.kept], np.int64)
-        sizes = np.array([one.box.elements for one in self.kept], np.int64)
+        sizes = np.array([kept.box.elements for kept in self.kept], np.int64)
         return ranks, sizes * self._form.item_bytes
 
     def numbers_of(self, rank: int) -> list[int]:

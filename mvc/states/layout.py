@@ -238,7 +238,7 @@ def _layout_share(walk: Recorder, encoded: EncodedState, world: World, number: i
     runs = list(list_kept_runs(plan, arrays, indexes, world.rank))
     checked = list_checked_runs(plan, arrays, indexes, world.rank) if world.check_bytes else ()
     sources = [item.array.source for item in walk.placed]
-    parts = [ImagePart(one.offset, one.open(sources[one.index])) for one in runs]
+    parts = [ImagePart(run.offset, run.open(sources[run.index])) for run in runs]
     ends = (one.offset + one.size_bytes for one in itertools.chain(runs, *checked))
     end = max(ends, default=0)
     by_source = {id(part.source): run for part, run in zip(parts, runs, strict=True)}

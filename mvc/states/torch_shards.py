@@ -55,7 +55,7 @@ def find_spread(tensor: Any, steps: Sequence[object] = ()) -> Spread:
 
     UnsupportedError: a sum that is still to be reduced, or a part that is not one box.
     """
-    if any(one.is_partial() for one in tensor.placements):
+    if any(placement.is_partial() for placement in tensor.placements):
         raise UnsupportedError(
             f"{format_path(steps)} is a DTensor whose parts are still to be added up",
             hint="redistribute() it first",

@@ -150,7 +150,7 @@ class Relatives:
             manifest = None if entry is None else find_manifest(self._context, entry.blob)
             if manifest is None or manifest.chunk_bytes != self._context.chunk_bytes:
                 return
-            stored = {segment_key(one.segment): one.chunks for one in manifest.segments}
+            stored = {segment_key(old.segment): old.chunks for old in manifest.segments}
             for segment in layout.segments:
                 self.offer(stored.get(segment_key(segment), ()), source, segment.start)
 

@@ -336,7 +336,7 @@ def execute(
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
     check_content(context, versions, commit=source, command=command)
-    unstaged = plan.unstaged.union(one.path for one in plan.undecided)
+    unstaged = plan.unstaged.union(entry.path for entry in plan.undecided)
     transition = Transition(
         writes=tuple(
             FileWrite(

@@ -134,7 +134,7 @@ def join_shards(
     FormatError names a tensor whose boxes do not cover it once, or are not all there, and
     UnsupportedError one whose bytes were compressed.
     """
-    held = {(one.path, one.name): one for one in shards}
+    held = {(shard.path, shard.name): shard for shard in shards}
     parts: dict[str, list[tuple[Box, ModelTensor]]] = {}
     for item, box, tensor in iterate_boxes(folder.metadata):
         if keys is not None and item.key not in keys:
@@ -291,7 +291,7 @@ def _find_met(
     items: Sequence[DcpItem], start: int, size_bytes: int
 ) -> Iterator[tuple[DcpItem, int, int]]:
     """Yield which of some items, ascending, meet a range of the file, and from where to where."""
-    first = bisect_right(items, start, key=lambda one: one.start) - 1
+    first = bisect_right(items, start, key=lambda item: item.start) - 1
     for number in range(max(first, 0), len(items)):
         item = items[number]
         if item.start >= start + size_bytes:

@@ -221,7 +221,9 @@ class Cutter:
             early, late = relatives.split(layout.segments)
             stored = self._store_segments(source, early, hints)
             relatives.note_masters(path, stored)
-            hints |= {one: relatives.find_master(one, source, hints[one]) for one in late}
+            hints |= {
+                segment: relatives.find_master(segment, source, hints[segment]) for segment in late
+            }
             stored |= self._store_segments(source, late, hints)
         segments = tuple(StoredSegment(segment, stored[segment]) for segment in layout.segments)
         return Manifest(layout.format, layout.size_bytes, self.chunk_bytes, gap_ids, segments)
@@ -247,7 +249,8 @@ class Cutter:
         found = self.writer.add(source, spans, self.progress)
         if self.health is not None:
             self.health.note(source, spans, found)
-        counts, ids = {one: -(-one.size_bytes // self.chunk_bytes) for one in segments}, iter(found)
+        counts = {segment: -(-segment.size_bytes // self.chunk_bytes) for segment in segments}
+        ids = iter(found)
         return {one: tuple(islice(ids, count)) for one, count in counts.items()}
 
     def finish(self, blob: GitId) -> None:

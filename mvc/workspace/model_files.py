@@ -117,7 +117,7 @@ def write_safetensors(
 ) -> int:
     """Write tensors to one safetensors file; return its length."""
     header = encode_header(
-        (one.name, one.view.dtype, one.view.shape, one.size_bytes) for one in tensors
+        (tensor.name, tensor.view.dtype, tensor.view.shape, tensor.size_bytes) for tensor in tensors
     )
     position = len(header)
     with DurableFile(output.parent) as file:

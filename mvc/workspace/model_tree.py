@@ -126,11 +126,11 @@ def read_model_tree(
             result.add(key, (key,), value)
         chosen = [one for one in chosen if one not in state]
     folders = find_stored_folders(context, tree, chosen)
-    paths_of = {key: path for one in folders for key, path in one.metadata.paths.items()}
+    paths_of = {key: path for folder in folders for key, path in folder.metadata.paths.items()}
     for tensor in find_tensors(context, (commit, tree), chosen):
         result.add(tensor.name, paths_of.get(tensor.name, (tensor.name,)), tensor)
     for folder in folders:
-        for item in (one for items in folder.metadata.files.values() for one in items):
+        for item in (item for items in folder.metadata.files.values() for item in items):
             if item.box is None:
                 path = folder.metadata.paths.get(item.key, (item.key,))
                 result.add(item.key, path, StoredObject(folder, item))
@@ -171,7 +171,7 @@ def _find_array(held: Mapping[str, ModelTensor], place: ArrayPlace) -> ModelTens
     shape, strides = place.shape, None
     if place.byte_strides is not None:
         step = get_dtype(tensor.view.dtype).block_bytes
-        strides = tuple(one // step for one in place.byte_strides)
+        strides = tuple(stride // step for stride in place.byte_strides)
     elif shape != tensor.view.shape:
         raise FormatError(f"tensor {place.name!r} of {place.file} has another shape in state.json")
     view = TensorView(place.name, tensor.view.dtype, shape, place.offset_bytes, strides)

@@ -324,7 +324,7 @@ def find_tensors(context: Context, version: Version, paths: Sequence[str]) -> It
             shards.setdefault(folders[path].path, []).extend(found)
         else:
             yield from found
-    for folder in {one.path: one for one in folders.values()}.values():
+    for folder in {folder.path: folder for folder in folders.values()}.values():
         yield from join_shards(folder, shards.get(folder.path, [])).values()
 
 

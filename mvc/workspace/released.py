@@ -110,7 +110,7 @@ def _check_lost(
         return  # something is missing that was not released: reading it will report where
     releases = [release for many in found for release in many]
     own = [release for release in releases if release.commit == commit]
-    chosen = own or [one for one in releases if one.commit == releases[0].commit]
+    chosen = own or [release for release in releases if release.commit == releases[0].commit]
     _raise_released(context, join_releases(chosen) or releases[0], lost, command)
 
 

@@ -143,7 +143,7 @@ def join_releases(releases: Sequence[Release]) -> Release | None:
         return None
     paths = tuple(sorted({path for release in releases for path in release.paths}))
     model_stays = all(release.keeps_model for release in releases)
-    last = max(releases, key=lambda one: (one.keeps_model == model_stays, one.time_s))
+    last = max(releases, key=lambda release: (release.keeps_model == model_stays, release.time_s))
     return replace(last, paths=paths, blobs=())
 
 

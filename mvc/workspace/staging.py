@@ -120,7 +120,7 @@ def stage_all(
         staged.append(_stage(context, write, place, progress))
         if place != folder and stack is not None:
             stack.callback(_forget, context, staged[-1])
-    files = [context.worktree / one.staged for one in staged if one.mode != MODE_SYMLINK]
+    files = [context.worktree / write.staged for write in staged if write.mode != MODE_SYMLINK]
     # Once all is written, and several at a time: then a file system writes its own journal once
     # for many.
     for_each(files, object, _sync, threads=_SYNC_THREADS)

@@ -340,7 +340,7 @@ def _apply_index(context: Context, transition: Transition) -> None:
     for entry in transition.undecided:
         unmerged[entry.path] = entry.entries()
         entries.pop(entry.path, None)
-    asleep = index.asleep | {one.path for one in transition.undecided if one.asleep}
+    asleep = index.asleep | {entry.path for entry in transition.undecided if entry.asleep}
     context.history.write_index(Index(entries, unmerged=unmerged, asleep=asleep))
 
 

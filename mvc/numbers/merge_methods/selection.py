@@ -188,7 +188,7 @@ def _settle(
         ]
         for number, pair in enumerate(zip(ranks, brackets, strict=True))
     ]
-    settled = [[one for one in some if one is not None] for some in places]
+    settled = [[place for place in some if place is not None] for some in places]
     return settled if settled == places else None
 
 
