@@ -148,7 +148,9 @@ def refer(key: int, dtype: str, shape: tuple[int, ...]) -> PickledCall:
     if name is None:
         raise UnsupportedError(f"torch has no type for {dtype}")
     storage = _STORAGES.get(dtype)
-    strides = tuple(accumulate([1, *reversed(shape[1:])], lambda one, dim: mul(one, max(dim, 1))))
+    strides = tuple(
+        accumulate([1, *reversed(shape[1:])], lambda stride, dim: mul(stride, max(dim, 1)))
+    )
     strides = strides[::-1] if shape else ()
     size_bytes = size_in_bytes(get_dtype(dtype), shape)
     elements = size_bytes if storage is None else size_bytes // get_dtype(dtype).block_bytes

@@ -115,9 +115,9 @@ class PackCatalog:
         joined = b"".join(ids)
         wanted = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
         tables = self._sound_tables()
-        found = np.zeros(len(wanted), np.bool_)
+        contains = np.zeros(len(wanted), np.bool_)
         for table in tables:
-            found |= table.contains_each(wanted)
+            contains |= table.contains_each(wanted)
         broken = self._broken
         if broken is None:
             indexes = [index for table in tables for index in table.packs]
@@ -127,8 +127,8 @@ class PackCatalog:
                 if self._tables is tables:  # else what was found is out of date
                     self._broken = broken
         if broken:
-            found &= ~np.isin(wanted, np.frombuffer(b"".join(broken), "S32"))
-        return found
+            contains &= ~np.isin(wanted, np.frombuffer(b"".join(broken), "S32"))
+        return contains
 
     def refresh(self) -> bool:
         """Look at the storage again; return whether the set of packs changed."""
@@ -189,7 +189,7 @@ class PackCatalog:
         if self._far:
             sound = list(filter(self._is_sound, known))
             near = ChunkTable([index for index in sound if index.pack not in self._far])
-            self._tables = near, ChunkTable([one for one in sound if one.pack in self._far])
+            self._tables = near, ChunkTable([index for index in sound if index.pack in self._far])
             self._generation += 1
             return
         first, *rest = (not from_scratch and self._tables) or (ChunkTable(()),)

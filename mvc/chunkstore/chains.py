@@ -280,8 +280,8 @@ class ChainReader:
 
 def check_header(data: memoryview, expected: PackRecord) -> None:
     """Check that the record header at the start of ``data`` is the expected one."""
-    found = parse_record_header(data[:RECORD_BYTES], expected.offset)
-    if (found.chunk_id, found.encoding, found.plain_size_bytes, found.stored_size_bytes) != (
+    record = parse_record_header(data[:RECORD_BYTES], expected.offset)
+    if (record.chunk_id, record.encoding, record.plain_size_bytes, record.stored_size_bytes) != (
         expected.chunk_id,
         expected.encoding,
         expected.plain_size_bytes,

@@ -68,11 +68,11 @@ class ChunkTable:
             return np.zeros(len(ids), dtype=np.bool_)
         wanted = _prefixes(ids)
         places = np.minimum(np.searchsorted(self._prefixes, wanted), len(self) - 1)
-        found: NDArray[np.bool_] = self._ids[places] == ids
-        ties = ~found & (self._prefixes[places] == wanted)
+        contains: NDArray[np.bool_] = self._ids[places] == ids
+        ties = ~contains & (self._prefixes[places] == wanted)
         for i in np.flatnonzero(ties).tolist():
-            found[i] = self._find_place(ids[i : i + 1].tobytes()) is not None
-        return found
+            contains[i] = self._find_place(ids[i : i + 1].tobytes()) is not None
+        return contains
 
     def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
         """Yield every place of a chunk, that in the earliest pack first."""

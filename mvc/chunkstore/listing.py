@@ -89,15 +89,15 @@ def find_stored_sizes(storage: Storage, wanted: Collection[ChunkId]) -> dict[Chu
     stored is in them. None if only the catalog can tell: a pack or index is missing or damaged.
     """
     listing = PackListing(storage)
-    missing, found = set(wanted), dict[ChunkId, int]()
+    missing, known = set(wanted), dict[ChunkId, int]()
     for pack in sorted(listing.packs, key=lambda pack: -listing.made_s[pack]):
         if not missing:
-            return found
+            return known
         try:
             index = IndexColumns(storage.read(index_key(pack)), pack, listing.packs[pack])
         except (FormatError, FileNotFoundError):
             return None
         sizes = ((chunk, index.find_stored_size(chunk)) for chunk in missing)
-        found |= {chunk: size_bytes for chunk, size_bytes in sizes if size_bytes is not None}
-        missing -= found.keys()
-    return None if missing and listing.lost_packs else found
+        known |= {chunk: size_bytes for chunk, size_bytes in sizes if size_bytes is not None}
+        missing -= known.keys()
+    return None if missing and listing.lost_packs else known

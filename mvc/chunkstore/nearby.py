@@ -63,16 +63,16 @@ def fill_nearby(
     asked: list[Nearby] = []
     for place in places:
         try:
-            found = place.fill(chunk, plain, waits=waits)
+            is_filled = place.fill(chunk, plain, waits=waits)
         except (MvcError, OSError, ValueError):  # as good as not there
-            found = False
-        if found and hash_chunk(plain) != chunk:
+            is_filled = False
+        if is_filled and hash_chunk(plain) != chunk:
             place.refuse(chunk, context)
-            found = False
-        if found is not False:
+            is_filled = False
+        if is_filled is not False:
             for asked_before in asked:
-                asked_before.keep(chunk, plain if found else None)
-            return found
+                asked_before.keep(chunk, plain if is_filled else None)
+            return is_filled
         asked.append(place)
     return False
 
@@ -135,10 +135,10 @@ class NearbyReads:
         def look(askers: list[ReadRequest], buffers: Buffers) -> int:
             plain = _take_buffer(askers, buffers)
             first = askers[0]
-            found = fill_nearby(self._places, first.chunk_id, plain, first.context, waits=False)
-            if found:
+            is_filled = fill_nearby(self._places, first.chunk_id, plain, first.context, waits=False)
+            if is_filled:
                 return self._hand_out(askers, plain)
-            (busy if found is None else claimed).append(askers)
+            (busy if is_filled is None else claimed).append(askers)
             return 0
 
         def wait(askers: list[ReadRequest], buffers: Buffers) -> int:

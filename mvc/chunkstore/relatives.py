@@ -306,9 +306,8 @@ class RelativeEncoder:
             wait(jobs)
         self._has_looked = bool(jobs)
         # Equal samples tell nothing of the chunks that did change.
-        self._verdicts = judge_groups(
-            spans, [one for one in looks if one and one.near and one.last]
-        )
+        telling = [look for look in looks if look and look.near and look.last]
+        self._verdicts = judge_groups(spans, telling)
         self._folds = self._plan_folds(spans)
 
     def _plan_folds(self, spans: Sequence[ChunkSpan]) -> dict[ChunkId, ChunkId]:

@@ -150,8 +150,8 @@ def _apply_lists(
         elif entry.kind != PLANE_CONSTANT or part[0]:
             return False
     words = target.view(np.uint16)
-    found = [(weight, *_decode_list(part, words.size, scratch)) for weight, part in lists]
-    for weight, positions, values in found:
+    decoded = [(weight, *_decode_list(part, words.size, scratch)) for weight, part in lists]
+    for weight, positions, values in decoded:
         words[positions] += values.view(np.int8).astype(np.uint16) * np.uint16(weight)
     return True
 

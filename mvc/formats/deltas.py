@@ -155,19 +155,19 @@ def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> StoredParts:
     if plane.size > _DIGIT_SAMPLE_BYTES:
         sample = scratch.take_sample(plane, _DIGIT_SAMPLE_BYTES)
     tails = count_tails(sample)
-    found: StoredParts | None = None  # also if a list would be empty or too long
+    encoded: StoredParts | None = None  # also if a list would be empty or too long
     if np.count_nonzero(sample) <= _MOST_SCATTERED * sample.size:
         listed = list_nonzero(plane, scratch.arena)
         if listed is not None:
-            found = PLANE_SCATTERED, _compress_list(listed, scratch)
+            encoded = PLANE_SCATTERED, _compress_list(listed, scratch)
     elif tails <= sample.size // WORDS_PER_EXCEPTION and sample.min() != sample.max():
-        found = encode_nibbles(plane, SMALLEST, scratch)
+        encoded = encode_nibbles(plane, SMALLEST, scratch)
     elif tails <= _MOST_TAILS * sample.size:
         split = split_tails(plane, scratch.arena)
         if split is not None:
             frame = scratch.entropy.compress(split[0].data)
-            found = PLANE_TAILS, encode_tails(frame, _compress_list(split[1], scratch))
-    return found or encode_plane(plane, scratch, narrow=False, worthwhile=_WORTHWHILE_PLANE)
+            encoded = PLANE_TAILS, encode_tails(frame, _compress_list(split[1], scratch))
+    return encoded or encode_plane(plane, scratch, narrow=False, worthwhile=_WORTHWHILE_PLANE)
 
 
 def _compress_list(listed: tuple[Bytes, Bytes], scratch: EncodeScratch) -> tuple[bytes, ...]:

@@ -66,10 +66,10 @@ class Manifest:
         """Yield (segment, None for the gaps; offset in it; chunk; its bytes), as ``chunk_ids``."""
         for offset, chunk, size in cut_run(self.gap_bytes, self.gaps, self.chunk_bytes):
             yield None, offset, chunk, size
-        for one in self.segments:
-            run = cut_run(one.segment.size_bytes, one.chunks, self.chunk_bytes)
+        for stored in self.segments:
+            run = cut_run(stored.segment.size_bytes, stored.chunks, self.chunk_bytes)
             for offset, chunk, size in run:
-                yield one.segment, offset, chunk, size
+                yield stored.segment, offset, chunk, size
 
     @property
     def tensors_total(self) -> int:

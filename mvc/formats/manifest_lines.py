@@ -146,15 +146,15 @@ def find_contents(
     if not is_manifest(data[: len(MANIFEST_PREFIX)]):
         raise FormatError("not a manifest: the header line is missing")
     known = known or {}
-    found: dict[bytes, Content] = {}
+    content_of: dict[bytes, Content] = {}
     for line in data.split(b"\n")[1:-1]:
         content = known.get(line) or _find_content(line)
         if content is None:  # a storage with its views, or not canonical
             tensors = parse_manifest(data).tensors()
             contents = ((view.name, _content(view, stored)) for view, stored in tensors)
             return {f"@{name}".encode(): (name, content) for name, content in contents}
-        found[line] = content
-    return found
+        content_of[line] = content
+    return content_of
 
 
 def _find_content(line: bytes) -> Content | None:

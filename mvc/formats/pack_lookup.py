@@ -31,7 +31,7 @@ class IndexColumns:
         *front, count = FRONT.unpack_from(data)
         self._count = int(count)
         versions = (PLAIN_VERSION, REFERRING_VERSION)
-        known = [[MAGIC, one, 0, bytes.fromhex(pack), pack_size_bytes] for one in versions]
+        known = [[MAGIC, version, 0, bytes.fromhex(pack), pack_size_bytes] for version in versions]
         self._sizes_at = FRONT.size + self._count * (ID_BYTES + _OFFSET_BYTES)
         if front not in known or len(data) < self._sizes_at + self._count * _SIZE.size:
             raise FormatError(f"pack index is not that of pack {pack}")

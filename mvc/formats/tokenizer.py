@@ -120,7 +120,7 @@ def _read_fast(top: dict[str, Any]) -> dict[str, int]:
     else:
         ids = dict(_mapping(vocabulary, "tokenizer.json"))
     added = msgspec.convert(top.get("added_tokens") or [], list[_AddedToken])
-    return ids | {one.content: one.id for one in added}
+    return ids | {token.content: token.id for token in added}
 
 
 class _AddedToken(msgspec.Struct):
@@ -147,7 +147,7 @@ def _read_sentencepiece(data: bytes) -> dict[str, int]:
     for number, value in _read_fields(memoryview(data)):
         if number != 1 or isinstance(value, int):
             continue
-        texts = [text for one, text in _read_fields(value) if one == 1]
+        texts = [text for number, text in _read_fields(value) if number == 1]
         if len(texts) != 1 or isinstance(texts[0], int):
             raise FormatError("tokenizer.model is not a valid SentencePiece model")
         ids.setdefault(bytes(texts[0]).decode(), row)

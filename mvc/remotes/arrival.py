@@ -86,7 +86,7 @@ class Arrival:
             problems = check.result()
             if problems:
                 del self._checks[pack]
-            if any(one.kind != _LOST_BASE for one in problems):
+            if any(problem.kind != _LOST_BASE for problem in problems):
                 delete_packs(self.landing, [pack])
         self._leftovers = frozenset(PackListing(self.landing).packs) - self._checks.keys()
         return ChunkStore(self._joined).copies()
@@ -116,7 +116,9 @@ class Arrival:
         self._reader.catalog.add(index)
         with self._lock:
             self._landed.add(index.pack)
-            while ready := [one for one in self._landed if self._needs[one] <= self._checks.keys()]:
+            while ready := [
+                pack for pack in self._landed if self._needs[pack] <= self._checks.keys()
+            ]:
                 self._landed.difference_update(ready)
                 self._submit(ready)
             done = [pack for pack, check in self._checks.items() if check.done()]

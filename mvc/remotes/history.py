@@ -67,8 +67,8 @@ def send_history(
     joined = choose_crowd(packs, patience=patience)
     fs.make_dirs(folder)
     try:
-        found = fetch_packs(remote, {name: packs[name] for name in joined}, folder)
-        path = join_packs(objects, found, entries, folder)
+        paths = fetch_packs(remote, {name: packs[name] for name in joined}, folder)
+        path = join_packs(objects, paths, entries, folder)
     except FormatError:  # a damaged one is for fsck to report; it stays alone
         joined = frozenset()
         path = write_objects(objects, entries, folder)
@@ -128,7 +128,7 @@ def bring_history(
             entries = list_new(context, tips, known)
         except (FormatError, NotFoundError) as error:
             raise _incomplete(error) from error
-    check_connected(objects, tips, (one for one, _ in entries))
+    check_connected(objects, tips, (object_id for object_id, _ in entries))
     return entries
 
 
@@ -202,20 +202,23 @@ def bring_part(
                 ends = find_ends(read, commits, depth, visible)
                 with whole.cut_at(ends):
                     entries = list_missing(whole, tips, ())
-                in_sight = {one for one, _ in entries}
-                found = [peel(whole, [one]) for one in tags if whole.has(one)]
+                in_sight = {object_id for object_id, _ in entries}
+                peeled = [peel(whole, [object_id]) for object_id in tags if whole.has(object_id)]
                 entries += [
-                    (one, "tag") for chain, at in found if in_sight.issuperset(at) for one in chain
+                    (object_id, "tag")
+                    for chain, at in peeled
+                    if in_sight.issuperset(at)
+                    for object_id in chain
                 ]
             except MvcError as error:
                 raise _incomplete(error) from error
-            receive_objects(history.objects, whole, [one for one, _ in entries])
+            receive_objects(history.objects, whole, [object_id for object_id, _ in entries])
             _write_taken(remote, packs)
         finally:
             shutil.rmtree(folder / "whole", ignore_errors=True)
             fs.remove_file(*folder.glob("*.pack"))
     with history.objects.cut_at(ends):
-        check_connected(history.objects, tips, (one for one, _ in entries))
+        check_connected(history.objects, tips, (object_id for object_id, _ in entries))
     return entries, ends
 
 
@@ -256,18 +259,18 @@ def forget_taken(remote: Remote) -> None:
 
 def list_chunks(context: Context, entries: Iterable[Entry]) -> Ids:
     """Return the ids of all chunks that the manifests among some objects name, each once."""
-    found = bytearray()
-    for one, kind in entries:
-        manifest = find_manifest(context, one) if kind == "blob" else None
+    ids = bytearray()
+    for object_id, kind in entries:
+        manifest = find_manifest(context, object_id) if kind == "blob" else None
         if manifest is not None:
-            found += b"".join(manifest.chunk_ids())
-    return np.unique(np.frombuffer(bytes(found), "S32"))
+            ids += b"".join(manifest.chunk_ids())
+    return np.unique(np.frombuffer(bytes(ids), "S32"))
 
 
 def list_files(context: Context, commits: Iterable[GitId]) -> list[Entry]:
     """Return the objects below some commits."""
     history = context.history
-    trees = {history.read_commit(one).tree for one in commits}
+    trees = {history.read_commit(commit).tree for commit in commits}
     return [entry for tree in trees for entry in list_tree(history.objects, tree)]
 
 

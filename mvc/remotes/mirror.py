@@ -44,10 +44,10 @@ class NamedPacks(JoinedStorage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the named packs and their indexes, sorted by key."""
         indexes = {info.key: info for info in self._landing.list(prefix) if ".idx" in info.key}
-        found = {
+        packs = {
             pack_key(pack): ObjectInfo(pack_key(pack), size) for pack, size in self.packs.items()
         }
-        yield from (info for _, info in sorted({**indexes, **found}.items()))
+        yield from (info for _, info in sorted({**indexes, **packs}.items()))
 
 
 @dataclass
@@ -92,13 +92,13 @@ def find_misfits(listing: Listing, sizes: Mapping[str, int]) -> Iterator[tuple[s
     wanted: list[tuple[str, str, str, int]] = [
         ("pack", pack, pack_key(pack), size) for pack, size in listing.packs.items()
     ]
-    wanted += [("history", one, history_key(one), size) for one, size in listing.history.items()]
+    wanted += [("history", name, history_key(name), size) for name, size in listing.history.items()]
     for what, name, key, size_bytes in wanted:
-        found = sizes.get(key)
-        if found is None:
+        actual_bytes = sizes.get(key)
+        if actual_bytes is None:
             yield f"missing-{what}", name, f"the remote lacks {key}, which its root names"
-        elif found != size_bytes:
-            fact = f"{key} has {found:,} bytes, {size_bytes:,} by the root"
+        elif actual_bytes != size_bytes:
+            fact = f"{key} has {actual_bytes:,} bytes, {size_bytes:,} by the root"
             yield f"bad-{what}", name, fact
     for pack in listing.packs:
         if index_key(pack) not in sizes:

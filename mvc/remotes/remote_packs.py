@@ -101,7 +101,7 @@ class RemotePacks:
 
     def recall(self, packs: Mapping[PackId, int]) -> dict[PackId, int]:
         """Return those of some packs whose index is here, so that it takes no request to read."""
-        here = {info.key for one in (self._cache, self._local) for info in one.list(PACKS)}
+        here = {info.key for storage in (self._cache, self._local) for info in storage.list(PACKS)}
         return {pack: size for pack, size in packs.items() if index_key(pack) in here}
 
     def keep_indexes(self, packs: Mapping[PackId, int]) -> None:

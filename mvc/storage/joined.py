@@ -60,11 +60,11 @@ class JoinedStorage(ReadOnlyStorage):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects below a folder prefix, sorted by key."""
-        found: dict[str, ObjectInfo] = {}
+        infos: dict[str, ObjectInfo] = {}
         for storage in self._storages:
             for info in storage.list(prefix):
-                found.setdefault(info.key, info)
-        yield from (found[key] for key in sorted(found))
+                infos.setdefault(info.key, info)
+        yield from (infos[key] for key in sorted(infos))
 
     def forget(self, key: str) -> None:
         """Forget what caches keep of an object, since it is not what it should be."""

@@ -61,7 +61,7 @@ class ProbeReport:
     @property
     def failed(self) -> tuple[Promise, ...]:
         """What is needed and not kept."""
-        return tuple(one for one in self.promises if one.needed and not one.kept)
+        return tuple(promise for promise in self.promises if promise.needed and not promise.kept)
 
     @property
     def ok(self) -> bool:
@@ -128,10 +128,10 @@ class _Prober:
         return True
 
     def _look(self, key: str) -> Tagged:
-        found = self._storage.read_tagged(key)
-        if found is None:
+        tagged = self._storage.read_tagged(key)
+        if tagged is None:
             raise StorageError(f"the store has no {key}, which was just written")
-        return found
+        return tagged
 
     def _read(self, key: str) -> bytes:
         return self._look(key).data

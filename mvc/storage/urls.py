@@ -81,7 +81,7 @@ def hide_secrets(text: str) -> str:
 
 def check_characters(text: str, whose: str) -> None:
     """Refuse a URL or path that no message could show."""
-    if not text or any(ord(one) < 32 or ord(one) == 127 for one in text):  # noqa: PLR2004  control
+    if not text or any(ord(sign) < 32 or ord(sign) == 127 for sign in text):  # noqa: PLR2004  control
         raise UsageError(f"the URL of {whose} is empty or has control characters")
 
 
@@ -148,5 +148,5 @@ def _parse_bucket(scheme: str, netloc: str, path: str, shown: str) -> StoreUrl:
         raise UsageError(
             f"{shown!r} has a prefix with other characters than letters, digits, -, _ and ."
         )
-    known: dict[str, Scheme] = {one: one for one in _SCHEMES}
+    known: dict[str, Scheme] = {name_of_scheme: name_of_scheme for name_of_scheme in _SCHEMES}
     return StoreUrl(known[scheme], bucket, prefix)

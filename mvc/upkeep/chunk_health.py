@@ -48,11 +48,11 @@ class ChunkHealth:
     ``lost`` has those that cannot be read, ``packs`` the packs of all that were looked at.
     """
 
-    def __init__(self, store: ChunkStore, found: Iterable[StoreProblem]) -> None:
+    def __init__(self, store: ChunkStore, problems: Iterable[StoreProblem]) -> None:
         self._store = store
-        found = list(found)
-        self._unindexed = {item.pack for item in found if item.kind == "missing-index"}
-        doubtful = [item for item in found if item.kind not in LOST_INDEX]
+        problems = list(problems)
+        self._unindexed = {item.pack for item in problems if item.kind == "missing-index"}
+        doubtful = [item for item in problems if item.kind not in LOST_INDEX]
         self._bad_chunks = {item.chunk for item in doubtful if item.chunk is not None}
         self._bad_packs = {item.pack for item in doubtful if item.kind != LOST_BASE}
         self._bad_chunks |= store.copies().find_lost()

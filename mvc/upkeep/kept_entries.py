@@ -23,7 +23,7 @@ _GIT_ID_BYTES = 20
 def find_useless(context: Context, marks: SweepMarks) -> list[tuple[bytes, bytes]]:
     """Return (kind, key) of the entries that name something which is not needed any more."""
     entries = context.kept.list_entries()
-    ids = [one for _, key in entries for one in _ids_of(key)]
+    ids = [name for _, key in entries for name in _ids_of(key)]
     if not ids:
         return []
     reached = IdSet(marks.needed)
@@ -36,13 +36,13 @@ def find_useless(context: Context, marks: SweepMarks) -> list[tuple[bytes, bytes
             reached.add(bytes.fromhex(tensor_id(view, stored)) for view, stored in tensors)
     reached.add(bytes.fromhex(blob).ljust(ID_BYTES, b"\0") for blob in marks.live)
     is_reached = np.isin(np.array(ids, "S32"), reached.sorted()).tolist()
-    found, at = [], 0
+    useless, at = [], 0
     for kind, key in entries:
         end = at + len(_ids_of(key))
         if not all(is_reached[at:end]):
-            found.append((kind, key))
+            useless.append((kind, key))
         at = end
-    return found
+    return useless
 
 
 def _ids_of(key: bytes) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.torch_pickle.encode import Instance, PickledCall, encode_pickle
@@ -19,14 +20,16 @@ _VERSION = "1.0.0"
 
 def encode_dcp_metadata(metadata: DcpMetadata) -> bytes:
     """Return the pickle that says what a folder holds."""
-    entries = Pairs(part for key, one in metadata.entries.items() for part in (key, _entry(one)))
+    entries = Pairs()
+    for key, tensor in metadata.entries.items():
+        entries += [key, _entry(tensor)]
     places = Pairs()
     numbers = {
         (key, box): number
         for key, tensor in metadata.entries.items()
         for number, box in enumerate(() if tensor is None else tensor.boxes)
     }
-    for item in (one for items in metadata.files.values() for one in items):
+    for item in chain.from_iterable(metadata.files.values()):
         number = None if item.box is None else numbers[item.key, item.box]
         offset = {} if item.box is None else {"offset": _size(item.box.offsets)}
         transforms = {"transform_descriptors": list(item.transforms)} if item.transforms else {}

@@ -64,13 +64,15 @@ class _Reader:
             case None | bool() | int() | float() | str() | bytes():
                 return value
             case Pairs():
-                items = [(key, self.read(one, depth + 1)) for key, one in value.items_in_order()]
+                items = [
+                    (key, self.read(inner, depth + 1)) for key, inner in value.items_in_order()
+                ]
                 texts = sum(isinstance(key, str) for key, _ in items)
                 others = len(items) - texts  # files choose how numbers collide
                 if others <= _MAX_OTHER_KEYS and all(isinstance(key, _KEYS) for key, _ in items):
                     return dict(items)
             case list():
-                return [self.read(one, depth + 1) for one in value]
+                return [self.read(inner, depth + 1) for inner in value]
             case tuple():
-                return tuple(self.read(one, depth + 1) for one in value)
+                return tuple(self.read(inner, depth + 1) for inner in value)
         raise UnsupportedError("it is not plain data")

@@ -82,7 +82,7 @@ class _Encoder:
                 self._put_call("_codecs.encode", (value.decode("latin-1"), "latin1"), b"R", depth)
             case dict() if type(value) is dict:
                 self.data += b"}("
-                self._put_all((one for pair in value.items() for one in pair), depth)
+                self._put_all((inner for pair in value.items() for inner in pair), depth)
                 self.data += b"u"
             case Pairs():
                 self.data += b"}("
@@ -102,8 +102,8 @@ class _Encoder:
                 self._put_call(name, (), b"\x81", depth)
                 self.put(state, depth)
                 self.data += b"b"
-            case Persistent(id=one):
-                self.put(one, depth)
+            case Persistent(id=inner):
+                self.put(inner, depth)
                 self.data += b"Q"
             case _:
                 raise UnsupportedError(f"{type(value).__name__} is not plain data")

@@ -127,12 +127,12 @@ class _Machine:
 
     def find_global(self, module: str, name: str) -> Global:
         path = f"{module}.{name}"
-        found = self.globals.get(path)
-        if found is None:
+        known = self.globals.get(path)
+        if known is None:
             if len(self.globals) >= MAX_GLOBALS:
                 raise FormatError(f"pickle names more than {MAX_GLOBALS:,} classes and functions")
-            found = self.globals[path] = Global(path)
-        return found
+            known = self.globals[path] = Global(path)
+        return known
 
     def call(self, callee: object, args: object) -> object:
         value = self.reduce(callee, args) if isinstance(callee, Global) else None
