@@ -124,9 +124,6 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     first = [SweepBatch(_items(copies, orphans), {}, (), 0)] if orphans else []
     batches = [*first, *_batches(copies, live, gone, rewritten, wishes)]
     freed = int(dead_bytes[gone | rewritten].sum() + _FRAME_BYTES * gone.sum())
-    dropped = np.ones(len(copies), np.bool_)  # chunks that are in no pack afterwards
-    leaving = (gone | rewritten)[copies.packs]
-    dropped[copies.chunks[live | encoded[copies.chunks] | ~leaving]] = False
     again = encoded & kept & (gone | rewritten)[copies.packs[copies.chosen]]
     reencoded_bytes = int(copies.sizes[copies.chosen[again]].sum())
     return SweepPlan(
@@ -135,7 +132,7 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
         pack_bytes=int(sizes.sum()),
         removed_packs=int(gone.sum()),
         rewritten_packs=int(rewritten.sum()),
-        dropped_chunks=int(dropped.sum()),
+        dropped_chunks=_count_dropped(copies, live | encoded[copies.chunks], gone | rewritten),
         freed_bytes=freed - (reencoded_bytes + growth_bytes),
         held_chunks=int((kept & ~wanted.needed).sum()),
     )
@@ -256,3 +253,10 @@ def _batches(
         taken += index.pack_size_bytes
     if remove or encode:
         yield SweepBatch(_items(copies, encode), carry, tuple(remove), size_bytes)
+
+
+def _count_dropped(copies: StoredCopies, stays: Mask, leaving: Mask) -> int:
+    """Return how many chunks are in no pack afterwards."""
+    left = np.zeros(len(copies), np.bool_)
+    left[copies.chunks[stays | ~leaving[copies.packs]]] = True
+    return int((~left).sum())

@@ -178,7 +178,12 @@ class GitHost:
                 self._push(moves, objects, entries, is_atomic=False)
                 return
             raise
-        refused = {_text(name): why for name, why in (result.ref_status or {}).items() if why}
+        self._check_taken(result.ref_status or {}, moves, is_atomic=is_atomic)
+
+    def _check_taken(
+        self, status: Mapping[bytes, str | None], moves: Mapping[str, Move], *, is_atomic: bool
+    ) -> None:
+        refused = {_text(name): why for name, why in status.items() if why}
         if refused:
             reasons = "; ".join(f"{name}: {_clean(why)}" for name, why in refused.items())
             rest = sorted(moves.keys() - refused.keys())

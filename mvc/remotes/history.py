@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,7 @@ from mvc.remotes.root import history_key
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
@@ -178,48 +179,53 @@ def bring_part(
     Raises:
         FormatError: what came is damaged or incomplete.
     """
-    history, folder = context.history, remote.folder / "history"
+    objects = context.history.objects
+    with _whole_history(remote, packs, [*tips, *tags]) as whole:
+
+        def read(commit: GitId) -> bytes:
+            return (objects if objects.has(commit) else whole).read_kind(commit, "commit")
+
+        seen = context.history.walk(peel(objects, context.history.refs.values().values())[1])
+        visible = [info.id for info in seen]
+        try:
+            ends = find_ends(read, peel(whole, tips)[1], depth, visible)
+            with whole.cut_at(ends):
+                entries = list_missing(whole, tips, ())
+            in_sight = {object_id for object_id, _ in entries}
+            for tag in tags:
+                chain, target = peel(whole, [tag]) if whole.has(tag) else ([], [])
+                if in_sight.issuperset(target):
+                    entries += [(object_id, "tag") for object_id in chain]
+        except MvcError as error:
+            raise _incomplete(error) from error
+        receive_objects(objects, whole, [object_id for object_id, _ in entries])
+        _write_taken(remote, packs)
+    with objects.cut_at(ends):
+        check_connected(objects, tips, (object_id for object_id, _ in entries))
+    return entries, ends
+
+
+@contextlib.contextmanager
+def _whole_history(
+    remote: Remote, packs: Mapping[str, int], starts: Sequence[GitId]
+) -> Iterator[ObjectStore]:
+    """Download a history into a folder of its own, which is removed when the block ends."""
+    folder = remote.folder / "history"
     whole = ObjectStore(folder / "whole")
-
-    def read(commit: GitId) -> bytes:
-        store = history.objects if history.objects.has(commit) else whole
-        return store.read_kind(commit, "commit")
-
     fs.make_dirs(folder)
     with fs.exclusive_lock(folder / "lock"):
-        shutil.rmtree(folder / "whole", ignore_errors=True)  # of a kill
-        fs.make_dirs(folder / "whole" / "pack")
+        shutil.rmtree(whole.folder, ignore_errors=True)  # of a kill
+        fs.make_dirs(whole.folder / "pack")
         try:
             if remote.is_hosted:
-                remote.hosted.receive(whole, [*tips, *tags], (), folder)
+                remote.hosted.receive(whole, starts, (), folder)
             else:
                 receive_packs(whole, fetch_packs(remote, packs, folder))
             whole.packs.look_again()
-            seen = history.walk(peel(history.objects, history.refs.values().values())[1])
-            visible = [info.id for info in seen]
-            try:
-                commits = peel(whole, tips)[1]
-                ends = find_ends(read, commits, depth, visible)
-                with whole.cut_at(ends):
-                    entries = list_missing(whole, tips, ())
-                in_sight = {object_id for object_id, _ in entries}
-                peeled = [peel(whole, [object_id]) for object_id in tags if whole.has(object_id)]
-                entries += [
-                    (object_id, "tag")
-                    for chain, at in peeled
-                    if in_sight.issuperset(at)
-                    for object_id in chain
-                ]
-            except MvcError as error:
-                raise _incomplete(error) from error
-            receive_objects(history.objects, whole, [object_id for object_id, _ in entries])
-            _write_taken(remote, packs)
+            yield whole
         finally:
-            shutil.rmtree(folder / "whole", ignore_errors=True)
+            shutil.rmtree(whole.folder, ignore_errors=True)
             fs.remove_file(*folder.glob("*.pack"))
-    with history.objects.cut_at(ends):
-        check_connected(history.objects, tips, (object_id for object_id, _ in entries))
-    return entries, ends
 
 
 def _incomplete(error: MvcError) -> FormatError:
