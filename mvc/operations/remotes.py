@@ -11,7 +11,6 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.host_urls import is_git_url
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.fetch import find_gone, prune_refs
-from mvc.remotes import tracking
 from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import (
@@ -205,38 +204,6 @@ class RemoteState:
     branches: dict[str, str]
     followers: dict[str, Upstream]
     channels: dict[str, Channel]
-
-
-def upstream(context: Context, branch: str | None = None) -> Upstream | None:
-    """Return what a branch (by default the current one) follows, as last heard of, or None.
-
-    Raises:
-        UsageError: the config says what cannot be used.
-    """
-    return find_upstream(context, branch or context.history.head().branch)
-
-
-def set_upstream(
-    context: Context, branch: str, remote: str | None, target: str | None = None
-) -> None:
-    """Let a branch follow one of a remote, of the same name unless ``target`` says another.
-
-    Args:
-        branch: a branch here.
-        remote: name of a remote, or a branch of one as it is known here, such as
-            ``origin/main``; None to follow none.
-        target: the branch there.
-
-    Raises:
-        NotFoundError: there is no such branch or remote.
-    """
-    if branch != context.history.head().branch:
-        context.history.get_branch(branch)
-    if remote is None:
-        tracking.unset_upstream(context, branch)
-    elif target is not None or not tracking.follow(context, branch, remote):
-        open_remote(context, remote)
-        tracking.set_upstream(context, branch, remote, target or branch)
 
 
 def show(context: Context, remote: str | None = None) -> RemoteState:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         rollback,
         scale,
         sharing,
+        upstream,
         watch,
     )
     from mvc.remotes import settings  # noqa: F401
@@ -106,8 +107,8 @@ class Remotes(Namespace):
     refs = verb(lambda: operations.remotes.list_refs_there)
     show = verb(lambda: operations.remotes.show)
     prune = verb(lambda: operations.remotes.prune)
-    upstream = verb(lambda: operations.remotes.upstream)
-    set_upstream = verb(lambda: operations.remotes.set_upstream)
+    upstream = verb(lambda: operations.upstream.upstream)
+    set_upstream = verb(lambda: operations.upstream.set_upstream)
     plan_gc = verb(lambda: operations.gc_remote.plan_gc_remote)
     gc = verb(lambda: operations.gc_remote.gc_remote)
 

@@ -31,7 +31,7 @@ def test_a_sound_history_has_no_problem(history):
 def test_what_is_missing_is_named_with_who_needs_it(history, kind):
     parent = commit_on_head(history, "one", files={"folder/f": "1"})
     commit = commit_on_head(history, "two", time_s=START_S + 1, files={"folder/f": "2"})
-    tag = history.tags.create("v1", commit, message="m", stamp=at())
+    tag = history.create_tag("v1", commit, message="m", stamp=at())
     tree = history.read_commit(commit).tree
     ((_, _, subtree),) = history.objects.read_tree_items(tree)
     blob = history.read_tree(commit)["folder/f"].blob
@@ -116,7 +116,7 @@ def test_every_blob_is_listed_once_with_a_path_that_has_it(history):
 def test_blobs_below_given_starts_only(history):
     one = commit_on_head(history, "one", files={"a": "1", "d/b": "2"})
     two = write_commit(history, [], "two", time_s=1, files={"a": "1", "c": "3"})
-    tag = history.tags.create("v", two, message="m", stamp=at())
+    tag = history.create_tag("v", two, message="m", stamp=at())
     assert {path for _, path, _ in reachable_blobs(history, [one])} == {"a", "d/b"}
     assert [path for _, path, _ in reachable_blobs(history, [one, tag])][-1] == "c"
     assert len(list(reachable_blobs(history, [one, tag]))) == 3

@@ -57,7 +57,7 @@ def do_branch(history):
 
 
 def do_tag(history):
-    history.tags.create("v1", history.resolve("HEAD"), message="text", stamp=at(START_S))
+    history.create_tag("v1", history.resolve("HEAD"), message="text", stamp=at(START_S))
 
 
 def do_index(history):
@@ -81,7 +81,7 @@ VERBS = {
     "index": do_index,
     "config": lambda history: history.set_config("user.name", "Ann"),
     "delete": do_delete,
-    "rename": lambda history: history.branches.rename("main", "trunk", stamp=at()),
+    "rename": lambda history: history.rename_branch("main", "trunk", stamp=at()),
 }
 
 
@@ -164,7 +164,7 @@ def test_what_a_ref_reaches_was_synced_before_it_moved(tmp_path, monkeypatch):
 
         monkeypatch.setattr(os, "replace", replace)
         commit = commit_on_head(history, "one", files={"a/b": "1", "c": "2"})
-        history.tags.create("v1", commit, message="annotated", stamp=at())
+        history.create_tag("v1", commit, message="annotated", stamp=at())
     disk.close()
     assert len(at_publish) == 2
     for survivors in at_publish:

@@ -15,7 +15,7 @@ from support.stockgit import START_S, WHO, at, build_tangle, commit_on_head, git
 
 def test_stock_git_works_on_what_mvc_wrote(history):
     build_tangle(history, seed=9)
-    history.tags.create("v1", history.resolve("HEAD"), message="Release é", stamp=at(START_S))
+    history.create_tag("v1", history.resolve("HEAD"), message="Release é", stamp=at(START_S))
     one, two = history.resolve("HEAD~1"), history.resolve("HEAD")
     fsck = run_git(history.git_dir, "fsck", "--strict", "--full")
     assert fsck.stdout == b""

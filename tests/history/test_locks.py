@@ -49,7 +49,7 @@ elif action == "switch":
 elif action == "delete":
     history.delete_ref("refs/heads/packed", expected=expected, stamp=stamp)
 elif action == "rename":
-    history.branches.rename("main", "renamed", stamp=stamp)
+    history.rename_branch("main", "renamed", stamp=stamp)
 elif action == "config":
     history.set_config("a.b", "c")
 elif action == "index":

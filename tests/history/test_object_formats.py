@@ -72,7 +72,7 @@ def test_the_empty_tree_is_git_s(history):
 
 def test_a_commit_a_tag_and_a_tree_have_the_same_files(history):
     commit = write_commit(history, [], "x", time_s=1, files={"a/b": "1", "c": "2"})
-    tag = history.tags.create("v1", commit, message="m", stamp=at())
+    tag = history.create_tag("v1", commit, message="m", stamp=at())
     tree = history.read_commit(commit).tree
     assert history.read_tree(commit) == history.read_tree(tag) == history.read_tree(tree)
     assert sorted(history.read_tree(commit)) == ["a/b", "c"]

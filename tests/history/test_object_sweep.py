@@ -234,7 +234,7 @@ def test_what_was_removed_is_written_anew_when_it_is_needed_again(history):
 
 def test_each_kind_is_durably_gone_before_the_next(history, monkeypatch):
     lost = write_commit(history, [], "lost", time_s=START_S)
-    tag = history.tags.create("v1", lost, message="m", stamp=at())
+    tag = history.create_tag("v1", lost, message="m", stamp=at())
     history.delete_ref("refs/tags/v1", expected=tag, stamp=at())
     events = []
     real_sync = fs.fsync_dir

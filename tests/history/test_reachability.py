@@ -140,7 +140,7 @@ def test_a_stock_git_at_work_is_not_disturbed(history, amended):
 
 
 def test_a_tag_object_at_the_tip_leads_to_nothing_else(history, amended):
-    tag = history.tags.create("v1", amended[0], message="m", stamp=at())
+    tag = history.create_tag("v1", amended[0], message="m", stamp=at())
     history.update_ref("refs/remotes/x", tag, expected=None, message="m", stamp=at(START_S))
     other = write_commit(history, [], "other", time_s=START_S)
     history.update_ref("refs/remotes/x", other, expected=tag, message="m", stamp=at(START_S))

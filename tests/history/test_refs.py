@@ -94,7 +94,7 @@ def test_packed_refs_are_seen_moved_and_deleted(history):
     one, two, three = commits(history, 3)
     for name, value in (("a", one), ("b/c", two), ("keep", three)):
         move(history, f"refs/heads/{name}", value, None)
-    history.tags.create("v1", one, message="annotated", stamp=at())
+    history.create_tag("v1", one, message="annotated", stamp=at())
     git(history.git_dir, "pack-refs", "--all")
     assert not (history.git_dir / "refs/heads/a").exists()
     assert history.find_ref("refs/heads/b/c") == two
@@ -157,7 +157,7 @@ def test_head_moves_its_branch_or_itself(history):
 def test_renaming_takes_the_log_and_head_along(history):
     commit_on_head(history, "one")
     head = commit_on_head(history, "two", time_s=START_S + 1)
-    history.branches.rename("main", "topic/renamed", stamp=at())
+    history.rename_branch("main", "topic/renamed", stamp=at())
     assert history.head() == Head("topic/renamed", head)
     assert history.find_ref(MAIN) is None
     assert history.read_reflog(MAIN) == []
@@ -168,34 +168,34 @@ def test_renaming_takes_the_log_and_head_along(history):
     git(history.git_dir, "fsck", "--strict")
     move(history, "refs/heads/other", head, None)
     with pytest.raises(ConflictError, match="already exists"):
-        history.branches.rename("other", "topic/renamed", stamp=at())
+        history.rename_branch("other", "topic/renamed", stamp=at())
     with pytest.raises(NotFoundError):
-        history.branches.rename("nothing", "else", stamp=at())
-    history.branches.rename("other", "second", stamp=at())
+        history.rename_branch("nothing", "else", stamp=at())
+    history.rename_branch("other", "second", stamp=at())
     assert history.head().branch == "topic/renamed"
 
 
 def test_an_unborn_branch_can_be_renamed(history):
-    history.branches.rename("main", "trunk", stamp=at())
+    history.rename_branch("main", "trunk", stamp=at())
     assert history.head() == Head("trunk", None)
 
 
 def test_tags(history):
     one, two = commits(history, 2)
-    assert history.tags.create("light", one, message=None, stamp=at()) == one
-    tag = history.tags.create("v1.0", one, message="Release", stamp=at(START_S, 60))
+    assert history.create_tag("light", one, message=None, stamp=at()) == one
+    tag = history.create_tag("v1.0", one, message="Release", stamp=at(START_S, 60))
     assert git(history.git_dir, "cat-file", "tag", tag) == (
         f"object {one}\ntype commit\ntag v1.0\n"
         f"tagger Ann Example <ann@example.org> {START_S} +0001\n\nRelease"
     )
     with pytest.raises(ConflictError, match="already exists"):
-        history.tags.create("light", two, message=None, stamp=at())
-    history.tags.create("light", two, message=None, stamp=at(), expected=one)
+        history.create_tag("light", two, message=None, stamp=at())
+    history.create_tag("light", two, message=None, stamp=at(), expected=one)
     assert history.resolve("light") == two
     with pytest.raises(NotFoundError):
-        history.tags.create("x", "ab" * 20, message=None, stamp=at())
+        history.create_tag("x", "ab" * 20, message=None, stamp=at())
     with pytest.raises(NotFoundError, match="is a blob"):
-        history.tags.create("x", history.write_blob(b""), message="m", stamp=at())
+        history.create_tag("x", history.write_blob(b""), message="m", stamp=at())
     assert history.read_reflog("refs/tags/light") == []
     git(history.git_dir, "fsck", "--strict")
 

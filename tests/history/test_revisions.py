@@ -218,7 +218,7 @@ def test_steps_of_any_shape_are_no_crash(history):
 def test_a_mistake_is_answered_with_close_names(history):
     head = commit_on_head(history, "one")
     history.update_ref("refs/heads/fine-tune", head, expected=None, message="", stamp=at())
-    history.tags.create("baseline", head, message=None, stamp=at())
+    history.create_tag("baseline", head, message=None, stamp=at())
     for revision, close in (
         ("fine-tume", "fine-tune"),
         ("basline~1", "baseline"),

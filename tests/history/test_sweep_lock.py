@@ -212,7 +212,7 @@ def test_what_a_ref_gets_is_looked_at_under_the_lock(history, monkeypatch, actio
             new, expected=commit, message="m", stamp=at()
         ),
         "detach_head": lambda new: history.detach_head(new, stamp=at()),
-        "create_tag": lambda new: history.tags.create("v1", new, message=None, stamp=at()),
+        "create_tag": lambda new: history.create_tag("v1", new, message=None, stamp=at()),
     }
     calls[action](commit)
     assert held[-1]

@@ -97,7 +97,7 @@ def test_a_pack_brings_what_is_new_and_only_that(history, other, tmp_path):
     first = commit(history, {"a": "1", "b": "2"}, [], 1)
     second = commit(history, {"a": "1", "b": "3"}, [first], 2)
     stamp = Stamp(AUTHOR, 3, 0)
-    history.tags.create("v1", second, message="one", stamp=stamp)
+    history.create_tag("v1", second, message="one", stamp=stamp)
     tag = history.find_ref("refs/tags/v1")
     path = write_objects(
         history.objects, list_missing(history.objects, [tag], []), tmp_path / "out"

@@ -104,7 +104,7 @@ def build_tangle(history: GitHistory, seed: int, moves: int = 40) -> None:
             _merge(history, chooser.choice(branches), number, time_s)
         else:
             text = f"tag {number}" if chooser.random() < 0.5 else None
-            history.tags.create(
+            history.create_tag(
                 f"v{number}", history.resolve("HEAD"), message=text, stamp=at(time_s)
             )
     history.set_head_branch("main", stamp=at(time_s, 0))
