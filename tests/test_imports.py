@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -45,6 +46,11 @@ assert repo.upkeep.fsck(data=True).ok
 seen["everything"] = heavy()
 print(json.dumps(seen))
 """
+
+
+@functools.cache
+def _parse(path):
+    return ast.parse(path.read_text())
 
 
 def run(script):
@@ -125,7 +131,7 @@ def test_nothing_is_printed_read_or_configured():
     for path in sorted(root.rglob("*.py")):
         if "cli" in path.relative_to(root).parts or path.name == "__main__.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parse(path)):
             name = None
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 name = node.func.id
@@ -153,7 +159,7 @@ def test_files_are_renamed_by_one_module_only():
     for path in sorted(root.rglob("*.py")):
         if path.name == "fs.py" and path.parent == root:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parse(path)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             # The methods of Path take one argument, those of str and of ours take more.

@@ -13,6 +13,7 @@ from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
+from support.bounds import rest_slow
 from support.forgetful import ForgetfulDisk, PowerLoss
 from support.stockgit import START_S, at, commit_on_head, git, write_commit
 
@@ -108,7 +109,7 @@ def check_whole(root, states, verb):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", rest_slow(VERBS, kept=3))
 def test_the_power_goes_at_every_step(tmp_path, verb):
     start = tmp_path / "start"
     start.mkdir()

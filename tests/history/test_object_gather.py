@@ -250,6 +250,7 @@ class TestRepack:
         assert not loose_of(history)
 
 
+@pytest.mark.slow
 def test_power_loss_at_every_step(tmp_path):
     origin = tmp_path / "origin"
     history = GitHistory.init(origin)

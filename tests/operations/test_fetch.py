@@ -14,6 +14,7 @@ from mvc import ConflictError, FormatError, NotFoundError, UsageError, clone
 from mvc.remotes import content, remote_packs
 from mvc.remotes import remote as remote_module
 from mvc.remotes.arrival import Arrival
+from support.bounds import rest_slow
 from support.remote_repos import CountedStorage, commit_model, make_repo
 
 
@@ -265,7 +266,7 @@ class WatchedStorage:
             self.uploads -= 1
 
 
-@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("joined", rest_slow([False, True]))
 def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined):
     """Whole packs come in parts, parts of packs in groups: never more than a few of them at once."""
     part_bytes = 8192

@@ -14,6 +14,7 @@ from mvc.workspace.releases import (
     add_releases,
     find_release,
 )
+from support.bounds import rest_nightly
 from support.models import write_model
 from support.pruned import NOW_S, commit, load, prune, state
 from support.releases import released_commits
@@ -281,7 +282,7 @@ def test_diverged_stays_unless_named(repo, five_steps):
     assert repo.upkeep.fsck(data=True).ok
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", rest_nightly(range(5)))
 def test_any_mixture_keeps_what_is_kept(repo, context, seed):
     """Commits, branches, rewinds and prunes at random: kept loads, released says so, fsck is clean."""
     rng = np.random.default_rng(seed)

@@ -99,7 +99,7 @@ def test_killed_over_and_over(tmp_path, zygote):
 # Two at once.
 
 
-@pytest.mark.parametrize("verb", ["gc", "repack", "prune"])
+@pytest.mark.parametrize("verb", rest_slow(["gc", "repack", "prune"]))
 def test_somebody_is_at_it(verb, tmp_path):
     """One line that says so, and nothing is changed."""
     root = tmp_path / "work"

@@ -7,7 +7,7 @@ import torch
 
 from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import DivergedError, rollback, skip_step, stop
-from support.bounds import rest_nightly
+from support.bounds import rest_nightly, rest_slow
 from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
 
 pytestmark = [
@@ -61,7 +61,7 @@ def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain,
     assert steps == sorted({*stops, *range(0, stops[-1], 10)}, reverse=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_commits_change_no_bit(kind, plain, tmp_path):
     run = FITS[kind](tmp_path, every=6)
     assert run.losses == plain(kind).losses
@@ -70,7 +70,7 @@ def test_commits_change_no_bit(kind, plain, tmp_path):
     assert [one.step for one in run.checkpointer.commits] == [0, 6, 12, 18, 24, 26]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     with pytest.raises(RuntimeError, match="on fire"):
         FITS[kind](tmp_path, fail_at=18, every=8)
@@ -97,7 +97,7 @@ def test_an_exception_leaves_nothing_on_the_trainer_of_lightning(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "number"),
-    [(kind, signal.SIGINT) for kind in KINDS] + [("lightning", signal.SIGTERM)],
+    rest_slow([(kind, signal.SIGINT) for kind in KINDS] + [("lightning", signal.SIGTERM)]),
 )
 def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
     assert same(run, plain(kind, total=20))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_a_nan_rolls_back_and_the_fit_goes_on_with_other_batches(kind, plain, tmp_path):
     ladder = [rollback(min_steps_back=2, skip_batches=20), stop(after=2)]
     run = FITS[kind](tmp_path, spike=(19,), every=6, healthy_after=5, ladder=ladder)
@@ -143,7 +143,7 @@ def test_a_step_is_skipped_before_it_is_taken(kind, plain, tmp_path):
     assert run.losses[10:] != plain(kind).losses[10:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_the_ladder_ends(kind, tmp_path):
     ladder = [rollback(to="last", min_steps_back=1, skip_batches=0), stop(after=1)]
     with pytest.raises(DivergedError):

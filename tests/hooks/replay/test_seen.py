@@ -14,7 +14,7 @@ from mvc_hooks import Checkpointer
 from mvc_hooks.entry import load_entry
 from mvc_lab import replay_steps
 from mvc_lab.replay.__main__ import main
-from support.bounds import rest_nightly
+from support.bounds import rest_nightly, rest_slow
 
 ENTRY = Path(__file__).with_name("seeing_training.py")
 EVERY = 5
@@ -145,7 +145,7 @@ def _drop_content(samples):
     return torch.ones(len(samples), 2)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("lazy", rest_slow([False, True]))
 def test_other_shards_than_those_of_the_run_are_named(tmp_path, lazy):
     data = tmp_path / "work" / "train"
     repo = Repo.init(data.parent)

@@ -195,6 +195,7 @@ def test_a_machine_that_says_nothing_is_not_waited_for(tmp_path):
 # Something else goes wrong.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", rest_slow([1, 0]))
 def test_what_fails_on_one_is_told_to_all(tmp_path, victim):
     with CrewRig(tmp_path / "run", 2) as rig:
