@@ -64,22 +64,14 @@ def merge_model(
     if sum(side != base for side in sides) <= 1 or not all(sides):
         return None
     trees = [base, *sides]
-    tensors = [one for tree in trees if (one := _read(context, tree)) is not None]
+    tensors = [shards for tree in trees if (shards := _read(context, tree)) is not None]
     if len(tensors) < len(trees):
         return None
-    layouts = [{name: one.path for name, one in found.items()} for found in tensors]
+    layouts = [{name: tensor.path for name, tensor in shards.items()} for shards in tensors]
     # Where rows are aligned by token, tensors grow, and the index says how large all are.
-    base_index, *side_indexes = (
-        tuple(sorted((path, entry.blob) for path, entry in tree.items() if path.endswith(_INDEX)))
-        for tree in trees
-    )
-    is_index_disputed = decide(base_index or None, side_indexes).side is None
-    if fit is None and not is_index_disputed and not _differ(layouts):
+    if fit is None and not _differ(layouts) and not _is_index_disputed(trees):
         return None
-    # The result has the files of the side that moved tensors that all have, or ours.
-    common = sorted(set.intersection(*(set(layout) for layout in layouts if layout)))
-    before, *after = (tuple(map(layout.get, common)) if layout else None for layout in layouts)
-    side = 1 + (decide(before, after).side or 0)
+    side = 1 + _choose_side(layouts)
     indexes = _read_indexes(context, trees[side])
     if indexes is None:
         return None
@@ -94,9 +86,9 @@ def merge_model(
             shard = place_tensors(context, path, versions, decided, strategy)
             assert isinstance(shard, CheckpointMerge)  # a safetensors file can always be rewritten
             files[path] = shard
-    shards = [file for file in files.values() if isinstance(file, CheckpointMerge)]
+    merged = [file for file in files.values() if isinstance(file, CheckpointMerge)]
     for path, index in indexes.items():
-        new = _renew(index, shards, tensors[side].values())
+        new = _renew(index, merged, tensors[side].values())
         # As the transformers library writes an index.
         text = json.dumps(new, indent=2, sort_keys=True) + "\n"
         files[path] = trees[side][path] if new == index else text.encode()
@@ -133,6 +125,22 @@ def _differ(layouts: Sequence[Layout]) -> bool:
     return any(
         seen.setdefault(name, path) != path for layout in layouts for name, path in layout.items()
     )
+
+
+def _is_index_disputed(trees: Sequence[Tree]) -> bool:
+    """Return whether several sides changed the index beside the shards."""
+    base, *sides = (
+        tuple(sorted((path, entry.blob) for path, entry in tree.items() if path.endswith(_INDEX)))
+        for tree in trees
+    )
+    return decide(base or None, sides).side is None
+
+
+def _choose_side(layouts: Sequence[Layout]) -> int:
+    """Return the side whose files the result has: the one that moved tensors that all have, or ours."""
+    common = sorted(set.intersection(*(set(layout) for layout in layouts if layout)))
+    base, *sides = (tuple(map(layout.get, common)) if layout else None for layout in layouts)
+    return decide(base, sides).side or 0
 
 
 def _find_homes(chosen: Layout, layouts: Sequence[Layout]) -> dict[str, str]:

@@ -305,10 +305,12 @@ def find_blockers(
         if stat is not None and stat.is_directory:
             # Everything that is not a folder: ignored files, other repositories', pipes.
             inside = (
-                os.path.relpath(os.path.join(root, name), worktree)
+                os.path.relpath(place, worktree)
                 for root, folders, names in os.walk(worktree / path)
-                for name in (*names, *folders)
-                if name in names or os.path.islink(os.path.join(root, name))
+                for place in (
+                    *(os.path.join(root, name) for name in names),
+                    *filter(os.path.islink, (os.path.join(root, name) for name in folders)),
+                )
             )
             staying = (name for name in inside if name not in gone)
             found.update(dict.fromkeys(islice(staying, _SHOWN + 1)))
