@@ -4,10 +4,10 @@ The last pattern that matches a file decides; patterns of a deeper folder come a
 it. Below an ignored folder everything is ignored, whatever a file there says. ``.mvc`` and
 ``.git`` are never entered. Rule files are read without following links.
 
-A rule file may come from anywhere, and Python's regular expressions try every way to split a name
-among the stars of a pattern: with pathspec, which leaves it at that, seven stars take minutes. Inside
-one folder's name the leftmost place for what follows a star is always as good as any other, so all
-stars but the last are made atomic: no pattern takes longer than the square of the name.
+A rule file may come from anywhere, and Python's regular expressions may try every way to split a name
+among the stars of a pattern; pathspec 1.1.1 sets no bound to that, and took minutes for a line that Git
+matches at once. Inside one folder's name the leftmost place for what follows a star is always as good as
+any other, so all stars but the last are made atomic: no pattern takes longer than the square of the name.
 """
 
 from __future__ import annotations
