@@ -35,7 +35,7 @@ from mvc_hooks.reports import DivergedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mvc_hooks.adapters.session import Session
+    from mvc_hooks.adapters.session import FitSession
     from mvc_hooks.reports import RollbackReport
 
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
@@ -220,7 +220,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 class _FedLoader(_COMBINED.CombinedLoader):  # type: ignore[misc]  # as above
     """What Lightning iterates: one loader, or several combined, which the session draws from."""
 
-    def __init__(self, given: Any, session: Session, trainer: Any) -> None:
+    def __init__(self, given: Any, session: FitSession, trainer: Any) -> None:
         is_combined = isinstance(given, _COMBINED.CombinedLoader)
         loaders, mode = (given.iterables, given._mode) if is_combined else (given, "max_size_cycle")  # noqa: SLF001
         super().__init__(loaders, mode)

@@ -21,7 +21,7 @@ from mvc_hooks.parts.tree import map_leaves
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.adapters.session import Session
+    from mvc_hooks.adapters.session import FitSession
 
 log = logging.getLogger("mvc_hooks")
 # What loops remember besides their counters: the x axis of loggers, and when loaders were made.
@@ -42,7 +42,7 @@ class CheckpointFiles:
         held: file → step at which Lightning removed it; it is still there.
     """
 
-    def __init__(self, trainer: Any, session: Session) -> None:
+    def __init__(self, trainer: Any, session: FitSession) -> None:
         self._trainer, self._session = trainer, session
         self.held: dict[str, int] = {}
         self._named: set[str] = set()
@@ -123,7 +123,7 @@ def _forget(saver: Any, gone: list[str]) -> None:
 class LightningState(LibraryState):
     """Counters, the states of callbacks and data module, metrics, and what the module adds."""
 
-    def __init__(self, trainer: Any, session: Session) -> None:
+    def __init__(self, trainer: Any, session: FitSession) -> None:
         super().__init__(trainer, session)
         self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
         self._sums: dict[str, Any] = {}
@@ -194,15 +194,12 @@ class LightningState(LibraryState):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
         # As in Lightning's own resume: it would change what was restored.
         self._trainer.num_sanity_val_steps = 0
-        self._stop_again(self._restored)
-
-    def _stop_again(self, state: dict[str, Any]) -> None:
-        """Stop a fit that early stopping or a timer has ended; what a program stopped may go on."""
+        # Stop a fit that early stopping or a timer has ended; what a program stopped may go on.
         trainer = self._trainer
         is_over = trainer.fit_loop._can_stop_early  # noqa: SLF001  no public way to ask
         has_ended = any(map(_has_stopped, trainer.callbacks))
-        state["should_stop"] = state["should_stop"] and (has_ended or not is_over)
-        trainer.should_stop = state["should_stop"]
+        self._restored["should_stop"] = self._restored["should_stop"] and (has_ended or not is_over)
+        trainer.should_stop = self._restored["should_stop"]
         if has_ended and is_over:
             log.info(ENDED)
         for timer in trainer.callbacks:

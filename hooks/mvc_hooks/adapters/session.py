@@ -84,7 +84,7 @@ def has_length(loader: Any) -> bool:
 
 
 class SessionCallback:
-    """Base of the callbacks: it opens a ``Session`` per fit, which calls it back."""
+    """Base of the callbacks: it opens a ``FitSession`` per fit, which calls it back."""
 
     library_state: LibraryState
 
@@ -101,7 +101,7 @@ class SessionCallback:
         named = {name: value for name, value in options.items() if name not in OPTIONS}
         check_named(named, (*OPTIONS, "grad_norm"))
         self._path, self._options, self._with_grad_norm = path, options, grad_norm
-        self._session: Session | None = None
+        self._session: FitSession | None = None
         self._trainer: Any = None
 
     @property
@@ -123,13 +123,13 @@ class SessionCallback:
         ):
             raise UsageError("the trainer already has another mvc callback")
 
-    def _start_session(self, trainer: Any) -> Session:
+    def _start_session(self, trainer: Any) -> FitSession:
         self._trainer = trainer
-        self._session = Session(self, self._path, self._options)
+        self._session = FitSession(self, self._path, self._options)
         return self._session
 
     @property
-    def _fit(self) -> Session:
+    def _fit(self) -> FitSession:
         """The session, which there is from the start of a fit on."""
         assert self._session is not None
         return self._session
@@ -147,7 +147,7 @@ class SessionCallback:
 class LibraryState:
     """What a library itself knows of a run; a part of every commit."""
 
-    def __init__(self, trainer: Any, session: Session) -> None:
+    def __init__(self, trainer: Any, session: FitSession) -> None:
         self._trainer, self._session = trainer, session
         self._restored: dict[str, Any] | None = None
         self._at_start: Callable[[], None] | None = None
@@ -243,7 +243,7 @@ class LibraryState:
         return []
 
 
-class Session:
+class FitSession:
     """One fit."""
 
     def __init__(

@@ -29,8 +29,8 @@ from mvc import NotFoundError, Repo, UsageError
 from mvc.training import RunStore
 from mvc_hooks.adapters.session import (
     ENDED,
+    FitSession,
     LibraryState,
-    Session,
     SessionCallback,
     check_accelerator,
     import_library,
@@ -309,7 +309,7 @@ def _find_place(trainer: Any, state: _TrainerState) -> dict[str, Any]:
 class _TrainerState(LibraryState):
     """What the Trainer itself knows of a run; ``known`` is that as last restored."""
 
-    def __init__(self, trainer: Any, session: Session) -> None:
+    def __init__(self, trainer: Any, session: FitSession) -> None:
         super().__init__(trainer, session)
         self.known: dict[str, Any] | None = None
         self._began_s = time.perf_counter()

@@ -141,7 +141,17 @@ class Watch:
         elif not isinstance(detectors, Iterable):
             detectors = (detectors,)
         chosen = tuple(map(as_detector, detectors))
-        self._detectors = _name_apart(chosen)
+        # Detectors of one name are told apart: ``spike``, ``spike 2``.
+        named: dict[str, Detector] = {}
+        for detector in chosen:
+            name, count = detector.name, 1
+            while name in named:
+                count += 1
+                name = f"{detector.name} {count}"
+            named[name] = detector
+        if len(named) > _MAX_NAMES:
+            raise UsageError(f"{len(named)} detectors are too many: at most {_MAX_NAMES}")
+        self._detectors = named
         self._reported: dict[str, int] = {}
 
     def take(self, reading: Reading) -> Verdict | None:
@@ -177,17 +187,3 @@ class Watch:
         loaded = parse_state("a watch", state, _WatchState)
         self.history.load_state_dict(loaded.history)
         self._reported = loaded.reported
-
-
-def _name_apart(detectors: Iterable[Detector]) -> dict[str, Detector]:
-    """Return detectors by unique names: ``spike``, ``spike 2``."""
-    named: dict[str, Detector] = {}
-    for detector in detectors:
-        name, count = detector.name, 1
-        while name in named:
-            count += 1
-            name = f"{detector.name} {count}"
-        named[name] = detector
-    if len(named) > _MAX_NAMES:
-        raise UsageError(f"{len(named)} detectors are too many: at most {_MAX_NAMES}")
-    return named

@@ -150,19 +150,16 @@ class Images:
         """Return rank → its share of a commit; what is not the share that it should be is left out."""
         with self._lock:
             if commit not in self._shares:
-                self._shares[commit] = self._open(commit)
+                shares: dict[int, Share] = {}
+                first: Share | None = None
+                for image in self._find(commit):
+                    with contextlib.suppress(FormatError):
+                        share = RunStore(self._repo).open_share(image.image, image.form, first)
+                        first = first or share
+                        if share.rank == image.held.rank and share.digest == first.digest:
+                            shares[share.rank] = share
+                self._shares[commit] = shares
             return self._shares[commit]
-
-    def _open(self, commit: str) -> dict[int, Share]:
-        shares: dict[int, Share] = {}
-        first: Share | None = None
-        for image in self._find(commit):
-            with contextlib.suppress(FormatError):
-                share = RunStore(self._repo).open_share(image.image, image.form, first)
-                first = first or share
-                if share.rank == image.held.rank and share.digest == first.digest:
-                    shares[share.rank] = share
-        return shares
 
     def _find(self, commit: str) -> list[Remembered]:
         return [image for image in self._found if image.is_share and image.held.commit == commit]
