@@ -73,14 +73,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             trainer.callbacks = others  # the run that comes after it is not to go on from it
             return
         self._check_alone(others)
-        strategy = trainer.strategy
-        known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
-        # What a fit does in processes that it forks or spawns is lost with them.
-        is_lost = "MultiProcessing" in type(strategy.launcher).__name__
-        is_supported = isinstance(strategy, tuple(filter(None, known))) and not is_lost
-        check_strategy(
-            type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported
-        )
+        check_processes(trainer)
         for callback in trainer.callbacks:
             for kind in type(callback).__mro__:
                 if kind.__name__ in _REFUSED:
@@ -277,6 +270,16 @@ def _draw_ahead(drawn: Iterator[Any], batch: Any, end: Callable[[], None]) -> It
         if batch is None:
             end()
         yield current
+
+
+def check_processes(trainer: Any) -> None:
+    """Check that commits can be made of what the processes of a fit do."""
+    strategy = trainer.strategy
+    known = [getattr(_PYTORCH.strategies, name, ()) for name in _STRATEGIES]
+    # What a fit does in processes that it forks or spawns is lost with them.
+    is_lost = "MultiProcessing" in type(strategy.launcher).__name__
+    is_supported = isinstance(strategy, tuple(filter(None, known))) and not is_lost
+    check_strategy(type(strategy).__name__, is_supported=trainer.world_size == 1 or is_supported)
 
 
 @contextlib.contextmanager

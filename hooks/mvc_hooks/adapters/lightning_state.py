@@ -273,6 +273,9 @@ class LightningState(LibraryState):
         for name, metrics in state["metrics"].items():
             setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
 
+    def _list_callbacks(self) -> list[Any]:
+        return list(self._trainer.callbacks)
+
     @property
     def _epochs(self) -> Any:
         return self._trainer.fit_loop.epoch_progress

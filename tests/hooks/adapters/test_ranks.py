@@ -94,17 +94,17 @@ def test_accelerators_that_are_refused(kind):
 
 def test_a_fit_that_forks_is_refused():
     lightning = pytest.importorskip("lightning")
-    from mvc_hooks.adapters.lightning import _check_processes
+    from mvc_hooks.adapters.lightning import check_processes
 
     def make(strategy, devices=2):
         return lightning.Trainer(
             accelerator="cpu", devices=devices, strategy=strategy, logger=False
         )
 
-    _check_processes(make("ddp"))
-    _check_processes(make("ddp_spawn", devices=1))
+    check_processes(make("ddp"))
+    check_processes(make("ddp_spawn", devices=1))
     with pytest.raises(UnsupportedError, match=r"^DDPStrategy is not supported"):
-        _check_processes(make("ddp_spawn"))
+        check_processes(make("ddp_spawn"))
 
 
 @pytest.mark.slow

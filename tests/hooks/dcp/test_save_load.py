@@ -427,7 +427,7 @@ class TestTheProtocol:
             {"a": torch.ones(1)}, storage_writer=MvcWriter(), checkpoint_id=f"{tmp_path}@other"
         )
         dcp.save({"a": torch.ones(1)}, storage_writer=MvcWriter(), checkpoint_id=tmp_path)
-        assert {branch.name for branch in Repo(tmp_path).branches()} == {"main", "other"}
+        assert {branch.name for branch in Repo(tmp_path).branches.list()} == {"main", "other"}
         with pytest.raises(UsageError, match="is not a repository"):
             dcp.save({}, storage_writer=MvcWriter(), checkpoint_id=tmp_path / "nowhere")
 
