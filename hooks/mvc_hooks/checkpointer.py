@@ -222,8 +222,7 @@ class Checkpointer(StepRun):
         self._check_open()
         if type(total) is not int or total < 0:
             raise UsageError(f"{total!r} is not a number of steps")
-        for extension in self._run.extensions:
-            total = extension.plan_steps(total)
+        total = self._run.extensions.plan_steps(total)
         while self.step_count < total:
             calls = self._calls
             yield self.step_count

@@ -19,29 +19,22 @@ same time, so an extension may send messages in any of them.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mvc import UsageError
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mvc import Repo
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.log import RunLog
-    from mvc_hooks.parts.part import Entry, Part
+    from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.reports import RollbackReport
 
 OWN = "own"
 """What the state of an extension has under this name, each rank has for itself."""
-DATA = "mvc_data.run"
-"""The module of the extension that runs with data have; other parts name theirs (``Part.extension``)."""
-ENTRIES = {"data_record": DATA}
-"""Names in commits → modules of the extensions that read them, in a run that had no need for them so far."""
 
 
 @dataclass(slots=True, eq=False)
@@ -242,58 +235,3 @@ class Extension:
     def compare(self, state: Any) -> list[str]:
         """Return lines about how the live state differs from a stored one, for a replay."""
         return []
-
-
-def find_extensions(
-    given: Sequence[Extension],
-    entries: Sequence[Entry],
-    options: Mapping[str, object],
-    *,
-    has_data: bool,
-) -> list[Extension]:
-    """Return the extensions of a run: those that it is given, and those that its parts and options need.
-
-    Raises:
-        UsageError: two have one name, or keep their state under one.
-    """
-    modules = {entry.part.extension: None for entry in entries if entry.part.extension}
-    if has_data or any(value is not None for value in options.values()):
-        modules[DATA] = None
-    found = [*given, *(make_extension(name, entries, options) for name in sorted(modules))]
-    names = [name_extension(extension) for extension in found]
-    kept = [extension.entry for extension in found if extension.entry is not None]
-    for taken in (names, kept):
-        twice = next((name for name in taken if taken.count(name) > 1), None)
-        if twice is not None:
-            raise UsageError(f"two extensions are called {twice!r}", hint="give one another name")
-    return found
-
-
-def name_extension(extension: Extension) -> str:
-    """Return the name of an extension in messages."""
-    return extension.name or type(extension).__name__
-
-
-def make_extension(
-    module: str, entries: Sequence[Entry], options: Mapping[str, object]
-) -> Extension:
-    """Return the extension of a module that is imported only now: runs without it need none of it."""
-    made: Extension = importlib.import_module(module).make_extension(entries, options)
-    return made
-
-
-def check_alike(ranks: Ranks, extensions: Collection[Extension]) -> None:
-    """Check that all ranks have the same extensions, and set alike; every rank must call it.
-
-    Raises:
-        UsageError: they do not.
-    """
-    mine = {name_extension(extension): extension.agree() for extension in extensions}
-    first, *others = ranks.exchange(mine)
-    for rank, other in enumerate(others, 1):
-        for name in sorted(first.keys() | other.keys()):
-            if other.get(name) != first.get(name):
-                raise UsageError(
-                    f"{name} is {other.get(name)} on rank {rank}, and {first.get(name)} on rank 0",
-                    hint="pass the same on every rank",
-                )

@@ -18,7 +18,6 @@ from mvc.training import RunStore
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.extension import check_alike
 from mvc_hooks.judge import Judge
 from mvc_hooks.log import RunLog
 from mvc_hooks.ranks.group import Ranks
@@ -71,7 +70,7 @@ def open_run(
         session = _look_at_parts(objects, settings, detectors, ladder, closing)
         lock = _open_branch(session, path, closing)
         ranks, run, log = session.ranks, session.run, session.log
-        log.start(0, settings.every, run.parts, ranks.merge([*run.doubts, *run.ask_doubts()]))
+        log.start(0, settings.every, run.parts, ranks.merge([*run.doubts, *run.extensions.doubt()]))
         for extension in run.extensions:
             extension.begin()
         ranks.on_first(partial(catch_up, session.repo, session.branch))
@@ -108,7 +107,7 @@ def _look_at_parts(
     run = LiveRun(objects, ranks, settings.all_extensions, settings.for_data)
     closing.callback(run.remove)
     has_scaler = any(ranks.exchange(run.has_scaler))
-    check_alike(ranks, run.extensions)
+    run.extensions.check_alike(ranks)
     judge = Judge(
         detectors, ladder, settings.healthy_after, has_scaler=has_scaler, scale=run.first_scale
     )
@@ -121,7 +120,7 @@ def _look_at_parts(
         run=run,
         judge=judge,
     )
-    run.open(session)
+    run.extensions.open(session)
     return session
 
 

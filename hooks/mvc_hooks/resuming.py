@@ -154,7 +154,7 @@ def _restore(
     if session.sends:  # another machine has made it
         RunStore(session.repo).bring_commit(commit)
     source = from_commit(session.repo, commit)
-    comparison = run.check_commit(StoredCommit(commit, source, allow))
+    comparison = run.extensions.check_commit(StoredCommit(commit, source, allow))
     with memory.reading(commit):
         stored = run.restore(source, allow=allow)
     run.counters = stored.counters

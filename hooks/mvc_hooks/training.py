@@ -91,7 +91,7 @@ class StepRun:
             UsageError: samples that are not named so, or of a loader that is recorded already.
         """
         self._check_open()
-        self._run.saw(ids, source, skipped)
+        self._run.extensions.saw(ids, source, skipped)
 
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
         """Judge a step before ``optimizer.step()``, so that it can still be skipped.

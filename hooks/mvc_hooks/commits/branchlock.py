@@ -57,9 +57,13 @@ class BranchLock:
     def _take(self, branch: str, patience_s: float) -> None:
         deadline_s = time.monotonic() + patience_s
         has_told = False
-        while not self._try():
-            holder = self._read_holder()
-            if _is_running(holder) or time.monotonic() > deadline_s:
+        while True:
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = _read_holder(self.descriptor)
+            if _may_run(holder) or time.monotonic() > deadline_s:
                 raise ConflictError(
                     f"branch {branch!r} is being written by {_name(holder)}",
                     hint=_advise(),
@@ -71,20 +75,6 @@ class BranchLock:
         # One write of a fixed length: a reader sees the old holder or this one, never a mixture.
         text = json.dumps(this_process()).encode().ljust(_HOLDER_BYTES)
         os.pwrite(self.descriptor, text, 0)
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _read_holder(self) -> dict[str, object]:
-        try:
-            holder = json.loads(os.pread(self.descriptor, _HOLDER_BYTES, 0))
-        except (ValueError, RecursionError):
-            return {}
-        return holder if isinstance(holder, dict) else {}
 
     def release(self) -> None:
         """Close it; the writer's share ends with the writer."""
@@ -109,7 +99,15 @@ def _advise() -> str:
     return "one checkpointer writes a branch: stop that run, or pass branch=..."
 
 
-def _is_running(holder: dict[str, object]) -> bool:
+def _read_holder(descriptor: int) -> dict[str, object]:
+    try:
+        holder = json.loads(os.pread(descriptor, _HOLDER_BYTES, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _may_run(holder: dict[str, object]) -> bool:
     """Return whether the run (not its writer) may be alive; on another host it may."""
     pid, host, began = holder.get("pid"), holder.get("host"), holder.get("began")
     if type(pid) is not int or pid < 1 or not isinstance(host, str):

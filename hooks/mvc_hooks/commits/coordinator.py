@@ -123,7 +123,7 @@ class Commits:
         # Kept until the answer comes: if this commit fails, the next one records them.
         self._recorded[step] = facts, texts = session.facts, session.texts
         session.facts, session.texts = {}, {}
-        more = self._run.describe(step)
+        more = self._run.extensions.describe(step)
         if snapshot is not None:
             self.queue.submit(
                 snapshot,

@@ -136,24 +136,21 @@ class CommitQueue:
         self._number += 1
         depth = len(self._pending) + 1
         numbers = {k: v if math.isfinite(v) else repr(v) for k, v in (metrics or {}).items()}
+        meta = {"stall_ms": f"{snapshot.stall_s * 1e3:.1f}", "queue_depth": str(depth)}
         request = Commit(
-            self._number,
-            snapshot.memory.size_bytes,
-            snapshot.places,
-            branch,
-            None,
-            message,
-            snapshot.step,
-            numbers,
-            {
-                **(facts or {}),
-                "stall_ms": f"{snapshot.stall_s * 1e3:.1f}",
-                "queue_depth": str(depth),
-            },
-            self._delta,
-            no_gate,
-            self._next_turn(),
-            snapshot.form,
+            number=self._number,
+            size_bytes=snapshot.memory.size_bytes,
+            places=snapshot.places,
+            branch=branch,
+            parent=None,
+            message=message,
+            step=snapshot.step,
+            metrics=numbers,
+            meta={**(facts or {}), **meta},
+            delta=self._delta,
+            no_gate=no_gate,
+            turn=self._next_turn(),
+            form=snapshot.form,
             texts=dict(texts or {}),
             seen=seen,
         )
@@ -313,7 +310,12 @@ class CommitQueue:
         for answer in answers:
             pending = by_number.get(answer.number)
             if pending is None:
-                self._settle_mark(answer)
+                request, tries = self._marks.pop(answer.number)
+                self._note_copy(answer)
+                if answer.error == LOST and tries < _MARK_TRIES:
+                    self._mark(request, tries + 1)
+                elif answer.error is not None:
+                    _warn_unmarked(request, answer.message)
             elif answer.error == LOST:
                 self._settle_lost(pending, answer)
             else:
@@ -352,14 +354,6 @@ class CommitQueue:
     def _recall(self, request: Commit) -> Answer | None:
         tip = self.tips.get(request.branch)
         return recall_commit(self._opening.worktree, request, tip, request.meta)
-
-    def _settle_mark(self, answer: Answer) -> None:
-        request, tries = self._marks.pop(answer.number)
-        self._note_copy(answer)
-        if answer.error == LOST and tries < _MARK_TRIES:
-            self._mark(request, tries + 1)
-        elif answer.error is not None:
-            _warn_unmarked(request, answer.message)
 
     def _finish(self, pending: _Pending, answer: Answer) -> None:
         self._pending.remove(pending)

@@ -29,20 +29,22 @@ from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
 from mvc_hooks.parts.tree import format_path, list_items, read_bits, to_local, walk_leaves
 from mvc_hooks.run.script import read_carried, read_scope
-from mvc_hooks.run.tokens import (
+from mvc_hooks.run.uncovered import (
+    MAX_ATTRIBUTES,
     MAX_DEPTH,
     MAX_ITEMS,
     PARTS,
     PLAIN,
     STEPPED,
     holds_arrays,
+    is_in_state,
     is_lasting,
     mark_value,
     name_kind,
     read_script_token,
     read_token,
+    walk_uncovered,
 )
-from mvc_hooks.run.uncovered import MAX_ATTRIBUTES, is_in_state, walk_uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

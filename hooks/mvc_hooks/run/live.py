@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
@@ -14,20 +13,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from mvc import FormatError, UsageError
+from mvc import UsageError
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
-from mvc_hooks.extension import (
-    DATA,
-    ENTRIES,
-    OWN,
-    Comparison,
-    Contribution,
-    Origin,
-    find_extensions,
-    make_extension,
-)
+from mvc_hooks.extension import OWN, Origin
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
@@ -41,6 +31,7 @@ from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.pieces import RANKS
 from mvc_hooks.ranks.state import RankState
 from mvc_hooks.run.audit import StateWatch
+from mvc_hooks.run.counters import Counters
 from mvc_hooks.run.doubts import (
     HALF_STEP,
     STRAY_LOADER,
@@ -49,6 +40,7 @@ from mvc_hooks.run.doubts import (
     TailWatch,
     doubt_parts,
 )
+from mvc_hooks.run.extensions import ENTRIES, Extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -56,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
-    from mvc_hooks.extension import Extension, Host, StoredCommit
+    from mvc_hooks.extension import Extension
     from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.own import RankView
     from mvc_hooks.snapshot.copying import Fence
@@ -64,48 +56,6 @@ if TYPE_CHECKING:
 RUN, ENVIRONMENT = "run", "environment"
 _EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-
-
-@dataclass(slots=True)
-class Counters:
-    """How far the run has come.
-
-    ``batches`` were drawn, skipped ones included. ``left_out`` are batches to skip whenever they
-    come: first and last of each run of them, counted from 1, in order.
-    """
-
-    step: int = 0
-    tokens: int = 0
-    samples: int = 0
-    batches: int = 0
-    left_out: list[list[int]] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, state: object) -> Counters:
-        """Return stored counters."""
-        names = [one.name for one in fields(cls) if one.name != "left_out"]
-        if not isinstance(state, Mapping) or not all(
-            type(state.get(name)) is int for name in names
-        ):
-            raise FormatError("the commit has no counters of a run")
-        windows = state.get("left_out")
-        if not isinstance(windows, list) or not all(map(_is_window, windows)):
-            raise FormatError("the commit does not say which batches to skip")
-        return cls(**{name: state[name] for name in names}, left_out=windows)
-
-    def leave_out(self, windows: Iterable[Sequence[int]]) -> None:
-        """Add runs of batches to skip; those that touch are joined."""
-        joined: list[list[int]] = []
-        for first, last in sorted([*map(tuple, self.left_out), *map(tuple, windows)]):
-            if joined and first <= joined[-1][1] + 1:
-                joined[-1][1] = max(joined[-1][1], last)
-            else:
-                joined.append([first, last])
-        self.left_out = joined
-
-    def last_left_out(self, batch: int) -> int | None:
-        """Return the last batch of the run of skipped ones that this one is in, or None."""
-        return next((last for first, last in self.left_out if first <= batch <= last), None)
 
 
 class _ForwardHook:
@@ -120,14 +70,6 @@ class _ForwardHook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, ({}, "get")  # from (module, arguments) it returns the arguments
-
-
-def _is_window(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and [type(one) for one in value] == [int, int]
-        and 1 <= value[0] <= value[1]
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +134,7 @@ class LiveRun:
         ranks = ranks or Ranks()
         records = [(name, OWN) for name in self._entries]
         self._ranks = RankState(ranks, self.parts, self.extras, records)
-        self.extensions = find_extensions(extensions, entries, options, has_data=ranks.size > 1)
-        self._host: Host | None = None
-        self._opened = contextlib.ExitStack()
+        self.extensions = Extensions(extensions, entries, options, has_data=ranks.size > 1)
         self.environment = self.read_environment()
         self.is_clean = True
         self._guard, self._strays = StepGuard(self._optimizers), StrayWatch()
@@ -209,55 +149,6 @@ class LiveRun:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
-
-    # Extensions.
-
-    def open(self, host: Host) -> None:
-        """Open the extensions of the run; every rank must call it, and ``remove`` closes them."""
-        self._host, host.extensions = host, self.extensions
-        with contextlib.ExitStack() as undo:
-            for extension in self.extensions:
-                extension.open(host)
-                undo.callback(extension.close)
-            self._opened = undo.pop_all()
-
-    def _add(self, module: str) -> None:
-        """Make an extension that a run of one process has had no need for so far."""
-        added = make_extension(module, (), {})
-        self.extensions.append(added)
-        if self._host is not None:
-            added.open(self._host)
-            self._opened.callback(added.close)
-            added.begin()
-
-    def _add_readers(self, source: StateSource) -> None:
-        """Make the extensions that read what a state has."""
-        known, outline = {extension.entry for extension in self.extensions}, source.outline()
-        for name, module in ENTRIES.items():
-            if name in outline and name not in known:
-                self._add(module)
-
-    def saw(self, ids: object, source: str, skipped: str | None) -> None:
-        """Have samples recorded that the user names."""
-        if "data_record" not in {extension.entry for extension in self.extensions}:
-            self._add(DATA)
-        for extension in self.extensions:
-            extension.saw(ids, source, skipped)
-
-    def ask_doubts(self) -> Iterator[str]:
-        """Say what extensions take for not meant."""
-        for extension in self.extensions:
-            yield from extension.doubt()
-
-    def describe(self, step: int) -> Contribution:
-        """Return what all extensions add to the commit of a step."""
-        facts, metrics, seen = dict[str, str](), dict[str, float](), (0, 0)
-        for extension in self.extensions:
-            more = extension.describe(step)
-            facts |= more.facts
-            metrics |= more.metrics
-            seen = seen[0] + more.seen[0], seen[1] + more.seen[1]
-        return Contribution(facts, metrics, seen)
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""
@@ -283,7 +174,7 @@ class LiveRun:
             if part.draws_in_thread:
                 yield THREADED.format(part.name)
                 part.draws_in_thread = False
-        yield from self.ask_doubts()
+        yield from self.extensions.doubt()
         if self._strays.look([part.iterator for part in self._data_parts]):
             yield STRAY_LOADER
 
@@ -389,11 +280,7 @@ class LiveRun:
         state = capture_parts(self.parts)
         refuse_unreduced(state[GRADIENTS])
         state |= {RUN: asdict(self.counters), ENVIRONMENT: self.environment}
-        for extension in self.extensions:
-            captured = extension.capture() if extension.entry else None
-            if extension.entry and captured is not None:
-                state[extension.entry] = captured
-        return {**state, **extras}
+        return {**state, **self.extensions.capture(), **extras}
 
     def view(self, extras: Mapping[str, object]) -> RankView:
         """Return the state as this rank commits it; every rank must call this."""
@@ -407,22 +294,11 @@ class LiveRun:
         """Return in words how the state of another rank differs in form; every rank must call it."""
         return self._ranks.find_difference(capture_parts(self.parts))
 
-    def check_commit(self, stored: StoredCommit) -> Comparison:
-        """Ask the extensions how the run differs from a commit that it is to resume from."""
-        self._add_readers(stored.source)
-        found = Comparison()
-        for extension in self.extensions:
-            more = extension.check_commit(stored)
-            found.changes += more.changes
-            found.facts |= more.facts
-            found.doubts += more.doubts
-        return found
-
     def restore(
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
         """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
-        self._add_readers(source)
+        self.extensions.add_readers(source)
         opened = self._ranks.open(source, allow, partial(capture_parts, self.parts))
         outline = opened.source.outline()
         stored = (name for name in self._entries if name in outline)
@@ -476,7 +352,7 @@ class LiveRun:
         self._grads.remove()
         for part in self._data_parts:
             part.remove()
-        self._opened.close()
+        self.extensions.close()
 
 
 def _read_entry(read: Callable[[int], Mapping[str, Any]], name: str, rank: int) -> object:

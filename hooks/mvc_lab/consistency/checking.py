@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Self
 
 from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.extension import Extension, Host, check_alike
+from mvc_hooks.extension import Extension, Host
 from mvc_hooks.log import RunLog
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.run.extensions import check_alike
 from mvc_lab.consistency.answers import DEFAULT, Answers
 from mvc_lab.consistency.plan import SHARE_BYTES
 from mvc_lab.consistency.twice import compare_twice

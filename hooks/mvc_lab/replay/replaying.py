@@ -76,11 +76,11 @@ def replay_steps(
     host = Host(run.objects, run.parts, ranks, RunLog())
     host.repo = repo
     try:
-        run.open(host)
+        run.extensions.open(host)
         for extension in run.extensions:
             extension.begin()
         start = stretch.start.commit
-        run.check_commit(StoredCommit(start, from_commit(repo, start), is_replay=True))
+        run.extensions.check_commit(StoredCommit(start, from_commit(repo, start), is_replay=True))
         report = _replay(repo, stretch, training, (run, ranks), started_s)
         for extension in run.extensions:
             extension.settle()

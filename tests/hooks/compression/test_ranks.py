@@ -115,5 +115,5 @@ def test_casts_are_those_of_torch(lab):
 def test_ranks_that_compress_otherwise_are_told(lab):
     for rank in range(lab.size):
         said = lab.say("mixed", rank)
-        assert said.error.startswith("compression is PowerSgd(error_feedback=True, rank=3, ")
-        assert "start_step=2, extend=False) on rank 1, and Fp16(" in said.error
+        assert said.error.startswith("compression is Fp16(error_feedback=True, ")
+        assert "PowerSgd(error_feedback=True, rank=3, start_step=2, extend=False)" in said.error

@@ -270,7 +270,7 @@ def test_a_cell_that_runs_again_goes_on_with_what_it_made_before(told):
 def test_ordinary_loops_hear_nothing(told, name):
     run = SCENARIOS[name].build()
     live = LiveRun(run.parts)
-    live.open(Host(live.objects, live.parts, Ranks(), RunLog()))
+    live.extensions.open(Host(live.objects, live.parts, Ranks(), RunLog()))
     batches = iter(run.loader) if run.iterates else None
     for number in range(3):
         if run.data is not None:

@@ -13,8 +13,8 @@ import textwrap
 import msgspec
 import pytest
 
-from mvc_hooks.run import peerwatch
-from mvc_hooks.run.peerwatch import Peers
+from mvc_hooks.run import signals
+from mvc_hooks.run.signals import Peers
 from mvc_hooks.writer.messages import RankCrew
 from mvc_hooks.writer.place import open_listeners
 
@@ -74,7 +74,7 @@ def test_a_machine_that_does_not_answer_is_gone_after_a_while(places, monkeypatc
         silent = msgspec.structs.replace(places[1].address, presence=full.getsockname()[1])
         with contextlib.closing(Peers(RankCrew(0, (places[0].address, silent)))) as peers:
             assert peers.find_gone() is None
-            monkeypatch.setattr(peerwatch, "_SILENT_S", 0)
+            monkeypatch.setattr(signals, "_SILENT_S", 0)
             assert peers.find_gone() == 1
 
 
@@ -105,7 +105,7 @@ def test_a_process_that_hangs_in_c_dies_by_the_signal_once_a_rank_is_gone(places
 
 
 def test_a_forked_child_leaves_the_watch_to_its_parent(places):
-    watch = peerwatch.PeerWatch(RankCrew(0, tuple(one.address for one in places)), lambda: True)
+    watch = signals.PeerWatch(RankCrew(0, tuple(one.address for one in places)), lambda: True)
     child = os.fork()
     if not child:
         os._exit(signal.set_wakeup_fd(-1) != -1)
