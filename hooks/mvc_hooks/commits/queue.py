@@ -160,7 +160,7 @@ class CommitQueue:
     def skip(self, step: int, branch: str, message: str, error: MvcError) -> None:
         """Let a commit fail on all ranks, since this one could take no snapshot; returns at once."""
         self._number += 1
-        failure = Answer(self._number, error=error.kind, message=str(error), hint=error.hint)
+        failure = Answer(self._number, error=error.kind, message=error.message, hint=error.hint)
         request = Commit(
             self._number, 0, {}, branch, None, message, step, {}, {}, None, turn=self._next_turn()
         )

@@ -74,7 +74,7 @@ def test_killed_with_several_in_flight(tmp_path):
             train_on(state, 1)
             kept.append(clone_state(state))
             rig.submit(state, step)
-        rig.queue.runs.mark_healthy(good, "calm")
+        rig.queue.mark_healthy(good, "calm")
         rig.kill()
         reports = rig.queue.wait(with_marks=True)
         assert [(report.step, report.error) for report in reports] == [
@@ -307,7 +307,7 @@ def test_a_mark_that_cannot_be_made_is_told(tmp_path, caplog):
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
         with caplog.at_level(logging.WARNING, "mvc_hooks"):
-            rig.queue.runs.mark_healthy("0" * 40, "calm")
+            rig.queue.mark_healthy("0" * 40, "calm")
             rig.queue.wait(with_marks=True)
         assert "is not marked as healthy" in caplog.text
 
