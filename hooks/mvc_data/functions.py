@@ -37,7 +37,7 @@ from mvc_hooks.installed import OWN_PACKAGES, is_library_class, is_library_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_data.reading import Reading
+    from mvc_data.reading import NodeReading
     from mvc_data.source import Code
 
 _ABSENT = object()
@@ -48,7 +48,7 @@ _PYTHONS_OWN = (
 """What stands in a class and is read as its code, or holds nothing itself."""
 
 
-def digest_function(reading: Reading, function: FunctionType, path: str) -> bytes:
+def digest_function(reading: NodeReading, function: FunctionType, path: str) -> bytes:
     """Return the digest of a function and of all that it reads from outside."""
     if _is_library_function(function):
         return _digest_wrapper(reading, function, path)
@@ -61,7 +61,7 @@ def digest_function(reading: Reading, function: FunctionType, path: str) -> byte
 
 
 def _digest_reads(
-    reading: Reading, function: FunctionType, code: Code, place: str
+    reading: NodeReading, function: FunctionType, code: Code, place: str
 ) -> Iterator[bytes]:
     """Yield the digests of what a function reads: globals, defaults, imports, closure, attributes."""
     for chain in code.reads:
@@ -84,7 +84,7 @@ def _digest_reads(
             yield reading.digest_named(name, value, f"{place}{name}")
 
 
-def _digest_wrapper(reading: Reading, function: FunctionType, path: str) -> bytes:
+def _digest_wrapper(reading: NodeReading, function: FunctionType, path: str) -> bytes:
     """Return the digest of a library's function; of one that wraps a function of the user's, with that."""
     wrapped = [getattr(function, name, None) for name in ("__wrapped__", "registry")]
     kinds = (FunctionType, MethodType, MappingProxyType)
@@ -112,13 +112,15 @@ def _is_library(module: ModuleType) -> bool:
     return file is not None and is_library_file(file)
 
 
-def digest_module(reading: Reading, module: ModuleType, path: str) -> bytes:
+def digest_module(reading: NodeReading, module: ModuleType, path: str) -> bytes:
     """Return the digest of a whole module; of a library's, that of its name."""
     place = getattr(module, "__file__", None), _is_library(module)
     return _digest_file(reading, module.__name__, place, path)
 
 
-def _digest_file(reading: Reading, name: str, place: tuple[str | None, bool], path: str) -> bytes:
+def _digest_file(
+    reading: NodeReading, name: str, place: tuple[str | None, bool], path: str
+) -> bytes:
     """Return the digest of a module by its file; ``path`` stands for what has none.
 
     ``place`` is its file, and whether it is a library's.
@@ -134,7 +136,7 @@ def _digest_file(reading: Reading, name: str, place: tuple[str | None, bool], pa
     return digest_parts("file", code.digest)
 
 
-def digest_class(reading: Reading, kind: type, path: str) -> bytes:
+def digest_class(reading: NodeReading, kind: type, path: str) -> bytes:
     """Return the digest of a class: its code, its bases, and what its methods read."""
     if is_library_class(kind) or kind.__module__ == "builtins":
         return _digest_name(reading, kind)
@@ -182,13 +184,13 @@ def _is_made(kind: type, method: FunctionType) -> bool:
     return is_fields or _is_library_function(inner)
 
 
-def digest_method(reading: Reading, method: MethodType, path: str) -> bytes:
+def digest_method(reading: NodeReading, method: MethodType, path: str) -> bytes:
     """Return the digest of a method and of the object that it is bound to."""
     owner = reading.digest(method.__self__, f"{path}.__self__".lstrip("."))
     return digest_parts("method", reading.digest(method.__func__, path), owner)
 
 
-def digest_partial(reading: Reading, value: functools.partial[object], path: str) -> bytes:
+def digest_partial(reading: NodeReading, value: functools.partial[object], path: str) -> bytes:
     """Return the digest of a partial function."""
     given = {str(index): argument for index, argument in enumerate(value.args)} | value.keywords
     parts = [
@@ -198,7 +200,7 @@ def digest_partial(reading: Reading, value: functools.partial[object], path: str
     return digest_parts("partial", reading.digest(value.func, path), *parts)
 
 
-def digest_builtin(reading: Reading, value: BuiltinFunctionType, path: str) -> bytes:
+def digest_builtin(reading: NodeReading, value: BuiltinFunctionType, path: str) -> bytes:
     """Return the digest of a function in C, or of such a method with its object."""
     owner = getattr(value, "__self__", None)
     if owner is None or isinstance(owner, (ModuleType, type)):
@@ -206,7 +208,7 @@ def digest_builtin(reading: Reading, value: BuiltinFunctionType, path: str) -> b
     return digest_parts("bound", value.__name__, reading.digest(owner, path))
 
 
-def _digest_name(reading: Reading, value: Any) -> bytes:
+def _digest_name(reading: NodeReading, value: Any) -> bytes:
     owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
     module = getattr(value, "__module__", None) or getattr(owner, "__module__", None) or "builtins"
     known = sys.modules.get(module)

@@ -64,7 +64,7 @@ def _identify(folder: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class Worker:
+class ShardHasher:
     """Hashes what is opened or written of some files, by whatever process; ``process`` is the training.
 
     Those of ``proven`` need not be hashed until they change.
@@ -189,7 +189,7 @@ def _open_plain(path: str, flags: int) -> int:
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Work until the training closes its end."""
     begin = json.loads(source.readline())
-    worker = Worker(begin["shards"], begin["proven"], begin["process"])
+    worker = ShardHasher(begin["shards"], begin["proven"], begin["process"])
     _write(target, {"is_watching": worker.watch is not None})
     poll = select.poll()
     poll.register(source, select.POLLIN)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mvc import UsageError
 from mvc_data.functions import find_arguments
-from mvc_data.reading import File, Reading
+from mvc_data.reading import File, NodeReading
 from mvc_data.source import digest_parts
 from mvc_data.values import KINDS, MARK, digest_file, list_attributes
 
@@ -294,7 +294,7 @@ class Records:
         return name
 
     def _read(self, made: Any, target: Any) -> NodeRecord:
-        reading = Reading(made.name, KINDS, find_node)
+        reading = NodeReading(made.name, KINDS, find_node)
         params = (made.params or {}).items()
         given = {name: reading.show(value, name) for name, value in params}
         parts = [reading.digest_named(name, value, name) for name, value in params]
@@ -315,9 +315,9 @@ class Records:
                 given = {name: reading.show(value, name) for name, value in held} | given
         return self._join(reading, digest_parts(*sorted(parts)), given, made.inputs)
 
-    def read_used(self, name: str, find_parts: Callable[[Reading], Iterator[bytes]]) -> None:
+    def read_used(self, name: str, find_parts: Callable[[NodeReading], Iterator[bytes]]) -> None:
         """Read what is not a node, by its code, if any of that is the user's own."""
-        reading = Reading(name, KINDS, find_node, by_code=True)
+        reading = NodeReading(name, KINDS, find_node, by_code=True)
         parts = list(find_parts(reading))
         if reading.code:
             own = digest_parts(*parts)
@@ -325,7 +325,7 @@ class Records:
 
     def _join(
         self,
-        reading: Reading,
+        reading: NodeReading,
         own: bytes,
         given: Mapping[str, str],
         inputs: Iterable[object],

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from mvc import UsageError
 from mvc_data.nodes import NodeRecord, Records, is_node
-from mvc_data.reading import Reading, is_constant
+from mvc_data.reading import NodeReading, is_constant
 from mvc_data.source import digest_parts
 from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.reach import find_loaders, walk_used
@@ -105,7 +105,7 @@ def _list_ends(ends: object) -> Sequence[object]:
     return ends if isinstance(ends, (list, tuple)) and not is_node(ends) else [ends]
 
 
-def _find_used(value: object, beside: object, reading: Reading) -> Iterator[bytes]:
+def _find_used(value: object, beside: object, reading: NodeReading) -> Iterator[bytes]:
     """Yield the digests of the user's code that an object uses, without a dataset beside it."""
     for path, used in walk_used(value, lambda used: is_node(used) or used is beside):
         kind = type(used)

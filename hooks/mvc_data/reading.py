@@ -22,7 +22,7 @@ from mvc_hooks.installed import OWN_PACKAGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Read: TypeAlias = "Callable[[Reading, Any, str], bytes]"
+    Read: TypeAlias = "Callable[[NodeReading, Any, str], bytes]"
 
 MOST_VALUES, MOST_BYTES = 1_000_000, 256 * 2**20
 MOST_DEPTH = 60
@@ -40,7 +40,7 @@ class File(str):
     __slots__ = ()
 
 
-class Reading:
+class NodeReading:
     """What one node depends on, found while its value is read.
 
     Attributes:

@@ -51,7 +51,7 @@ from mvc_hooks.installed import is_library_class
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mvc_data.reading import Read, Reading
+    from mvc_data.reading import NodeReading, Read
 
 
 MARK = "_mvc_node"
@@ -85,7 +85,7 @@ def digest_file(path: str) -> bytes:
         raise UsageError(f"file {os.fspath(path)!r}: {why.lower()}") from None
 
 
-def digest_path(_: Reading, value: PurePath, __: str) -> bytes:
+def digest_path(_: NodeReading, value: PurePath, __: str) -> bytes:
     """Return the digest of the file at a path; of anything but a file of moderate size, of the name."""
     place = Path(value)
     if not place.is_file():
@@ -96,7 +96,7 @@ def digest_path(_: Reading, value: PurePath, __: str) -> bytes:
     return digest_parts("file", digest_file(str(place)))
 
 
-def digest_array(reading: Reading, value: Any, path: str) -> bytes:
+def digest_array(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of a NumPy array or scalar: dtype, shape, elements."""
     reading.count_bytes(value.nbytes, path)
     if value.dtype.hasobject:
@@ -105,7 +105,7 @@ def digest_array(reading: Reading, value: Any, path: str) -> bytes:
     return digest_parts("array", dtype, str(value.shape), value.tobytes())
 
 
-def digest_tensor(reading: Reading, value: Any, path: str) -> bytes:
+def digest_tensor(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of a tensor, wherever it is: dtype, shape, elements."""
     reading.count_bytes(value.nelement() * value.element_size(), path)
     plain = value.detach().cpu().contiguous().reshape(-1)
@@ -113,7 +113,7 @@ def digest_tensor(reading: Reading, value: Any, path: str) -> bytes:
     return digest_parts("tensor", str(value.dtype), str(tuple(value.shape)), data)
 
 
-def digest_torch_module(reading: Reading, value: Any, path: str) -> bytes:
+def digest_torch_module(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of a model: its layers, in order, and its state."""
     layers = (
         digest_parts(name, *_digest_layer(reading, layer, f"{path}.{name}".strip(".")))
@@ -122,7 +122,7 @@ def digest_torch_module(reading: Reading, value: Any, path: str) -> bytes:
     return digest_parts("module", *layers, reading.digest(dict(value.state_dict()), path))
 
 
-def _digest_layer(reading: Reading, layer: Any, path: str) -> Iterator[bytes]:
+def _digest_layer(reading: NodeReading, layer: Any, path: str) -> Iterator[bytes]:
     """Yield the digests of a layer's class and attributes; of a library's, of the plain public ones."""
     yield reading.digest(type(layer), path)
     common = vars(sys.modules["torch"].nn.Module()).keys() | {MARK}
@@ -134,7 +134,7 @@ def _digest_layer(reading: Reading, layer: Any, path: str) -> Iterator[bytes]:
             yield digest_parts(name, reading.digest(value, f"{path}.{name}".strip(".")))
 
 
-def digest_tokenizer(reading: Reading, value: Any, path: str) -> bytes:
+def digest_tokenizer(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of a tokenizer of transformers.
 
     Padding and truncation of its backend are left out: each call sets them as it needs.
@@ -153,14 +153,14 @@ def _as_plain(value: Any) -> Any:
     return value if isinstance(value, (int, float, type(None))) else str(value)
 
 
-def digest_hf_dataset(reading: Reading, value: Any, path: str) -> bytes:
+def digest_hf_dataset(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of a dataset of HF: columns, rows, split. Its own fingerprint may be random."""
     features = None if value.features is None else value.features.to_dict()
     facts = (type(value), features, getattr(value, "num_rows", None), str(value.split))
     return digest_parts("dataset", *(reading.digest(fact, path) for fact in facts))
 
 
-def digest_object(reading: Reading, value: Any, path: str) -> bytes:
+def digest_object(reading: NodeReading, value: Any, path: str) -> bytes:
     """Return the digest of any other object."""
     kind = type(value)
     parts = [reading.digest(kind, path)]
@@ -274,12 +274,12 @@ def _bound(value: Any) -> Any:
 # How a value of each kind is read, in the order in which kinds are tried.
 
 
-def _digest_items(reading: Reading, value: Sequence[object], path: str) -> bytes:
+def _digest_items(reading: NodeReading, value: Sequence[object], path: str) -> bytes:
     items = (reading.digest(item, f"{path}[{index}]") for index, item in enumerate(value))
     return digest_parts(type(value).__name__, *items, *_digest_beside(reading, value, path))
 
 
-def _digest_beside(reading: Reading, value: object, path: str) -> Iterator[bytes]:
+def _digest_beside(reading: NodeReading, value: object, path: str) -> Iterator[bytes]:
     """Yield the digests of what a container has besides its items, unless it is a plain one."""
     for name in ("default_factory", "maxlen"):
         if getattr(value, name, None) is not None:
@@ -290,12 +290,12 @@ def _digest_beside(reading: Reading, value: object, path: str) -> Iterator[bytes
             yield digest_parts(name, reading.digest(item, f"{path}.{name}".lstrip(".")))
 
 
-def _digest_set(reading: Reading, value: set[object], path: str) -> bytes:
+def _digest_set(reading: NodeReading, value: set[object], path: str) -> bytes:
     items = sorted(reading.digest(item, f"{path}[...]") for item in value)
     return digest_parts("set", *items, *_digest_beside(reading, value, path))
 
 
-def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) -> bytes:
+def _digest_dict(reading: NodeReading, value: Mapping[object, object], path: str) -> bytes:
     """Return the digest of a dict: equal ones have the same, as have equal OrderedDicts."""
     pairs = []
     for key, item in value.items():
@@ -307,22 +307,22 @@ def _digest_dict(reading: Reading, value: Mapping[object, object], path: str) ->
     return digest_parts(type(value).__name__, *ordered, *_digest_beside(reading, value, path))
 
 
-def _digest_float(_: Reading, value: complex, __: str) -> bytes:
+def _digest_float(_: NodeReading, value: complex, __: str) -> bytes:
     value = complex(value)
     return digest_parts("float", struct.pack("<dd", value.real, value.imag))
 
 
-def _digest_pattern(reading: Reading, value: re.Pattern[Any], path: str) -> bytes:
+def _digest_pattern(reading: NodeReading, value: re.Pattern[Any], path: str) -> bytes:
     return digest_parts("pattern", reading.digest(value.pattern, path), str(int(value.flags)))
 
 
-def _digest_numpy_generator(reading: Reading, value: Any, path: str) -> bytes:
+def _digest_numpy_generator(reading: NodeReading, value: Any, path: str) -> bytes:
     bits = getattr(value, "bit_generator", None)
     state = value.get_state(legacy=False) if bits is None else bits.state
     return digest_parts("generator", reading.digest(state, path))
 
 
-def _refuse(reading: Reading, value: object, path: str) -> NoReturn:
+def _refuse(reading: NodeReading, value: object, path: str) -> NoReturn:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     reading.refuse(path, f"is a {name}, which has no content that lasts")
@@ -331,7 +331,7 @@ def _refuse(reading: Reading, value: object, path: str) -> NoReturn:
 def _read_as(name: str, *read: Callable[[Any], object]) -> Read:
     """Return how a value is read that counts by some parts: texts as they are, others by their digests."""
 
-    def digest(reading: Reading, value: Any, path: str) -> bytes:
+    def digest(reading: NodeReading, value: Any, path: str) -> bytes:
         parts = (find(value) for find in read)
         return digest_parts(
             name, *(part if type(part) is str else reading.digest(part, path) for part in parts)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.ledger_maps import SourceShards
     from mvc.sampling.ledger import LedgerEntry
-    from mvc.sampling.stretch import Samples, Stretch
+    from mvc.sampling.stretch import Samples, SeenStretch
     from mvc.workspace.context import Context
 
 MOST_LISTED = 1 << 24
@@ -137,7 +137,7 @@ class _LoaderSum:
         self._found: list[Samples] | None = []
         self._length = 0
 
-    def add(self, part: Stretch) -> None:
+    def add(self, part: SeenStretch) -> None:
         """Add what came before all that was added."""
         self._digest += part.digest
         length = part.digest.count

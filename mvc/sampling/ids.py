@@ -109,11 +109,7 @@ def encode_ids(ids: Ids) -> bytes:
 
 
 def decode_ids(data: object, most: int) -> Ids:
-    """Return encoded ids, ``most`` of them or fewer.
-
-    Raises:
-        FormatError: they are not ids, or more.
-    """
+    """Return encoded ids, ``most`` of them or fewer; FormatError if they are not ids, or more."""
     if not isinstance(data, bytes) or not data or data[0] > 8:  # noqa: PLR2004  bytes of an int64
         raise FormatError("a ledger has ids that are not encoded as such")
     most, width = min(most, MAX_LISTED), data[0]

@@ -41,7 +41,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
+class SeenStretch:
     """What came between two entries of one loader; ``before`` is None if that is all of the later one."""
 
     name: str
@@ -139,17 +139,17 @@ class Stretch:
         return digest == self.digest
 
 
-def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> Stretch:
+def find_stretch(name: str, before: LedgerEntry | None, after: LedgerEntry) -> SeenStretch:
     """Return what came between two entries; all of the later one if it does not go on from the earlier."""
     goes_on = type(before) is type(after) and before is not None
     if isinstance(before, PlanEntry) and isinstance(after, PlanEntry):
         goes_on = before.plan.id == after.plan.id and after.start <= before.cursor <= after.cursor
     if goes_on and before is not None and before.digest.count > after.digest.count:
         goes_on = False
-    return Stretch(name, before if goes_on else None, after)
+    return SeenStretch(name, before if goes_on else None, after)
 
 
-def find_stretches(name: str, before: RunLedger, after: RunLedger) -> list[Stretch]:
+def find_stretches(name: str, before: RunLedger, after: RunLedger) -> list[SeenStretch]:
     """Return what came of a loader between two ledgers of a run, rank by rank where each has its own."""
     base = after.base.get(name)
     then = before.base.get(name)

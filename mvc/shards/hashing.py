@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mvc.errors import ConflictError, FormatError
 from mvc.shards.records import count_records
-from mvc.shards.records.stream import Stream
+from mvc.shards.records.stream import ShardBytes
 from mvc.shards.shard_map import Shard
 from mvc.sources import read_bytes
 
@@ -74,7 +74,7 @@ def hash_shard(
                     progress(len(piece))
                 yield piece
 
-        stream = Stream(
+        stream = ShardBytes(
             hash_pieces(), size_bytes, lambda at, size: read_bytes(opened.source, at, size)
         )
         try:

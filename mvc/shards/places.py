@@ -118,11 +118,7 @@ def file_url(folder: str) -> str:
 
 
 def choose(paths: list[str], pattern: str | None) -> list[str]:
-    """Return the sorted paths that a map takes.
-
-    Raises:
-        UsageError: the pattern makes no sense.
-    """
+    """Return the sorted paths that a map takes; UsageError if the pattern makes no sense."""
     kept = sorted(
         path
         for path in paths

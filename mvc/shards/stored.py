@@ -39,11 +39,7 @@ def select_maps(paths: Iterable[str], name: str | None = None) -> list[str]:
 
 
 def read_stored_map(context: Context, blob: GitId, path: str) -> ShardMap:
-    """Return a map from the history.
-
-    Raises:
-        FormatError: it is not a map.
-    """
+    """Return a map from the history; FormatError if it is not a map."""
     manifest = find_manifest(context, blob)
     if manifest is None:
         data = context.history.read_blob(blob)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.shards.records import count_records, find_counter
-from mvc.shards.records.stream import FileStream, Stream
+from mvc.shards.records.stream import FileStream, ShardBytes
 from support.shard_files import make_mds, make_tar
 
 TABLE = pa.table({"id": list(range(1000)), "text": ["x" * (number % 50) for number in range(1000)],
@@ -30,7 +30,7 @@ TABLE = pa.table({"id": list(range(1000)), "text": ["x" * (number % 50) for numb
 
 def count(data, name, piece_bytes=100):
     parts = [data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)]
-    stream = Stream(iter(parts), len(data), lambda at, size: data[at : at + size])
+    stream = ShardBytes(iter(parts), len(data), lambda at, size: data[at : at + size])
     found = count_records(stream, name)
     stream.drain()
     assert stream.position == len(data)  # all of it passes, for who hashes it
@@ -333,7 +333,7 @@ def test_a_file_that_is_skipped_through_has_the_same_records(name, data):
     try:
         os.write(file, mixed)
         found = []
-        for stream in (Stream(iter([mixed]), len(mixed)), FileStream(file)):
+        for stream in (ShardBytes(iter([mixed]), len(mixed)), FileStream(file)):
             try:
                 found.append(count_records(stream, name))
             except FormatError as error:

@@ -1,6 +1,6 @@
 """How many records a shard has, where its format tells.
 
-A counter reads a ``Stream`` as far as it needs to; what it leaves is read by the stream's owner, who
+A counter reads a ``ShardBytes`` as far as it needs to; what it leaves is read by the stream's owner, who
 hashes all of it. So every byte is read once, but for the end of a Parquet file. Counters trust
 nothing: they read little at a time, and give up with a FormatError, which means that the number is
 not known.
@@ -17,9 +17,9 @@ from mvc.shards.records.stream import PACKINGS, unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.shards.records.stream import Stream
+    from mvc.shards.records.stream import ShardBytes
 
-    Counter = Callable[[Stream], int]
+    Counter = Callable[[ShardBytes], int]
 
 _COUNTERS: dict[str, Counter] = {
     "parquet": columns.count_parquet_rows,
@@ -45,7 +45,7 @@ def find_counter(path: str) -> Counter | None:
     return inner and (lambda stream: inner(unpack(stream, last)))
 
 
-def count_records(stream: Stream, path: str) -> int | None:
+def count_records(stream: ShardBytes, path: str) -> int | None:
     """Return how many records a shard has, or None if its format does not tell.
 
     Raises:

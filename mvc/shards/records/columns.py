@@ -25,7 +25,7 @@ from mvc.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.shards.records.stream import Stream
+    from mvc.shards.records.stream import ShardBytes
 
 _MAX_COUNT = 2**63 - 1
 
@@ -45,7 +45,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
 _LENGTH = 0  # field of RecordBatch
 
 
-def count_parquet_rows(stream: Stream) -> int:
+def count_parquet_rows(stream: ShardBytes) -> int:
     """Return how many rows a Parquet file has."""
     size = stream.size_bytes or 0
     if stream.read(len(_PARQUET)) != _PARQUET:
@@ -131,7 +131,7 @@ class _Thrift:
         raise FormatError("its footer is damaged")
 
 
-def count_arrow_rows(stream: Stream) -> int:
+def count_arrow_rows(stream: ShardBytes) -> int:
     """Return how many rows the record batches of an Arrow file or stream have."""
     head = stream.read(4)
     is_file = head == _ARROW[:4]
@@ -156,7 +156,7 @@ def count_arrow_rows(stream: Stream) -> int:
     return rows
 
 
-def _read_messages(stream: Stream, head: bytes, *, may_end: bool) -> Iterator[tuple[int, int]]:
+def _read_messages(stream: ShardBytes, head: bytes, *, may_end: bool) -> Iterator[tuple[int, int]]:
     """Yield kind and rows of each message; a stream may leave out its end."""
     while True:
         if head == _CONTINUES:  # before version 0.15 nothing stood before the length

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.shards.records.stream import Piece, Stream
+    from mvc.shards.records.stream import Piece, ShardBytes
 
 EMPTY_LINES = (b"", b"\r")
 
@@ -40,7 +40,7 @@ _WORD = 4
 _MAX_CONFIG_BYTES = 1 << 20
 
 
-def count_lines(stream: Stream) -> int:
+def count_lines(stream: ShardBytes) -> int:
     """Return how many lines are not empty; the last one needs no end."""
     count, is_open = 0, False
     for piece in stream.pieces():
@@ -64,7 +64,7 @@ def _count_whole(piece: Piece, start: int, end: int) -> int:
     return len(lines) - sum(lines.count(empty) for empty in EMPTY_LINES)
 
 
-def count_npy_rows(stream: Stream) -> int:
+def count_npy_rows(stream: ShardBytes) -> int:
     """Return how many rows an .npy file has."""
     head = stream.read(8)
     if head[:6] != _NPY:
@@ -111,7 +111,7 @@ def count_numbers(size_bytes: int, item_bytes: int) -> int:
     return count
 
 
-def read_mds_head(stream: Stream) -> tuple[NDArray[np.int64], bytes]:
+def read_mds_head(stream: ShardBytes) -> tuple[NDArray[np.int64], bytes]:
     """Return where each sample begins, and the last one ends, and the configuration.
 
     Raises:
@@ -129,7 +129,7 @@ def read_mds_head(stream: Stream) -> tuple[NDArray[np.int64], bytes]:
     return offsets, config
 
 
-def count_mds_samples(stream: Stream) -> int:
+def count_mds_samples(stream: ShardBytes) -> int:
     """Return how many samples an MDS shard has."""
     return len(read_mds_head(stream)[0]) - 1
 
@@ -140,7 +140,7 @@ class _Index(msgspec.Struct):
     shards: msgspec.Raw
 
 
-def count_in_mds_index(stream: Stream) -> int:
+def count_in_mds_index(stream: ShardBytes) -> int:
     """Return 0 for the index of MDS shards: the samples are elsewhere."""
     text = stream.read(stream.size_bytes or 0)
     try:

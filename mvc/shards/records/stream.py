@@ -31,7 +31,7 @@ _GZIP_BITS = 16 + zlib.MAX_WBITS
 _MAX_WINDOW_BYTES = 1 << 27  # what zstd itself takes unless told otherwise
 
 
-class Stream:
+class ShardBytes:
     """Bytes in order. ``size_bytes`` is their number where it is known, as it is of files.
 
     Args:
@@ -69,11 +69,7 @@ class Stream:
             yield self._piece
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the next bytes.
-
-        Raises:
-            FormatError: there are fewer, or it is more than any header has.
-        """
+        """Return the next bytes; FormatError if there are fewer, or it is more than any header has."""
         if not 0 <= size_bytes <= MAX_READ_BYTES:
             raise FormatError(f"it has a header of {size_bytes:,} bytes")
         parts: list[Piece] = []
@@ -87,11 +83,7 @@ class Stream:
         return b"".join(parts)
 
     def skip(self, size_bytes: int) -> None:
-        """Pass over the next bytes.
-
-        Raises:
-            FormatError: there are fewer.
-        """
+        """Pass over the next bytes; FormatError if there are fewer."""
         if size_bytes < 0:
             raise FormatError("it has a part of negative length")
         while size_bytes:
@@ -133,7 +125,7 @@ class Stream:
         return False
 
 
-class FileStream(Stream):
+class FileStream(ShardBytes):
     """An open file, of which only what is asked for is read: to skip costs nothing."""
 
     def __init__(self, descriptor: int) -> None:
@@ -164,9 +156,9 @@ class FileStream(Stream):
         return self._at == self.size_bytes
 
 
-def unpack(stream: Stream, packing: str) -> Stream:
+def unpack(stream: ShardBytes, packing: str) -> ShardBytes:
     """Return what a compressed stream holds; ``packing`` is one of ``PACKINGS``."""
-    return Stream(_limited(_unpack(stream, *PACKINGS[packing]), stream), None)
+    return ShardBytes(_limited(_unpack(stream, *PACKINGS[packing]), stream), None)
 
 
 def unpack_file(path: str) -> Iterator[bytes]:
@@ -178,10 +170,10 @@ def unpack_file(path: str) -> Iterator[bytes]:
     with open(path, "rb", buffering=0) as file:
         pieces = iter(functools.partial(file.read, _PIECE_BYTES), b"")
         packing = path.rpartition(".")[2].lower()
-        yield from map(bytes, unpack(Stream(pieces, None), packing).pieces())
+        yield from map(bytes, unpack(ShardBytes(pieces, None), packing).pieces())
 
 
-def _limited(pieces: Iterator[Piece], stream: Stream) -> Iterator[Piece]:
+def _limited(pieces: Iterator[Piece], stream: ShardBytes) -> Iterator[Piece]:
     done_bytes = 0
     for piece in pieces:
         done_bytes += len(piece)
@@ -204,7 +196,7 @@ PACKINGS: dict[str, tuple[str, Callable[[], Any], type[Exception]]] = {
 
 
 def _unpack(
-    stream: Stream, name: str, new: Callable[[], Any], failure: type[Exception]
+    stream: ShardBytes, name: str, new: Callable[[], Any], failure: type[Exception]
 ) -> Iterator[Piece]:
     """Yield the content of all members of a gzip file, or frames of a zstd file."""
     if stream.at_end():
@@ -228,7 +220,7 @@ def _unpack(
         raise FormatError("it ends too early")
 
 
-def _steps(stream: Stream) -> Iterator[bytes]:
+def _steps(stream: ShardBytes) -> Iterator[bytes]:
     for piece in stream.pieces():
         for at in range(0, len(piece), _STEP_BYTES):
             yield bytes(piece[at : at + _STEP_BYTES])

@@ -16,7 +16,7 @@ from mvc.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.shards.records.stream import Stream
+    from mvc.shards.records.stream import ShardBytes
 
 _BLOCK = 512
 _MAX_EXTRA_BYTES = 1 << 20  # of a long name, or of the pax records of one file
@@ -40,7 +40,7 @@ class TarSample:
     files: list[tuple[str, int, int]]
 
 
-def list_tar_samples(stream: Stream) -> Iterator[TarSample]:
+def list_tar_samples(stream: ShardBytes) -> Iterator[TarSample]:
     """Yield the samples of a tar file.
 
     Raises:
@@ -83,12 +83,12 @@ def _cut(name: str) -> str:
     return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
 
 
-def count_samples(stream: Stream) -> int:
+def count_samples(stream: ShardBytes) -> int:
     """Return how many samples a tar file has."""
     return sum(1 for _ in list_tar_samples(stream))
 
 
-def _list_files(stream: Stream) -> Iterator[tuple[bytes, int, int]]:
+def _list_files(stream: ShardBytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, offset and length of all regular files."""
     long_name: bytes | None = None
     pax: dict[bytes, bytes] = {}
@@ -170,7 +170,7 @@ def _parse_pax(data: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _read_padded(stream: Stream, size: int) -> bytes:
+def _read_padded(stream: ShardBytes, size: int) -> bytes:
     if size > _MAX_EXTRA_BYTES:
         raise FormatError(f"it has a header of {size:,} bytes")
     data = stream.read(size)
@@ -178,7 +178,7 @@ def _read_padded(stream: Stream, size: int) -> bytes:
     return data
 
 
-def _skip_padded(stream: Stream, size: int) -> None:
+def _skip_padded(stream: ShardBytes, size: int) -> None:
     stream.skip(size)
     if not stream.at_end():  # the last file may lack its padding
         stream.skip(-size % _BLOCK)

@@ -18,7 +18,7 @@ from mvc import ConflictError, FormatError, Identity, NotFoundError, Repo, Usage
 from mvc.shards import ShardMap
 from mvc_data import ConsistentDataLoader, DataError, ShardCheck, lazy_worker
 from mvc_data.guard import DataGuard
-from mvc_data.lazy_worker import Worker
+from mvc_data.lazy_worker import ShardHasher
 from mvc_data.shards import (
     Finding,
     as_checks,
@@ -398,7 +398,7 @@ def test_lazily_what_is_no_file_any_more_is_named_and_not_waited_for(place, chec
 def test_lazily_a_long_shard_is_hashed_once(tmp_path):
     path = tmp_path / "long.bin"
     path.write_bytes(bytes(2**20))
-    worker = Worker([str(path)], [], os.getpid())
+    worker = ShardHasher([str(path)], [], os.getpid())
     path.read_bytes()
     worker.look()
     for _ in range(2):
@@ -414,7 +414,7 @@ def test_without_watches_all_is_looked_at_before_each_commit(tmp_path, monkeypat
     monkeypatch.setattr(lazy_worker, "OpenWatch", refuse)
     path = tmp_path / "0.bin"
     path.write_bytes(b"1")
-    worker = Worker([str(path)], [], os.getpid())
+    worker = ShardHasher([str(path)], [], os.getpid())
     assert [len(worker.answer()["checked"]) for _ in range(2)] == [1, 0]
     path.write_bytes(b"23")
     assert len(worker.answer()["checked"]) == 1
