@@ -23,6 +23,7 @@ from mvc.sampling import (
 )
 from mvc.sampling.ids import MAX_LISTED, decode_ids, encode_ids
 from mvc.sampling.stretch import TAIL, find_stretch
+from support.bounds import bounded
 from support.cases import for_each
 
 
@@ -93,7 +94,7 @@ def run(seed):
     return entries, between
 
 
-@for_each("seed", range(25))
+@for_each("seed", range(bounded(8, 100)))
 def test_the_samples_of_a_plan_are_those_that_were_fetched(seed):
     entries, between = run(seed)
     for then, now, samples in zip(entries, entries[1:], between, strict=False):

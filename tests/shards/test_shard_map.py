@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.shards.shard_map import Shard, ShardMap, compare_maps, find_path_fault, name_of_map
+from support.bounds import bounded
 from support.cases import for_each
 
 
@@ -225,10 +226,10 @@ def test_golden_maps_stay_readable_and_canonical(name):
     assert found.tree == hashlib.sha256(bare.encode()).hexdigest()
 
 
-def test_a_hundred_thousand_shards_are_written_and_read():
+def test_very_many_shards_are_written_and_read():
     many = [
         Shard(f"part-{number:06d}.tar", number, bytes(32), number, f'"{number}"')
-        for number in range(100_000)
+        for number in range(bounded(10_000, 100_000))
     ]
     made = ShardMap.build("train", many)
     assert ShardMap.parse(made.encode()) == made

@@ -9,7 +9,10 @@ from torch.utils.data import DataLoader
 
 from mvc import ConflictError, Repo, UsageError
 from mvc_data import node
+from mvc_data.agreement import check_resume
+from mvc_data.pipeline import read_run
 from mvc_hooks import Checkpointer
+from support.cases import for_each
 from support.programs import started_ranks
 
 pytestmark = pytest.mark.torch
@@ -46,8 +49,14 @@ def train(root, steps, collate, **options):
             ckpt.step()
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
+def resume(old, now, *allow):
+    """Return what a resume says of another pipeline, and which of its nodes differ."""
+    stored, live = (read_run({}, end) for end in (old, now))
+    return check_resume({"pipeline": stored}, live, allow)
+
+
+@for_each(
+    "other, words",
     [
         (
             lambda: node(join, name="join", size=3),
@@ -58,22 +67,34 @@ def train(root, steps, collate, **options):
         (lambda: node(join, node(len), name="join", size=2), "input len was added"),
     ],
 )
-def test_another_pipeline_is_refused_and_named(tmp_path, other, words):
+def test_another_pipeline_is_refused_and_named(other, words):
+    with pytest.raises(ConflictError, match=words) as caught:
+        resume(node(join, name="join", size=2), other())
+    assert 'allow=["pipeline"]' in caught.value.hint
+
+
+def test_a_run_with_another_pipeline_leaves_the_branch_where_it_is(tmp_path):
     train(tmp_path, 2, node(join, name="join", size=2))
     tip = Repo.open(tmp_path).resolve("main")
-    with pytest.raises(ConflictError, match=words) as caught:
-        train(tmp_path, 4, other())
-    assert 'allow=["pipeline"]' in caught.value.hint
+    with pytest.raises(ConflictError, match="parameter size was 2, is 3"):
+        train(tmp_path, 4, node(join, name="join", size=3))
     assert Repo.open(tmp_path).resolve("main") == tip
     train(tmp_path, 4, node(join, name="join", size=2))
 
 
-@pytest.mark.parametrize("allow", ["pipeline", "data.pipeline.join", "data.*", "pipeline.jo*"])
+@for_each("allow", ["pipeline", "data.pipeline.join", "data.*", "pipeline.jo*"])
+def test_patterns_allow_nodes_by_their_names(allow):
+    nodes = node(join, name="join", size=2), node(join_twice, name="join", size=2)
+    lines, differing = resume(*nodes, allow)
+    assert differing == ["join"]
+    assert lines[0].startswith("pipeline: node 'join' changed (code of ")
+
+
 @pytest.mark.filterwarnings("ignore:the first batch of this pass")
-def test_what_is_allowed_is_said_and_recorded(tmp_path, caplog, allow):
+def test_what_is_allowed_is_said_and_recorded(tmp_path, caplog):
     train(tmp_path, 2, node(join, name="join", size=2))
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
-        train(tmp_path, 4, node(join_twice, name="join", size=2), allow=[allow])
+        train(tmp_path, 4, node(join_twice, name="join", size=2), allow=["pipeline.jo*"])
     [said] = [message for message in caplog.messages if message.startswith("pipeline: ")]
     assert said.startswith("pipeline: node 'join' changed (code of ")
     repo = Repo.open(tmp_path)
@@ -175,6 +196,8 @@ from torch import distributed
 from mvc import MvcError
 from mvc_hooks import Checkpointer
 from mvc_data import node
+from mvc_data.agreement import check_resume
+from mvc_data.pipeline import read_run
 distributed.init_process_group("gloo")
 def join(batch, size):
     return torch.tensor([[1.0] * 2] * len(batch))

@@ -8,6 +8,7 @@ import torch
 from mvc import ConflictError, Repo
 from mvc_data import ConsistentDataLoader
 from mvc_hooks import Checkpointer, rollback
+from support.bounds import rest_nightly
 
 pytestmark = pytest.mark.torch
 
@@ -69,8 +70,10 @@ def test_next_batch_goes_on_to_the_next_epoch(tmp_path):
     assert run.ckpt.epoch == 1
 
 
-@pytest.mark.parametrize("step", [Run.step, Run.own_step])
-@pytest.mark.parametrize("skipped", [2, 5])
+@pytest.mark.parametrize(
+    ("step", "skipped"),
+    rest_nightly([(Run.step, 2), (Run.own_step, 5), (Run.step, 5), (Run.own_step, 2)], kept=2),
+)
 def test_a_rollback_leaves_out_batches_and_says_why(tmp_path, step, skipped):
     answer = rollback("last", min_steps_back=3, skip_batches=skipped)
     run = Run(tmp_path / "run", detectors=None, ladder=[answer])

@@ -46,11 +46,19 @@ def read(repo, revision="HEAD"):
     )
 
 
-@pytest.mark.parametrize("kind", rest_nightly([DataLoader, stateful]))
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
-    ids=["here", "workers", "persistent"],
+    ("kind", "options"),
+    rest_nightly(
+        [
+            (DataLoader, {"num_workers": 2}),
+            (stateful, {}),
+            (DataLoader, {}),
+            (DataLoader, {"num_workers": 2, "persistent_workers": True}),
+            (stateful, {"num_workers": 2}),
+            (stateful, {"num_workers": 2, "persistent_workers": True}),
+        ],
+        kept=2,
+    ),
 )
 def test_what_loaders_hand_out_across_epochs_and_a_resume(kind, options, tmp_path):
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ from mvc import FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.shards import Shard, ShardMap
 from mvc_data.readers import columns
 from mvc_data.streams import ShardedStream
-from support.bounds import rest_slow
+from support.bounds import bounded, rest_nightly, rest_slow
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 SIZES = (13, 1, 40, 22)
@@ -48,7 +48,7 @@ def test_every_format_gives_each_sample_by_its_number(tmp_path, suffix):
     stream.close()
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.zst", "parquet", "tar"])
+@pytest.mark.parametrize("suffix", rest_nightly(["jsonl.zst", "jsonl", "parquet", "tar"]))
 def test_workers_read_what_one_process_reads(tmp_path, suffix):
     write_shards(tmp_path, suffix, SIZES)
     stream = ShardedStream(tmp_path, **HOW)
@@ -178,7 +178,8 @@ def test_a_shard_that_is_cut_off_is_named(tmp_path, suffix):
 def test_a_compressed_bomb_is_named_not_unpacked(tmp_path, suffix):
     path = tmp_path / f"part-000.{suffix}"
     pack = gzip.compress if suffix.endswith("gz") else zstandard.compress
-    path.write_bytes(pack(b" " * (512 << 20), 1))
+    size = bounded(192, 512) << 20
+    path.write_bytes(pack(b" " * size, 1))
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match=r"part-000\..*200 times"):
@@ -186,7 +187,7 @@ def test_a_compressed_bomb_is_named_not_unpacked(tmp_path, suffix):
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 256 << 20
+    assert peak_bytes < bounded(160, 256) << 20
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
