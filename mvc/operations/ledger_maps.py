@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mvc.ids import GitId
     from mvc.operations.data_ledgers import Ledgers
-    from mvc.sampling.plan import Source
+    from mvc.sampling.sources import Source
     from mvc.workspace.context import Context
 
     Maps = tuple[tuple[str, ShardMap], ...]

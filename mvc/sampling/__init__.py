@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mvc.sampling.ledger import pick_drawn as pick_drawn
     from mvc.sampling.plan import Located as Located
     from mvc.sampling.plan import SamplePlan as SamplePlan
-    from mvc.sampling.plan import Source as Source
-    from mvc.sampling.plan import Stage as Stage
     from mvc.sampling.skips import Skips as Skips
+    from mvc.sampling.sources import Source as Source
+    from mvc.sampling.sources import Stage as Stage
 else:  # imported on first use
     __getattr__, __all__ = lazy_names(
         __name__,
@@ -35,7 +35,8 @@ else:  # imported on first use
             "mvc.sampling.digest": "SampleDigest",
             "mvc.sampling.ids": "IdList",
             "mvc.sampling.ledger": "DrawnEntry PlanEntry join_ledgers parse_ledger pick_drawn",
-            "mvc.sampling.plan": "Located SamplePlan Source Stage",
+            "mvc.sampling.plan": "Located SamplePlan",
             "mvc.sampling.skips": "Skips",
+            "mvc.sampling.sources": "Source Stage",
         },
     )
