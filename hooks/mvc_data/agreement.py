@@ -42,7 +42,7 @@ def check_resume(
         isinstance(value, Mapping) and value.get("is_declared") for value in old.values()
     )
     own = [change for change in changes if change.is_declared and change.is_own and not is_new]
-    refused = [one for one in own if not _is_allowed(one.name, allow)]
+    refused = [change for change in own if not _is_allowed(change.name, allow)]
     if refused:
         names = [f'"data.pipeline.{change.name}"' for change in refused]
         raise ConflictError(
@@ -50,13 +50,13 @@ def check_resume(
             hint=f'nothing was changed; make the pipeline as it was, or pass allow=["pipeline"] or '
             f"allow=[{', '.join(names)}]: the run then goes on with the new one",
         )
-    lines = [f"pipeline: {_describe(one)} (allowed)" for one in own]
+    lines = [f"pipeline: {_describe(change)} (allowed)" for change in own]
     lines += [
         f"pipeline: {_describe(change)}"
         for change in changes
         if not change.is_declared and change.is_own
     ]
-    return [*lines, *_list_libraries(changes)], [one.name for one in own]
+    return [*lines, *_list_libraries(changes)], [change.name for change in own]
 
 
 def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
@@ -65,7 +65,7 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
     Raises:
         UsageError: they differ in a node.
     """
-    versions = ranks.exchange({name: one["own"] for name, one in pipeline.items()})
+    versions = ranks.exchange({name: record["own"] for name, record in pipeline.items()})
     if all(theirs == versions[0] for theirs in versions):
         return []
     lines: list[str] = []
@@ -93,10 +93,10 @@ def check_ranks(ranks: Ranks, pipeline: Mapping[str, Any]) -> list[str]:
 def _is_allowed(name: str, allow: Sequence[str]) -> bool:
     names = [f"{above}{name}" for above in ("data.pipeline.", "pipeline.")]
     return any(
-        fnmatchcase(text, one)
+        fnmatchcase(text, glob)
         for pattern in allow
         for text in names
-        for one in (pattern, f"{pattern}.*")
+        for glob in (pattern, f"{pattern}.*")
     )
 
 
@@ -132,10 +132,10 @@ def _cut(lines: Sequence[str]) -> str:
 
 
 def _list_libraries(changes: Sequence[NodeDiff]) -> Iterator[str]:
-    found: dict[tuple[str, str | None, str | None], list[str]] = {}
+    users_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for change in changes:
         for library in change.libraries:
             if library[0] not in _IN_ENVIRONMENT and not change.is_own:
-                found.setdefault(library, []).append(change.name)
-    for (name, old, new), users in found.items():
+                users_of.setdefault(library, []).append(change.name)
+    for (name, old, new), users in users_of.items():
         yield f"pipeline: library {name} was {old}, is {new} (used by {', '.join(users)})"

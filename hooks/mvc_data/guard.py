@@ -63,7 +63,7 @@ class DataGuard:
             UsageError: ranks were given other maps.
         """
         started_s, ranks = time.perf_counter(), self._ranks
-        named = [(name, one.verify, one.lazy) for name, one in self._checks.items()]
+        named = [(name, asked.verify, asked.lazy) for name, asked in self._checks.items()]
         _check_alike(ranks.exchange(named))
         if not named:
             return
@@ -77,9 +77,9 @@ class DataGuard:
 
     def _watch(self, reports: Sequence[MapReport | None]) -> None:
         """Begin the lazy checks, each a process, which may well not start."""
-        for one, report in zip(self._opened, reports, strict=True):
-            if one.check.lazy and one.folder is not None and report is not None:
-                lazy = LazyCheck(one.name, one.map, one.folder, report.left, report.proven)
+        for opened, report in zip(self._opened, reports, strict=True):
+            if opened.check.lazy and opened.folder is not None and report is not None:
+                lazy = LazyCheck(opened.name, opened.map, opened.folder, report.left, report.proven)
                 self._lazy.append(lazy)
 
     def _open(self) -> None:
@@ -99,7 +99,7 @@ class DataGuard:
         """Check that all ranks have the same maps; they tell what differs, if something does."""
         ranks = self._ranks
         trees = ranks.exchange([opened.map.tree for opened in self._opened])
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for at, opened in enumerate(self._opened):
             if len({each[at] for each in trees}) == 1:
                 continue
@@ -107,8 +107,8 @@ class DataGuard:
             if opened.map.tree != first.tree:
                 changes = describe_changes(mvc.shards.compare_maps(first, opened.map))
                 fact = f"rank 0 has one with a difference: {changes}"
-                found.append(Finding(opened.name, "", "other", fact, (ranks.rank,)))
-        self._refuse(found)
+                findings.append(Finding(opened.name, "", "other", fact, (ranks.rank,)))
+        self._refuse(findings)
 
     def _look(self) -> list[MapReport | None]:
         """Look at this rank's share of everything; DataError on all ranks if one found something.
@@ -130,37 +130,37 @@ class DataGuard:
         return result
 
     def _look_at(
-        self, one: OpenCheck, same: tuple[int, ...], threads: int
+        self, opened: OpenCheck, same: tuple[int, ...], threads: int
     ) -> tuple[MapReport | None, list[Finding]]:
         share = same.index(self._ranks.rank), len(same)
         level: Literal["quick", "normal", "full"] = "normal"
-        if one.check.verify == "full":
+        if opened.check.verify == "full":
             level = "full"
         report: MapReport | None = None
         faults: list[ShardFault] = []
-        if one.folder is not None:
-            place = mvc.shards.open_place(str(one.folder), "/")
-            in_folder = "quick" if one.check.lazy else level
+        if opened.folder is not None:
+            place = mvc.shards.open_place(str(opened.folder), "/")
+            in_folder = "quick" if opened.check.lazy else level
             report = self._repo.data.check(
-                one.map, place, level=in_folder, threads=threads, share=share
+                opened.map, place, level=in_folder, threads=threads, share=share
             )
             faults += report.faults
-        if one.url is not None and (share[0] == 0 or level == "full"):
+        if opened.url is not None and (share[0] == 0 or level == "full"):
             # Of objects, size and tag are taken for their bytes; with a copy here they are all there is to ask.
-            is_full = level == "full" and one.folder is None
-            place = mvc.shards.open_place(one.url, "/")
+            is_full = level == "full" and opened.folder is None
+            place = mvc.shards.open_place(opened.url, "/")
             in_store: Literal["full", "quick"] = "full" if is_full else "quick"
             part = share if is_full else (0, 1)
             faults += self._repo.data.check(
-                one.map, place, level=in_store, threads=threads, share=part
+                opened.map, place, level=in_store, threads=threads, share=part
             ).faults
         return report, [
-            Finding(one.name, fault.path, fault.kind, fault.detail, same) for fault in faults
+            Finding(opened.name, fault.path, fault.kind, fault.detail, same) for fault in faults
         ]
 
-    def _refuse(self, found: Sequence[Finding]) -> None:
+    def _refuse(self, findings: Sequence[Finding]) -> None:
         """Raise DataError on all ranks if one has found something; every rank must call it."""
-        self._findings += found
+        self._findings += findings
         every = join_findings(
             finding for theirs in self._ranks.exchange(self._findings) for finding in theirs
         )
@@ -177,9 +177,11 @@ class DataGuard:
         """
         if not self.is_lazy:
             return
-        found = self._attempt(lambda: [each for lazy in self._lazy for each in lazy.settle()])
-        places = {one.name: same for one, same in zip(self._opened, self._places, strict=True)}
-        self._refuse([replace(finding, ranks=places[finding.map]) for finding in found])
+        findings = self._attempt(lambda: [each for lazy in self._lazy for each in lazy.settle()])
+        places = {
+            opened.name: same for opened, same in zip(self._opened, self._places, strict=True)
+        }
+        self._refuse([replace(finding, ranks=places[finding.map]) for finding in findings])
 
     def check_again(self) -> None:
         """Check what has changed on disk since; every rank must call it, after a rollback.
@@ -197,12 +199,12 @@ class DataGuard:
             self._lazy.pop().close()
 
 
-def _find_place(one: OpenCheck, rank: int) -> tuple[object, ...]:
+def _find_place(opened: OpenCheck, rank: int) -> tuple[object, ...]:
     """Return what ranks that have the same folder, on one machine, have in common."""
-    if one.folder is None:
-        return (name_node(), one.url)
+    if opened.folder is None:
+        return (name_node(), opened.url)
     try:
-        status = one.folder.stat()
+        status = opened.folder.stat()
     except OSError:  # what is not there is missed by each rank for itself
         return (rank,)
     return (name_node(), status.st_dev, status.st_ino)

@@ -85,8 +85,10 @@ class IterableSource(Dataset[Any]):
             StreamEndedError: the iterable is shorter, and its size was not given.
             FormatError: it is shorter than it was said to be, or fails.
         """
-        found = self._find_reader().read(numbers)
-        return found if self._transform is None else [self._transform(one) for one in found]
+        samples = self._find_reader().read(numbers)
+        return (
+            samples if self._transform is None else [self._transform(sample) for sample in samples]
+        )
 
     def check_reach(self, place: int) -> None:
         """Check that everything up to the block of some place is there: StreamEndedError if not.

@@ -80,7 +80,7 @@ class ShardHasher:
         self._checked: list[tuple[str, str]] = []
         self._failed: list[tuple[str, str]] = []
         self._paths = self._find_paths()
-        self._folders = {one: _identify(one) for one in set(map(os.path.dirname, shards))}
+        self._folders = {folder: _identify(folder) for folder in set(map(os.path.dirname, shards))}
         self.watch: OpenWatch | None = None
         with contextlib.suppress(OSError):  # no watches are left
             self.watch = OpenWatch({os.path.dirname(path) for path in self._paths})
@@ -91,10 +91,10 @@ class ShardHasher:
 
     def _find_paths(self) -> dict[str, list[str]]:
         """Return the real path of each shard, as the kernel names it, with the path that it has here."""
-        found: dict[str, list[str]] = {}
+        paths: dict[str, list[str]] = {}
         for path in self._shards:
-            found.setdefault(os.path.realpath(path), []).append(path)
-        return found
+            paths.setdefault(os.path.realpath(path), []).append(path)
+        return paths
 
     def look(self) -> None:
         """Take in what was opened, so that the other thread hashes it."""
@@ -110,7 +110,9 @@ class ShardHasher:
     def _follow_folders(self) -> None:
         """Watch the folders that others have taken the place of; what is in them counts as opened."""
         now = {folder: _identify(folder) for folder in self._folders}
-        replaced = {one for one, known in self._folders.items() if now[one] not in (known, None)}
+        replaced = {
+            folder for folder, known in self._folders.items() if now[folder] not in (known, None)
+        }
         if not replaced or self.watch is None:
             return
         self._paths = self._find_paths()
@@ -148,9 +150,9 @@ class ShardHasher:
                 self._note(self._paths)
             while self._hash_piece():
                 pass
-            found: dict[str, object] = {"checked": self._checked, "failed": self._failed}
+            news: dict[str, object] = {"checked": self._checked, "failed": self._failed}
             self._checked, self._failed = [], []
-        return found
+        return news
 
     def _hash_piece(self) -> bool:
         """Hash a piece of the shard that was opened first; return False if there is none."""
@@ -259,17 +261,17 @@ class OpenWatch:
 
     def take(self) -> set[str] | None:
         """Return the paths that were opened since; None: there were too many to tell."""
-        found: set[str] = set()
+        opened: set[str] = set()
         is_lost = False
         while True:
             try:
                 data = os.read(self.descriptor, _READ_BYTES)
             except BlockingIOError:
-                return None if is_lost else found
+                return None if is_lost else opened
             for mark, mask, name in _parse_events(data):
                 is_lost |= bool(mask & _IN_Q_OVERFLOW)
                 if mark in self._folders and name and not mask & (_IN_ISDIR | _IN_IGNORED):
-                    found.add(os.path.join(self._folders[mark], name))
+                    opened.add(os.path.join(self._folders[mark], name))
 
     def close(self) -> None:
         """Stop watching."""
@@ -287,12 +289,12 @@ def _parse_events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 def find_open(process: int) -> set[str]:
     """Return the files that a process and its descendants have open or mapped, as far as that can be read."""
-    found: set[str] = set()
+    files: set[str] = set()
     for member in _list_family(process):
         folder = Path(f"/proc/{member}/fd")
         for entry in _list(folder):
             try:
-                found.add(os.readlink(folder / entry))
+                files.add(os.readlink(folder / entry))
             except OSError:  # it was closed meanwhile
                 continue
         try:
@@ -300,8 +302,8 @@ def find_open(process: int) -> set[str]:
         except OSError:
             continue
         paths = [parts[5] for line in lines if len(parts := line.split(maxsplit=5)) > 5]  # noqa: PLR2004  the sixth is the path
-        found.update(path.replace("\\012", "\n") for path in paths)
-    return found
+        files.update(path.replace("\\012", "\n") for path in paths)
+    return files
 
 
 def _list_family(process: int) -> set[int]:
@@ -317,7 +319,7 @@ def _list_family(process: int) -> set[int]:
     family, size = {process}, 0
     while size < len(family):
         size = len(family)
-        family |= {one for one, parent in parents.items() if parent in family}
+        family |= {child for child, parent in parents.items() if parent in family}
     return family
 
 

@@ -136,7 +136,7 @@ def make_stage(stage: object, names: tuple[str, ...]) -> Stage:
 
 def find_endless(datasets: Mapping[str, Any]) -> bool:
     """Return whether there is one dataset, of unknown length; UsageError if it is one of several."""
-    endless = [name for name, one in datasets.items() if getattr(one, "is_endless", False)]
+    endless = [name for name, dataset in datasets.items() if getattr(dataset, "is_endless", False)]
     if endless and len(datasets) > 1:
         raise UsageError(
             f"dataset {endless[0]!r} does not say how many samples it has, and is not alone",

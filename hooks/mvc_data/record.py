@@ -313,7 +313,9 @@ def _spell_seen(entry: LedgerEntry | None) -> str:
     seen = f"{entry.digest.count:,} samples of digest {entry.digest.hex[:_DIGITS]}"
     if isinstance(entry, sampling.PlanEntry):
         return f"{seen} up to position {entry.cursor:,} of plan {entry.plan.id[:_SHORT]}"
-    skipped = [f"{one.digest.count:,} ({reason})" for reason, one in sorted(entry.skipped.items())]
+    skipped = [
+        f"{samples.digest.count:,} ({reason})" for reason, samples in sorted(entry.skipped.items())
+    ]
     return f"{seen}, and skipped {', '.join(skipped)}" if skipped else seen
 
 

@@ -133,12 +133,12 @@ class DataRun(Extension):
         others = find_other_maps(self._host.repo, stored.commit, stored.source, maps)
         hint = _IN_A_REPLAY if stored.is_replay else None
         refuse_maps(others, stored.allow, hint=hint)
-        found = Comparison([other.as_change() for other in others])
+        comparison = Comparison([other.as_change() for other in others])
         if not stored.is_replay:
             entry, pipeline = stored.source.outline().get(DATA), self._record.pipeline
-            found.doubts, nodes = check_resume(entry, pipeline, stored.allow)
-            found.facts = {"new_nodes": ", ".join(nodes)} if nodes else {}
-        return found
+            comparison.doubts, nodes = check_resume(entry, pipeline, stored.allow)
+            comparison.facts = {"new_nodes": ", ".join(nodes)} if nodes else {}
+        return comparison
 
     def restore(self, state: Any, origin: Origin) -> None:
         """Go back to what a state has seen."""

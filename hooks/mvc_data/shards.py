@@ -234,7 +234,7 @@ def join_findings(findings: Iterable[Finding]) -> list[Finding]:
     ranks = defaultdict[tuple[str, str, str, str], set[int]](set)
     for finding in findings:
         ranks[finding.map, finding.path, finding.kind, finding.fact].update(finding.ranks)
-    return sorted(Finding(*key, tuple(sorted(found))) for key, found in ranks.items())
+    return sorted(Finding(*key, tuple(sorted(own))) for key, own in ranks.items())
 
 
 def refuse_findings(findings: Sequence[Finding]) -> DataError:

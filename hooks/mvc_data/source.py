@@ -63,13 +63,13 @@ class Code:
 def read_function(function: FunctionType) -> Code:
     """Return the code of a function, from its source if there is one."""
     code = function.__code__
-    found = _find_tree(code, function.__globals__)
-    whole = code if found is None else _with_assertions(code, found[1])
+    known = _find_tree(code, function.__globals__)
+    whole = code if known is None else _with_assertions(code, known[1])
     reads = tuple(sorted(set(_list_reads(whole))))
-    if found is None:
+    if known is None:
         return Code(_NO_SOURCE, digest_bytecode(code), reads)
     package = function.__globals__.get("__package__") or ""
-    return _from_tree(found[0], found[1], reads, package)
+    return _from_tree(known[0], known[1], reads, package)
 
 
 def read_class(kind: type) -> Code | None:
@@ -217,7 +217,9 @@ def _with_assertions(code: CodeType, source: _Source) -> CodeType:
     place = code.co_name, code.co_firstlineno
     text = "".join(source.lines)
     whole = compile(text, source.file, "exec", dont_inherit=True, optimize=0)
-    complete = [one for one in _walk_code(whole) if (one.co_name, one.co_firstlineno) == place]
+    complete = [
+        inner for inner in _walk_code(whole) if (inner.co_name, inner.co_firstlineno) == place
+    ]
     here = [_facts_of(running) for running in source.compiled[place]]
     return complete[here.index(_facts_of(code))] if len(complete) == len(here) else code
 

@@ -61,7 +61,7 @@ def find_other_maps(
         return []
     data = source.outline().get(DATA)
     trees = data.get(SHARDS) if isinstance(data, Mapping) else None
-    found = []
+    different = []
     for name, tree in trees.items() if isinstance(trees, Mapping) else ():
         now = maps.get(name)
         if now is None or tree == now.tree or not isinstance(tree, str):
@@ -70,8 +70,8 @@ def find_other_maps(
         words = "what was added or changed is not known: the commit lacks the map"
         if old is not None and old.tree == tree:
             words = describe_changes(mvc.shards.compare_maps(old, now))
-        found.append(OtherMap(name, tree, now.tree, words))
-    return found
+        different.append(OtherMap(name, tree, now.tree, words))
+    return different
 
 
 def refuse_maps(
@@ -92,8 +92,8 @@ def list_texts(
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return the files of maps that a commit lacks, and a line for each that is too long for one."""
     texts, doubts = dict[str, bytes](), []
-    for name, one in maps.items():
-        data = one.encode()
+    for name, shard_map in maps.items():
+        data = shard_map.encode()
         if len(data) > _MOST_TEXT_BYTES:
             doubts.append(f"the map {name} is too long to be in commits: they only name its tree")
         elif not tip or _read_text(repo, tip, map_path(name)) != data:

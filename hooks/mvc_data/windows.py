@@ -182,6 +182,6 @@ def _first_fit(lengths: Integers, window: int) -> tuple[NDArray[np.uint16], Inte
         flat[rows + fit] -= row
         bins[step] = fit
         opened = max(opened, int(fit.max()) + 1)
-    found = np.empty(lengths.shape, np.uint16)
-    np.put_along_axis(found, order, bins.T, 1)
-    return found, (free < window).sum(1)
+    chosen = np.empty(lengths.shape, np.uint16)
+    np.put_along_axis(chosen, order, bins.T, 1)
+    return chosen, (free < window).sum(1)

@@ -64,11 +64,11 @@ def open_file(path: Path, flags: int) -> tuple[int, FileStat]:
     """Return descriptor and stat of a feed; anything else that is there is a StorageError."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
-    found = stat_descriptor(descriptor)
-    if not found.is_regular:
+    stat = stat_descriptor(descriptor)
+    if not stat.is_regular:
         os.close(descriptor)
         raise StorageError(f"{path} is not a file", hint="remove it")
-    return descriptor, found
+    return descriptor, stat
 
 
 def open_feed(context: Context, branch: str) -> RunFeed:
@@ -239,15 +239,15 @@ class RunFeed:
         return [line for _, line in events]
 
     def _is_current(self) -> bool:
-        found = find_stat(self._path)
-        return found is not None and found.identity == stat_descriptor(self._descriptor).identity
+        stat = find_stat(self._path)
+        return stat is not None and stat.identity == stat_descriptor(self._descriptor).identity
 
     def _open_file(self) -> None:
         with contextlib.suppress(FileExistsError):
             # Never more than this one folder: a repository that was removed must not come back.
             os.mkdir(self._path.parent)
-        self._descriptor, found = open_file(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        last = os.pread(self._descriptor, 1, max(found.size_bytes - 1, 0))
+        self._descriptor, stat = open_file(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        last = os.pread(self._descriptor, 1, max(stat.size_bytes - 1, 0))
         self._torn = last not in (b"", b"\n")
 
     def _rotate(self) -> bool:

@@ -36,12 +36,12 @@ def _opened(path: Path) -> Iterator[tuple[int, FileStat] | None]:
     """Yield descriptor and stat of a feed, or None if there is none."""
     try:
         with translate_os_errors(f"read {path}"):
-            descriptor, found = open_file(path, os.O_RDONLY)
+            descriptor, stat = open_file(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return
     try:
-        yield descriptor, found
+        yield descriptor, stat
     finally:
         os.close(descriptor)
 

@@ -161,7 +161,7 @@ class SamplePlan:
         if self.is_mixture:
             ends = [mix.until for mix in self._mixes]
             at = (self._mixes[bisect_right(ends, bound)].count_until(bound) for bound in bounds)
-            size, bounds = self.sources[source].size, tuple(int(one[source]) for one in at)  # type: ignore[assignment]  # a pair
+            size, bounds = self.sources[source].size, tuple(int(counts[source]) for counts in at)  # type: ignore[assignment]  # a pair
         return range(bounds[0] // size, -(-bounds[1] // size))
 
     @cached_property

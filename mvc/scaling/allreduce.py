@@ -106,7 +106,11 @@ def predict_all(
         hint = "`per_node` makes levels, `dims` a torus"
         raise UsageError(f"{lacking[0]} needs links that are not stated", hint=hint)
     wanted = algorithms or predictions
-    return tuple(one for name, one in predictions.items() if one is not None and name in wanted)
+    return tuple(
+        prediction
+        for name, prediction in predictions.items()
+        if prediction is not None and name in wanted
+    )
 
 
 def _scatter_gather(ranks: int, size_bytes: float, link: Link, reduce_bytes_s: float) -> _Cost:

@@ -154,27 +154,27 @@ class _Check:
         self.proven: list[str] = []
         self.left: list[str] = []
 
-    def look(self, shard: Shard, found: FoundShard | None, known: Shard | None) -> None:
+    def look(self, shard: Shard, file: FoundShard | None, known: Shard | None) -> None:
         """Compare a shard with what is listed and known of it."""
-        if found is None:
+        if file is None:
             is_there = self._place.find(shard.path) is not None
             kind: FaultKind = "stale" if is_there else "missing"
             self._fail(kind, shard, "is there, but not listed" if is_there else "does not exist")
-        elif found.fault is not None:
-            self._fail("stale" if found.fault == GONE else "changed", shard, found.fault)
+        elif file.fault is not None:
+            self._fail("stale" if file.fault == GONE else "changed", shard, file.fault)
         elif known is not None:
             self.proven.append(shard.path)
             self._compare(shard, known)
-        elif found.size_bytes != shard.size_bytes:
-            if self._level != "quick" and found.size_bytes in self._sizes:
-                self._unread.append((shard, found))  # it may be another one's content
+        elif file.size_bytes != shard.size_bytes:
+            if self._level != "quick" and file.size_bytes in self._sizes:
+                self._unread.append((shard, file))  # it may be another one's content
             else:
-                self._fail("changed", shard, _other_size(shard, found.size_bytes))
-        elif self._level != "full" and found.tag is not None and found.tag == shard.tag:
+                self._fail("changed", shard, _other_size(shard, file.size_bytes))
+        elif self._level != "full" and file.tag is not None and file.tag == shard.tag:
             self.proven.append(shard.path)
         elif self._level != "quick":
-            self._unread.append((shard, found))
-        elif found.tag is not None and shard.tag is not None:
+            self._unread.append((shard, file))
+        elif file.tag is not None and shard.tag is not None:
             self._fail("changed", shard, "was written again: its tag is another one")
         else:
             self.left.append(shard.path)
@@ -183,7 +183,7 @@ class _Check:
         """Read what has to be read; return those that are as the map says."""
         right: list[HashedShard] = []
         shards = {shard.path: shard for shard, _ in self._unread}
-        unread = (found for _, found in self._unread)
+        unread = (file for _, file in self._unread)
         for answer in read_shards(self._read_one, unread, threads, progress):
             if isinstance(answer, ShardFault):
                 self.faults.append(answer)
@@ -191,15 +191,15 @@ class _Check:
                 right.append(HashedShard(shards[answer.shard.path], was_read=True))
         return right
 
-    def _read_one(self, found: FoundShard, progress: ByteProgress) -> HashedShard | ShardFault:
+    def _read_one(self, file: FoundShard, progress: ByteProgress) -> HashedShard | ShardFault:
         try:
-            return hash_shard(self._place, found, progress, counted=False)
+            return hash_shard(self._place, file, progress, counted=False)
         except FileNotFoundError:
-            return ShardFault("stale", found.path, GONE)
+            return ShardFault("stale", file.path, GONE)
         except ConflictError:
-            return ShardFault("changed", found.path, "changed while it was read")
+            return ShardFault("changed", file.path, "changed while it was read")
         except MvcError as error:
-            return ShardFault("stale", found.path, f"is listed, but: {error.message}")
+            return ShardFault("stale", file.path, f"is listed, but: {error.message}")
 
     def _compare(self, shard: Shard, actual: Shard) -> bool:
         if (actual.size_bytes, actual.sha256) == (shard.size_bytes, shard.sha256):

@@ -54,7 +54,7 @@ class HashedShard:
 
 
 def hash_shard(
-    place: ShardPlace, found: FoundShard, progress: ByteProgress = None, *, counted: bool = True
+    place: ShardPlace, file: FoundShard, progress: ByteProgress = None, *, counted: bool = True
 ) -> HashedShard:
     """Read all of a shard, once; its records are counted on the way, unless that is not wanted.
 
@@ -64,7 +64,7 @@ def hash_shard(
     """
     digest = hashlib.sha256()
     warning, records = None, None
-    with place.open(found) as opened:
+    with place.open(file) as opened:
         size_bytes = opened.source.size_bytes
 
         def hash_pieces() -> Iterator[Piece]:
@@ -78,32 +78,32 @@ def hash_shard(
             hash_pieces(), size_bytes, lambda at, size: read_bytes(opened.source, at, size)
         )
         try:
-            records = count_records(stream, found.path) if counted else None
+            records = count_records(stream, file.path) if counted else None
         except FormatError as error:
             warning = error.message
         stream.drain()
     if stream.position != size_bytes:
-        raise ConflictError(f"{found.path!r} was not read as a whole")
-    shard = Shard(found.path, size_bytes, digest.digest(), records, found.tag)
+        raise ConflictError(f"{file.path!r} was not read as a whole")
+    shard = Shard(file.path, size_bytes, digest.digest(), records, file.tag)
     return HashedShard(shard, was_read=True, warning=warning)
 
 
 def hash_shards(
-    place: ShardPlace, found: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
+    place: ShardPlace, files: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
 ) -> list[HashedShard]:
     """Read many shards; return them by path. The first error ends all."""
-    done = read_shards(partial(hash_shard, place), found, threads, progress)
+    done = read_shards(partial(hash_shard, place), files, threads, progress)
     return sorted(done, key=lambda hashed: hashed.shard.path)
 
 
 def read_shards(
     read: Callable[[FoundShard, ByteProgress], _Answer],
-    found: Iterable[FoundShard],
+    files: Iterable[FoundShard],
     threads: int,
     progress: ByteProgress,
 ) -> list[_Answer]:
     """Have threads read many shards, the largest first; an error or Ctrl-C ends all at once."""
-    ordered = sorted(found, key=lambda shard: shard.size_bytes, reverse=True)
+    ordered = sorted(files, key=lambda shard: shard.size_bytes, reverse=True)
     stopped = threading.Event()
 
     def count(size_bytes: int) -> None:
@@ -128,11 +128,11 @@ class StatCache:
         self._kept = kept
         self._folder = os.fsencode(folder.folder)
 
-    def find(self, found: Sequence[FoundShard]) -> dict[str, Shard]:
+    def find(self, files: Sequence[FoundShard]) -> dict[str, Shard]:
         """Return path → shard of the files that surely did not change since they were hashed."""
         if self._kept is None:
             return {}
-        keys = {self._key(file): file for file in found}
+        keys = {self._key(file): file for file in files}
         shards: dict[str, Shard] = {}
         for key, value in self._kept.get_many(_KIND, keys).items():
             file = keys[key]
@@ -143,9 +143,9 @@ class StatCache:
             shards[file.path] = Shard(file.path, file.size_bytes, sha256, count)
         return shards
 
-    def keep(self, found: Iterable[FoundShard], hashed: Iterable[HashedShard]) -> None:
+    def keep(self, listed: Iterable[FoundShard], hashed: Iterable[HashedShard]) -> None:
         """Keep what was hashed for the next time."""
-        files = {file.path: file for file in found}
+        files = {file.path: file for file in listed}
         entries = {}
         for shard in (answer.shard for answer in hashed):
             file = files[shard.path]

@@ -81,7 +81,7 @@ class ShardPlace(Protocol):
         """Return what is under a path, listed or not; None if nothing that can be a shard is."""
         ...
 
-    def open(self, found: FoundShard) -> AbstractContextManager[OpenShard]:
+    def open(self, file: FoundShard) -> AbstractContextManager[OpenShard]:
         """Open a shard for the length of a ``with`` block; nothing may have changed since.
 
         Raises:
@@ -161,20 +161,20 @@ class Folder:
         return FoundShard(path, stat.size_bytes, None, stat) if stat and is_file else None
 
     @contextmanager
-    def open(self, found: FoundShard) -> Iterator[OpenFile]:
+    def open(self, file: FoundShard) -> Iterator[OpenFile]:
         """Open a file; it must not change until the block ends."""
-        if found.fault not in (None, GONE):
+        if file.fault not in (None, GONE):
             hint = "name the folder that it leads to, or a pattern without it"
-            raise UnsupportedError(f"{found.path!r} in {self.name} {found.fault}", hint=hint)
-        before = found.stat
+            raise UnsupportedError(f"{file.path!r} in {self.name} {file.fault}", hint=hint)
+        before = file.stat
         if before is not None:
             let_tick_pass(before)
-        with FileSource.open(self.folder / found.path) as source:
+        with FileSource.open(self.folder / file.path) as source:
             if before is not None and source.stat != before:
-                raise _changed(found.path)
+                raise _changed(file.path)
             yield OpenFile(source)
-            if find_file_stat(self.folder, found.path) != source.stat:
-                raise _changed(found.path)
+            if find_file_stat(self.folder, file.path) != source.stat:
+                raise _changed(file.path)
 
     def _walk(self) -> Iterator[str]:
         pending = [""]
@@ -192,9 +192,9 @@ class Folder:
                     yield path
 
     def _found(self, path: str) -> FoundShard:
-        found = self.find(path)
-        if found is not None:
-            return found
+        file = self.find(path)
+        if file is not None:
+            return file
         stat = fs.find_stat(self.folder / path)
         if stat is None:  # gone since it was listed, or listed before it is there
             return FoundShard(path, 0, fault=GONE)
@@ -231,7 +231,7 @@ class Bucket:
 
     def list(self, pattern: str | None) -> list[FoundShard]:
         """Return the objects that belong to a map."""
-        listed = {found.key: found for found in self._objects.list() if not found.key.endswith("/")}
+        listed = {entry.key: entry for entry in self._objects.list() if not entry.key.endswith("/")}
         for key in listed:
             fault = find_path_fault(key)
             if fault is not None:
@@ -240,15 +240,15 @@ class Bucket:
 
     def find(self, path: str) -> FoundShard | None:
         """Return the object under a key."""
-        found = self._objects.find(path)
-        return None if found is None else _as_found(found)
+        entry = self._objects.find(path)
+        return None if entry is None else _as_found(entry)
 
     @contextmanager
-    def open(self, found: FoundShard) -> Iterator[OpenObject]:
+    def open(self, file: FoundShard) -> Iterator[OpenObject]:
         """Open the version of an object that was listed."""
         from mvc.storage.foreign import ForeignObject  # noqa: PLC0415  brings obstore
 
-        version = ForeignObject(found.path, found.size_bytes, found.tag)
+        version = ForeignObject(file.path, file.size_bytes, file.tag)
         yield OpenObject(self._objects.open(version))
 
 

@@ -109,9 +109,9 @@ class _Text:
 
     def take(self, sign: str, why: str = "damaged") -> None:
         """Pass a sign that must be there."""
-        found = self.peek()
-        if found != sign:
-            self.fail("empty" if not self._text else why if found else "cut off")
+        next_sign = self.peek()
+        if next_sign != sign:
+            self.fail("empty" if not self._text else why if next_sign else "cut off")
         self._at += 1
 
     def value(self) -> Any:

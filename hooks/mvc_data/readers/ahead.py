@@ -57,7 +57,7 @@ class ReadAhead:
 
     def read(self, numbers: Sequence[int]) -> list[Any]:
         """Return some records."""
-        found: list[Any] = [None] * len(numbers)
+        samples: list[Any] = [None] * len(numbers)
         for place in sorted(range(len(numbers)), key=numbers.__getitem__):
             number = numbers[place]
             if self._begins and number < self._begins[0]:
@@ -67,10 +67,10 @@ class ReadAhead:
             run = bisect_right(self._begins, number) - 1
             record = self._runs[run][number - self._begins[run]]
             try:
-                found[place] = record if self._decode is None else self._decode(record)
+                samples[place] = record if self._decode is None else self._decode(record)
             except ValueError as error:
                 raise describe_fault(self.path, number, error) from None
-        return found
+        return samples
 
     def close(self) -> None:
         """Close the file, as far as the iterator knows how to."""

@@ -153,7 +153,7 @@ def _name_of(header: bytes) -> bytes:
 
 def _parse_pax(data: bytes) -> dict[bytes, bytes]:
     """Return keyword → value of the records ``LENGTH KEYWORD=VALUE``."""
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     at = 0
     while at < len(data) and data[at]:
         length = _PAX_LENGTH.match(data, at)
@@ -165,9 +165,9 @@ def _parse_pax(data: bytes) -> dict[bytes, bytes]:
             raise FormatError("it has a damaged pax header")
         if keyword.startswith(b"GNU.sparse"):
             raise FormatError("it has sparse files")
-        found[keyword] = value
+        values[keyword] = value
         at = end
-    return found
+    return values
 
 
 def _read_padded(stream: ShardBytes, size: int) -> bytes:
