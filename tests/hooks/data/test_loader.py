@@ -493,7 +493,7 @@ class Nameless(Numbers):
 def test_wrong_use_is_one_clear_line(arguments, words):
     with pytest.raises(UsageError, match=words) as caught:
         make(**arguments)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in caught.value.message
 
 
 def test_an_unknown_option_and_a_number_that_is_none_are_refused():

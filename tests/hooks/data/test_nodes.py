@@ -201,7 +201,7 @@ def call_itself(text):
 def test_what_cannot_be_a_node_is_said_in_a_line(wrong, words):
     with pytest.raises(UsageError, match=words) as caught:
         wrong()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in caught.value.message
 
 
 def test_a_circle_of_nodes_is_refused():

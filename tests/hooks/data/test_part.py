@@ -104,7 +104,7 @@ def test_another_order_is_refused_unless_allowed(tmp_path):
     first.ckpt.close()
     with pytest.raises(ConflictError, match=r"dataloader\.plan\.seed") as caught:
         Run(tmp_path / "run", seed=2)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in caught.value.message
     allowed = Run(tmp_path / "run", seed=2, allow=["dataloader.*"])
     allowed.step()
     allowed.ckpt.close()
