@@ -1,4 +1,4 @@
-"""Checkpointer: a commit every so many steps in the background, and a rollback when the run diverges.
+"""Checkpointer: a commit every N steps in the background, and a rollback when the run diverges.
 
     ckpt = Checkpointer("runs/gpt", model=model, optimizer=optimizer, dataloader=loader, every=1000)
     for step in ckpt.steps(100_000):
@@ -151,7 +151,7 @@ class Checkpointer(StepRun):
 
         Raises:
             UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
-                parts, a part that mvc cannot take, or nobody's name for the commits.
+                parts, a part that mvc cannot take, or no name to commit under.
             DataError: the data is not what its shard map says, on whichever rank.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts or has another data pipeline; nothing was changed.
@@ -523,12 +523,12 @@ def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
         folder = Path(path).resolve()
     except TypeError:
         raise UsageError(f"path is {path!r}, not the path of a folder") from None
-    for one in list(_OPEN):
-        current: str | None = branch or one.branch
+    for earlier in list(_OPEN):
+        current: str | None = branch or earlier.branch
         with contextlib.suppress(MvcError):  # the folder may have been deleted since
-            current = branch or one.repo.head.branch
-        if one.repo.worktree == folder and one.branch == current:
-            one._hand_over()  # noqa: SLF001  the same module
+            current = branch or earlier.repo.head.branch
+        if earlier.repo.worktree == folder and earlier.branch == current:
+            earlier._hand_over()  # noqa: SLF001  the same module
 
 
 OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())

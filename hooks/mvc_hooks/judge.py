@@ -147,6 +147,6 @@ class Judge:
     def forget_after(self, step: int) -> None:
         """Go back with the run; the ladder does not, so that its answers grow stronger."""
         self._watch.forget_after(step)
-        self._unripe = [one for one in self._unripe if one[0] <= step]
+        self._unripe = [(at, commit) for at, commit in self._unripe if at <= step]
         self._bad_states = [bad for bad in self._bad_states if bad <= step]
         self.was_checked, self._early = False, None

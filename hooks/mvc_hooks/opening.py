@@ -159,7 +159,7 @@ def _make_queue(session: Session, lock: BranchLock | None) -> CommitQueue:
         place, addresses = ranks.meet(_open_place)
         crew = RankCrew(ranks.rank, tuple(addresses))
         if threads is None:  # the writers of a machine share its cores
-            here = [one.node for one in crew.addresses].count(place.address.node)
+            here = [address.node for address in crew.addresses].count(place.address.node)
             threads = max(1, (os.cpu_count() or 1) // here)
     replicates = bool(settings.replicate)
     has_others = crew is not None and crew.find_neighbour() is not None

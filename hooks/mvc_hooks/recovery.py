@@ -225,7 +225,9 @@ class Recovery:
         if found is not None:
             chosen, (stored, rewinds) = found
             return chosen, stored, rewinds
-        why = "; ".join(f"step {one.state.step}: {one}" for one in failures) or _explain(request)
+        why = "; ".join(
+            f"step {failure.state.step}: {failure}" for failure in failures
+        ) or _explain(request)
         raise DivergedError(f"{request.reason}; there is nothing to go back to: {why}")
 
     def _candidates(self, request: RollbackRequest) -> Iterator[_Candidate]:
@@ -301,7 +303,7 @@ class Recovery:
 
     def _make_diverged_branch(self, step: int, tip: str) -> str:
         """Make a branch at the tip for a diverged state, and return its name."""
-        taken = {one.name for one in self._repo.branches.list()}
+        taken = {branch.name for branch in self._repo.branches.list()}
         base = f"diverged/{self._session.branch}/{step}"
         name = next(
             name for name in (base, *(f"{base}-{number}" for number in range(2, 10_000)))

@@ -167,7 +167,7 @@ def as_training(value: object) -> Training:
     """Return what an entry built: a ``Training``, or a dict with the same keys."""
     if isinstance(value, Training):
         return value
-    names = [one.name for one in fields(Training)]
+    names = [field.name for field in fields(Training)]
     if isinstance(value, Mapping) and {"parts", "train_step"} <= value.keys() <= set(names):
         return Training(**value)
     raise UsageError(

@@ -212,7 +212,7 @@ class Commits:
             self.queue.pool.prepare(view.shared, **self._terms(view))
 
     def _terms(self, view: RankView) -> dict[str, Any]:
-        """Return what ``layout_state`` is told; the check goes on where the run before was resumed."""
+        """Return the terms of ``layout_state``; the check goes on where the run before was resumed."""
         if self._ranks.size == 1:
             return view.terms()
         return {
@@ -267,7 +267,7 @@ class Commits:
 
     def _take(self, reports: list[CommitReport]) -> None:
         self.reports += reports
-        failed = [one for one in reports if one.commit is None and not one.is_refused]
+        failed = [report for report in reports if report.commit is None and not report.is_refused]
         for report in reports:
             if report.branch == self._session.branch:
                 facts, texts = self._recorded.pop(report.step, ({}, {}))
@@ -291,7 +291,7 @@ class Commits:
     def _judge_commit(self, report: CommitReport) -> None:
         if report.branch != self._session.branch:
             return
-        # What differs is due again after so many commits; until then, none is known to be good.
+        # What differs is checked again within that many rounds; until then, no commit is known to be good.
         agreement = report.agreement
         if agreement is not None and agreement.differed:
             self._disputed = agreement.rounds

@@ -62,7 +62,7 @@ class _Pending:
 
     @property
     def is_torn(self) -> bool:
-        """Whether its state changed while it was copied, and nobody has been told yet."""
+        """Whether its state changed while it was copied, which no other rank knows yet."""
         is_new = self.request.settled is None
         return is_new and self.snapshot is not None and self.snapshot.fence.is_torn
 
@@ -251,7 +251,7 @@ class CommitQueue:
         writer = self.start_writer()
         branch = pending.request.branch
         # While a commit to this branch is unanswered, the writer knows better where the branch is.
-        if not any(one.is_sent for one in self._pending if one.request.branch == branch):
+        if not any(other.is_sent for other in self._pending if other.request.branch == branch):
             tip = self.tips.get(branch)
             pending.request = msgspec.structs.replace(pending.request, parent=tip)
         pending.is_sent = True
@@ -306,7 +306,9 @@ class CommitQueue:
     def _settle(self, answers: list[Answer]) -> None:
         """Take answers, which come in the order of the requests."""
         by_number = {pending.request.number: pending for pending in self._pending}
-        self._deaths += any(one.error == LOST and one.number in by_number for one in answers)
+        self._deaths += any(
+            answer.error == LOST and answer.number in by_number for answer in answers
+        )
         for answer in answers:
             pending = by_number.get(answer.number)
             if pending is None:

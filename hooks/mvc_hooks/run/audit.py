@@ -96,7 +96,7 @@ class Audit:
     missing: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        lines = [f"{one.name:<14} {one.size}" for one in self.parts]
+        lines = [f"{part.name:<14} {part.size}" for part in self.parts]
         lines += [f"{'random':<14} {', '.join(self.generators)}"]
         lines += [f"{name:<14} {_POSITIONS[how]}" for name, how in self.loaders]
         lines += [f"not captured: {place} ({what})" for place, what in self.missing]
@@ -106,8 +106,8 @@ class Audit:
     def summary(self) -> str:
         """One line on what is captured."""
         parts = (
-            f"{one.name} ({one.tensors:,} tensors)" if one.tensors else one.name
-            for one in self.parts
+            f"{part.name} ({part.tensors:,} tensors)" if part.tensors else part.name
+            for part in self.parts
         )
         loaders = (f"{name} (position {how})" for name, how in self.loaders)
         return ", ".join((*parts, *loaders, f"random numbers of {', '.join(self.generators)}"))
@@ -134,7 +134,7 @@ class StateWatch:
         """Note the generators that a frame sees, and compare what its loop carries with the last time."""
         found = _with_attributes(read_scope(frame))
         self._beside = {key: one for key, one in found.items() if issubclass(type(one), GENERATORS)}
-        covered = {at for one in list(_ALL) for at in _find_reached(one._objects)}  # noqa: SLF001  its own class
+        covered = {at for watch in list(_ALL) for at in _find_reached(watch._objects)}  # noqa: SLF001  its own class
         tokens: dict[str, object] = {}
         for place, value in _with_attributes(read_carried(frame), covered).items():
             is_attribute = "." in place
@@ -233,8 +233,8 @@ def _measure(name: str, part: Part) -> PartAudit:
     arrays = [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray))]
     # Not nbytes, which sparse tensors lack.
     sizes = [
-        one.itemsize * (one.numel() if isinstance(one, torch.Tensor) else one.size)
-        for one in arrays
+        array.itemsize * (array.numel() if isinstance(array, torch.Tensor) else array.size)
+        for array in arrays
     ]
     return PartAudit(name, len(sizes), sum(sizes))
 
@@ -264,11 +264,13 @@ def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) ->
 def _find_reached(objects: Mapping[str, object]) -> set[int]:
     """Return the ids of what the parts reach, and where the tensors of their modules are."""
     found = find_reachable(objects, object).values()
-    modules = [one for one in found if isinstance(one, nn.Module)]
-    tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]
-    tensors += [one for one in found if isinstance(one, torch.Tensor)]
-    inner = [one for module in modules for one in module.modules()]
-    return {id(one) for one in (*found, *inner)} | {_address(one) for one in tensors} - {0}
+    modules = [value for value in found if isinstance(value, nn.Module)]
+    tensors = [held for module in modules for held in (*module.parameters(), *module.buffers())]
+    tensors += [value for value in found if isinstance(value, torch.Tensor)]
+    inner = [child for module in modules for child in module.modules()]
+    return {id(value) for value in (*found, *inner)} | {_address(tensor) for tensor in tensors} - {
+        0
+    }
 
 
 def _address(tensor: torch.Tensor) -> int:

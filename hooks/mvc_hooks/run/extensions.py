@@ -54,7 +54,8 @@ class Extensions:
         made = (_make(module, entries, options) for module in sorted(modules))
         self._all: list[Extension] = [*given, *made]
         names = list(map(_name, self._all))
-        for taken in (names, [one.entry for one in self._all if one.entry is not None]):
+        entries_taken = [extension.entry for extension in self._all if extension.entry]
+        for taken in (names, entries_taken):
             twice = next((name for name in taken if taken.count(name) > 1), None)
             if twice is not None:
                 raise UsageError(f"two extensions are called {twice!r}", hint="rename one of them")
@@ -121,7 +122,7 @@ class Extensions:
 
     def capture(self) -> dict[str, object]:
         """Return what they have in a state."""
-        states = ((one.entry, one.capture()) for one in self._all if one.entry is not None)
+        states = ((one.entry, one.capture()) for one in self._all if one.entry)
         return {entry: state for entry, state in states if state is not None}
 
     def describe(self, step: int) -> Contribution:
@@ -161,7 +162,9 @@ def check_alike(ranks: Ranks, extensions: Iterable[Extension]) -> None:
     Raises:
         UsageError: they do not.
     """
-    first, *others = ranks.exchange({_name(one): one.agree() for one in extensions})
+    first, *others = ranks.exchange(
+        {_name(extension): extension.agree() for extension in extensions}
+    )
     for rank, other in enumerate(others, 1):
         for name in sorted(first.keys() | other.keys()):
             if other.get(name) != first.get(name):

@@ -104,15 +104,15 @@ class LiveRun:
         """Take objects by name, the extensions of a run, and the options that are only for these."""
         objects = {name: value for name, value in objects.items() if value is not None}
         leaves = list(walk_leaves(objects))
-        found = [leaf for _, leaf in leaves]
-        self._modules = [one for one in found if isinstance(one, nn.Module)]
-        places = {one: path for path, leaf in leaves for one in find_optimizers(leaf)}
+        values = [leaf for _, leaf in leaves]
+        self._modules = [value for value in values if isinstance(value, nn.Module)]
+        places = {found: path for path, leaf in leaves for found in find_optimizers(leaf)}
         self._optimizers = list(places)
-        self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
-        self._scalers = [one for one in found if is_scaling(one)]
+        self._schedulers = [value for value in values if isinstance(value, LRScheduler)]
+        self._scalers = [value for value in values if is_scaling(value)]
         self.has_scaler = bool(self._scalers)
         self.first_scale = read_first_scale(self._scalers)
-        own_entries = (one.entry for one in extensions if one.entry is not None)
+        own_entries = (extension.entry for extension in extensions if extension.entry)
         self._entries = dict.fromkeys([*ENTRIES, *own_entries])
         self.extras = (*_EXTRAS, *self._entries)
         self.objects, self.parts = objects, make_parts(objects, (*self.extras, RANKS))

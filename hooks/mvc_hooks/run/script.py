@@ -38,7 +38,10 @@ def read_scope(frame: FrameType) -> dict[str, Any]:
 @functools.lru_cache(maxsize=64)
 def _calls_locals(code: CodeType) -> bool:
     instructions = dis.get_instructions(code)
-    return any(one.opname in _GLOBAL and one.argval == "locals" for one in instructions)
+    return any(
+        instruction.opname in _GLOBAL and instruction.argval == "locals"
+        for instruction in instructions
+    )
 
 
 def read_carried(frame: FrameType | None) -> dict[str, Any]:
@@ -64,14 +67,20 @@ def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:
     """
     found, pending = dict(values), list(values.values())
     while pending:
-        one = pending.pop()
-        if not issubclass(type(one), FunctionType) or is_library_file(one.__code__.co_filename):
+        function = pending.pop()
+        if not issubclass(type(function), FunctionType) or is_library_file(
+            function.__code__.co_filename
+        ):
             continue
-        code, scope = one.__code__, one.__globals__
+        code, scope = function.__code__, function.__globals__
         # Names of attributes are in co_names, too.
-        read = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+        read = {
+            instruction.argval
+            for instruction in dis.get_instructions(code)
+            if instruction.opname == "LOAD_GLOBAL"
+        }
         used = {key: scope[key] for key in read & scope.keys() - stored}
-        for key, cell in zip(code.co_freevars, one.__closure__ or (), strict=False):
+        for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             # An empty one is of a variable that has no value yet.
             if key not in stored and cell != type(cell)():
                 used[key] = cell.cell_contents
@@ -98,76 +107,89 @@ def _find_loops(code: CodeType, at: int) -> list[list[dis.Instruction]]:
     """Return the instructions of each loop around one."""
     instructions = list(dis.get_instructions(code))
     ends: dict[int, int] = {}
-    for one in instructions:
-        target = _find_target(one)
-        if target is None or not target <= at <= one.offset:
+    for instruction in instructions:
+        target = _find_target(instruction)
+        if target is None or not target <= at <= instruction.offset:
             continue
-        if one.offset in _find_reached(instructions, target):
-            ends[target] = max(ends.get(target, 0), one.offset)
+        if instruction.offset in _find_reached(instructions, target):
+            ends[target] = max(ends.get(target, 0), instruction.offset)
     return [
-        [one for one in instructions if head <= one.offset <= end] for head, end in ends.items()
+        [instruction for instruction in instructions if head <= instruction.offset <= end]
+        for head, end in ends.items()
     ]
 
 
 def _find_reached(code: list[dis.Instruction], start: int) -> set[int]:
     """Return the offsets that are reached from one; the handler of an exception, further down, is not."""
-    following = dict(itertools.pairwise(one.offset for one in code))
-    by_offset, reached, pending = {one.offset: one for one in code}, set[int](), [start]
+    following = dict(itertools.pairwise(instruction.offset for instruction in code))
+    by_offset, reached, pending = (
+        {instruction.offset: instruction for instruction in code},
+        set[int](),
+        [start],
+    )
     while pending:
         at = pending.pop()
         if at in reached or at not in by_offset:
             continue
         reached.add(at)
-        one = by_offset[at]
-        after = None if _ends(one) else following.get(at)
-        pending += [to for to in (after, _find_target(one)) if to is not None]
+        instruction = by_offset[at]
+        after = None if _ends(instruction) else following.get(at)
+        pending += [to for to in (after, _find_target(instruction)) if to is not None]
     return reached
 
 
 def _find_live(loop: list[dis.Instruction]) -> set[str]:
     """Return the variables that may be read before they are written, from the first instruction on."""
     live: dict[int, set[str]] = {}
-    at = {one.offset: index for index, one in enumerate(loop)}
+    at = {instruction.offset: index for index, instruction in enumerate(loop)}
     passed = {  # an inner loop is taken to pass at least once, and then has set what its body sets
-        one.offset: _list_stored(loop[at[one.offset] : at.get(one.argval)])
-        for one in loop[1:]
-        if one.opname == "FOR_ITER"
+        instruction.offset: _list_stored(loop[at[instruction.offset] : at.get(instruction.argval)])
+        for instruction in loop[1:]
+        if instruction.opname == "FOR_ITER"
     }
     is_done = False
     while not is_done:
         is_done = True
-        for one, after in itertools.zip_longest(reversed(loop), [None, *reversed(loop[1:])]):
-            target = _find_target(one)
+        for instruction, after in itertools.zip_longest(
+            reversed(loop), [None, *reversed(loop[1:])]
+        ):
+            target = _find_target(instruction)
             now = set(live.get(target, ())) if target is not None else set()
-            now -= passed.get(one.offset, set())
-            if after is not None and not _ends(one):
+            now -= passed.get(instruction.offset, set())
+            if after is not None and not _ends(instruction):
                 now |= live[after.offset]
-            for name, is_read in reversed(list(_list_uses(one))):
+            for name, is_read in reversed(list(_list_uses(instruction))):
                 now.add(name) if is_read else now.discard(name)
-            is_done = is_done and live.get(one.offset) == now
-            live[one.offset] = now
+            is_done = is_done and live.get(instruction.offset) == now
+            live[instruction.offset] = now
     return live[loop[0].offset]
 
 
-def _find_target(one: dis.Instruction) -> int | None:
-    return one.argval if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs else None
+def _find_target(instruction: dis.Instruction) -> int | None:
+    return (
+        instruction.argval
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+        else None
+    )
 
 
-def _ends(one: dis.Instruction) -> bool:
+def _ends(instruction: dis.Instruction) -> bool:
     """Return whether the next instruction is never the one below."""
-    return one.opname.startswith(_ENDS)
+    return instruction.opname.startswith(_ENDS)
 
 
 def _list_stored(code: Iterable[dis.Instruction]) -> set[str]:
-    return {name for one in code for name, is_read in _list_uses(one) if not is_read}
+    return {
+        name for instruction in code for name, is_read in _list_uses(instruction) if not is_read
+    }
 
 
-def _list_uses(one: dis.Instruction) -> Iterator[tuple[str, bool]]:
+def _list_uses(instruction: dis.Instruction) -> Iterator[tuple[str, bool]]:
     """Yield name of variable, and whether it is read (otherwise written), in order."""
-    is_local = one.opcode in dis.haslocal or one.opcode in dis.hasfree
-    if not is_local and one.opname not in _GLOBAL:
+    is_local = instruction.opcode in dis.haslocal or instruction.opcode in dis.hasfree
+    if not is_local and instruction.opname not in _GLOBAL:
         return
-    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-    steps = [step for step in one.opname.split("_") if step in ("LOAD", "STORE", "DELETE")]
-    for name, step in zip(names, steps, strict=False):
-        yield name, step == "LOAD"
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    verbs = [word for word in instruction.opname.split("_") if word in ("LOAD", "STORE", "DELETE")]
+    for name, verb in zip(names, verbs, strict=False):
+        yield name, verb == "LOAD"

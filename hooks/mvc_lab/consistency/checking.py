@@ -55,11 +55,11 @@ class Consistency(Extension):
         """Say how often, and what to do.
 
         Args:
-            every: everything is compared once in so many steps.
+            every: everything is compared once in this many steps.
             answers: what to do about a difference, the first that is possible: ``resync`` from
                 ranks that are known to be right, ``rollback`` to a commit from before it (with a
                 ``Checkpointer``), ``report`` and go on, or ``stop``.
-            stop_after: so many answers within 2,000 steps are given, then the run is stopped;
+            stop_after: this many answers within 2,000 steps are given, then the run is stopped;
                 None: no limit.
             tolerance: a difference up to here is called small in reports.
             ignore: patterns of names (``model.head.*``) that are not compared.
