@@ -238,12 +238,12 @@ def test_packed_objects_and_refs_damaged(known, tmp_path):
     again = replace(known, root=packed)
     names = [n for n in _files_under(packed / ".mvc") if n.startswith(("objects", "packed"))]
     assert len(names) >= 3
-    assert _damage_all(again, tmp_path, bounded(3, 2000), names) > 20
+    assert _damage_all(again, tmp_path, bounded(3, 200), names) > 20
 
 
 @pytest.mark.slow
 def test_every_file_damaged(known, tmp_path):
-    assert _damage_all(known, tmp_path, bounded(4, 2000)) > 150
+    assert _damage_all(known, tmp_path, bounded(4, 200)) > 150
 
 
 def _chunk_of(root, commit, path, tensor):
@@ -346,7 +346,7 @@ def interrupted(known, tmp_path_factory):
 def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrupted, tmp_path):
     data = (interrupted / JOURNAL).read_bytes()
     before = digests(interrupted)
-    for what, damaged in _damages(data, bounded(12, 2000)):
+    for what, damaged in _damages(data, bounded(12, 300)):
         if damaged is None:
             continue
         root = tmp_path / "work"
