@@ -82,7 +82,7 @@ def paged() -> Output:
 
 
 def turn_off_pager() -> None:
-    """Have this command write to the terminal itself."""
+    """Let this command write to the terminal itself."""
     _UNPAGED.append(True)
 
 
@@ -151,7 +151,7 @@ _LAST: list[Callable[[], None]] = []
 
 
 def say_last(action: Callable[[], None]) -> None:
-    """Have something said once the command is over."""
+    """Say something once the command is over."""
     _LAST.append(action)
 
 

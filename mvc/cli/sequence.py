@@ -58,7 +58,7 @@ def give_up(repo: Repo, verb: Verb, shown: Shown) -> None:
 def run_sequence(
     verb: Literal["cherry-pick", "revert"],
     commits: Sequence[str],
-    told: Mapping[str, Any],
+    choices: Mapping[str, Any],
     options: Mapping[str, Any],
     *,
     no_gate: bool,
@@ -78,7 +78,7 @@ def run_sequence(
         return
     before = repo.head.commit
     with byte_progress(verb, wanted=shown.progress) as bar:
-        result = _run(repo, verb, commits, {**told, "no_gate": no_gate}, options, way, bar)
+        result = _run(repo, verb, commits, {**choices, "no_gate": no_gate}, options, way, bar)
     if not (shown.quiet or shown.as_json) and result.commit != before:
         # A line for each new commit; ``write_merge`` writes one for the last itself.
         out, where = stdout(), printable(repo.head.branch or "detached HEAD")
@@ -93,7 +93,7 @@ def _run(
     repo: Repo,
     verb: Literal["cherry-pick", "revert"],
     commits: Sequence[str],
-    told: Mapping[str, Any],
+    choices: Mapping[str, Any],
     options: Mapping[str, Any],
     way: str | None,
     bar: Any,
@@ -101,6 +101,6 @@ def _run(
     if way == "--skip":
         return repo.skip(verb, progress=bar)
     if way == "--continue":
-        return repo.conclude(verb, **told, progress=bar)
+        return repo.conclude(verb, **choices, progress=bar)
     start = repo.cherry_pick if verb == "cherry-pick" else repo.revert
-    return start(*commits, **told, **options, progress=bar)
+    return start(*commits, **choices, **options, progress=bar)

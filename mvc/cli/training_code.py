@@ -117,7 +117,7 @@ def run_replay(
 
 
 def run_doctor(ranks: int | None) -> dict[str, Any] | None:
-    """Have ranks look at each other, and return what rank 0 found; None if this is another rank.
+    """Let ranks look at each other, and return what rank 0 found; None if this is another rank.
 
     Args:
         ranks: how many to start here; None: this is one of those that torchrun or SLURM has started.
@@ -150,7 +150,7 @@ def _start_rank(rank: int, ranks: int, folder: str) -> subprocess.Popen[bytes]:
 
 
 def _quiet() -> dict[str, str]:
-    """Return the environment, with which torch's C++ does not write to standard error what is told anyway."""
+    """Return the environment, in which torch's C++ does not repeat on standard error what we report."""
     return {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
 
 

@@ -118,7 +118,7 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """What is to be listed: which branches, of what relation, and how much of each."""
+    """What to list: which branches, of what relation, and how much of each."""
 
     relation: str
     verbose: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET
 from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
-from mvc.cli.render.merges import parse_told
+from mvc.cli.render.merges import parse_choices
 from mvc.cli.sequence import (
     ABORT,
     CONTINUE,
@@ -47,11 +47,11 @@ def cherry_pick(
     The author is kept, and a commit that would change nothing is left out. After a conflict, use
     --continue, --skip or --abort.
     """
-    told = parse_told(strategy, rules or (), parameters or (), seed)
+    choices = parse_choices(strategy, rules or (), parameters or (), seed)
     run_sequence(
         "cherry-pick",
         commits or (),
-        told,
+        choices,
         {"mainline": mainline, "commit": not no_commit, "record_origin": record_origin},
         no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},

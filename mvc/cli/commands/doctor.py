@@ -159,8 +159,8 @@ def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:
         some = len(one["ranks"]) < fields["ranks"]
         where = f"{one['where']}: " if some else ""
         source = out.style(f"({printable(one['source'])})", "dim")
-        told = printable(f"{where}{one['text']}; {one['hint']}")
-        yield f"{out.style(word, colour, 'bold')} {told} {source}"
+        text = printable(f"{where}{one['text']}; {one['hint']}")
+        yield f"{out.style(word, colour, 'bold')} {text} {source}"
     if not fields["advice"]:
         yield out.style("nothing here slows ranks down", "green")
 

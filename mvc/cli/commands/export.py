@@ -31,7 +31,7 @@ def export(
 ) -> None:
     """Write all files of a revision into a folder, or its model in another format.
 
-    DIR/ may be new, and anywhere. With -o FILE or --format, tensors of any format are written anew:
+    DIR/ may be new, and anywhere. With -o FILE or --format, tensors of any format are written again:
     to one safetensors file, to files of the Hub (DIR/), to a file for torch.load, or to a folder for
     torch's dcp.load. REV:PATH also names a checkpoint or a folder of shards. Without PATH, all of
     the revision's are exported.

@@ -36,7 +36,7 @@ def fetch(
     if every and remote is not None:
         raise CommandUsageError("--all goes with no REMOTE")
     limit = read_rate(limit_rate)
-    told = []
+    fields = []
     for name in repo.remotes.list() if every else [remote]:
         with byte_progress("fetching", wanted=progress and not quiet) as bar:
             done = repo.fetch(
@@ -51,8 +51,8 @@ def fetch(
                 limit_bytes_s=limit,
                 progress=bar,
             )
-        told.append(fetch_fields(done))
+        fields.append(fetch_fields(done))
         if not (as_json or quiet):
             write_fetch(stdout(), done)
     if as_json:
-        write_json(told if every else told[0])
+        write_json(fields if every else fields[0])

@@ -89,14 +89,14 @@ def _say_whether_it_answers(failure: MvcError | None) -> None:
 
 
 def _run(command: str, one: Version) -> bool:
-    told = {
+    variables = {
         "MVC_VERSION": str(one.number),
         "MVC_COMMIT": one.commit,
         "MVC_DIR": str(one.folder),
     }
     try:
         words = shlex.split(command)
-        done = subprocess.run(words, env={**os.environ, **told}, check=False)  # noqa: S603  theirs
+        done = subprocess.run(words, env={**os.environ, **variables}, check=False)  # noqa: S603  theirs
     except (OSError, ValueError) as error:
         warn(f"{printable(command)} cannot be run: {error}")
         return False

@@ -12,7 +12,7 @@ from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_clashes
 from mvc.cli.output import Shown, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.merges import parse_told
+from mvc.cli.render.merges import parse_choices
 from mvc.cli.render.text import seconds_text
 from mvc.cli.sequence import PARAMETERS, RULES, SEED, STRATEGY, give_up, show_merge
 from mvc.cli.session import open_repo
@@ -108,7 +108,7 @@ def merge(
     if recipe is None:
         check_of_recipes([("--output", output), ("--force", force)])
     shown = Shown(quiet, progress and not quiet, as_json)
-    told = parse_told(strategy, rules or (), parameters or (), seed)
+    choices = parse_choices(strategy, rules or (), parameters or (), seed)
     if replay is not None:
         replay_merge(replay, shown)
     elif recipe is not None:
@@ -119,12 +119,12 @@ def merge(
     elif go_on:
         with byte_progress("merging", wanted=shown.progress) as bar:
             repo = open_repo()
-            done = repo.conclude("merge", **told, message=message, no_gate=no_gate, progress=bar)
+            done = repo.conclude("merge", **choices, message=message, no_gate=no_gate, progress=bar)
             show_merge(repo, "merge", done, shown)
     elif not branches:
         raise CommandUsageError("which branch?")
     elif preview:
-        preview_branches(branches, {**told, "tokenizer": tokenizer}, shown)
+        preview_branches(branches, {**choices, "tokenizer": tokenizer}, shown)
     else:
         way: Literal["allowed", "only", "never"] = (
             "only" if ff_only else "never" if no_ff else "allowed"
@@ -133,7 +133,7 @@ def merge(
         with byte_progress("merging", wanted=shown.progress) as bar:
             result = repo.merge(
                 *branches,
-                **told,
+                **choices,
                 tokenizer=tokenizer,
                 message=message,
                 fast_forward=way,
@@ -241,10 +241,10 @@ def _write(
         write_recipe(stdout(), result, seconds_text(time.perf_counter() - started_s))
 
 
-def preview_branches(branches: Sequence[str], told: Mapping[str, Any], shown: Shown) -> None:
+def preview_branches(branches: Sequence[str], choices: Mapping[str, Any], shown: Shown) -> None:
     """Show what a merge of branches would do."""
     with byte_progress("comparing", wanted=shown.progress) as bar:
-        seen = open_repo().preview_merge(*branches, **told, progress=bar)
+        seen = open_repo().preview_merge(*branches, **choices, progress=bar)
     _show_preview(seen, shown)
 
 

@@ -73,12 +73,12 @@ def _read(paths: list[str]) -> dict[str, Any]:
             "advice": [asdict(one) for one in advise(trace, overlap)],
         })  # fmt: skip
     straggler = find_straggler(overlaps)
-    told = None
+    late = None
     if straggler is not None:
         own = found[straggler.trace]
-        told = {**asdict(straggler), "path": own["path"], "rank": own["rank"]}
-        del told["trace"]
-    return {"traces": found, "straggler": told}
+        late = {**asdict(straggler), "path": own["path"], "rank": own["rank"]}
+        del late["trace"]
+    return {"traces": found, "straggler": late}
 
 
 def _list_exposed(overlap: Any) -> list[dict[str, object]]:

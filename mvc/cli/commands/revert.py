@@ -5,7 +5,7 @@ from __future__ import annotations
 from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_alone
 from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
-from mvc.cli.render.merges import parse_told
+from mvc.cli.render.merges import parse_choices
 from mvc.cli.sequence import (
     ABORT,
     CONTINUE,
@@ -45,14 +45,14 @@ def revert(
     After a conflict, use --continue, --skip or --abort.
     """
     check_alone([("--arithmetic", arithmetic), ("--strategy", strategy)])
-    told = parse_told(strategy, rules or (), (), 0)
+    choices = parse_choices(strategy, rules or (), (), 0)
     options: dict[str, object] = {"mainline": mainline, "commit": not no_commit}
     if arithmetic:
         options["arithmetic"] = True
     run_sequence(
         "revert",
         commits or (),
-        {key: told[key] for key in ("strategy", "rules")},
+        {key: choices[key] for key in ("strategy", "rules")},
         options,
         no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},

@@ -10,7 +10,7 @@ from mvc.cli.options import JSON, PROGRESS, QUIET
 from mvc.cli.output import paged, pick, printable, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.merges import merge_fields, parse_told, write_conflicts
+from mvc.cli.render.merges import merge_fields, parse_choices, write_conflicts
 from mvc.cli.render.moves import write_counts
 from mvc.cli.sequence import RULES, STRATEGY
 from mvc.cli.session import open_repo, to_paths
@@ -72,13 +72,13 @@ def stash(
             text = "No local changes to save" if made is None else f"Saved {_title(made)}"
             _answer(None if made is None else _fields(made), text, as_json=as_json, quiet=quiet)
             return
-        told = parse_told(strategy, rules or (), (), 0)
+        choices = parse_choices(strategy, rules or (), (), 0)
         result = repo.stash_apply(
             number,
             pop=verb == "pop",
             index=index,
             strategy=strategy,
-            rules=told["rules"],
+            rules=choices["rules"],
             progress=bar,
         )
     _write_applied(result, as_json=as_json, quiet=quiet)

@@ -283,5 +283,5 @@ def _place(repo: Repo, name: str) -> str:
 
 
 def _as_path(name: str) -> str:
-    """Return a path so that nobody takes it for a revision."""
+    """Return a path so that it cannot be taken for a revision."""
     return name if os.path.isabs(name) else os.path.join(".", name)

@@ -187,13 +187,13 @@ def write_report(out: Output, path: str, report: MapReport) -> None:
         f"{report.known:,} not read: unchanged since they were" if report.known else "",
         f"{report.unproven:,} by their size alone" if report.unproven else "",
     ]
-    told = "; ".join(part for part in how if part)
-    told = f" ({told})" if told else ""
+    note = "; ".join(part for part in how if part)
+    note = f" ({note})" if note else ""
     if report.ok:
         shards = report.read + report.known + report.unproven
         out.line(
-            f"{out.style('ok:', 'green', 'bold')} {printable(path)}: {count_text(shards, 'shard')}{told}"
+            f"{out.style('ok:', 'green', 'bold')} {printable(path)}: {count_text(shards, 'shard')}{note}"
         )
         return
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.counts().items()))
-    out.line(f"{out.style(f'{printable(path)}:', 'red', 'bold')} {counts}{told}")
+    out.line(f"{out.style(f'{printable(path)}:', 'red', 'bold')} {counts}{note}")

@@ -75,8 +75,8 @@ def _loader_lines(one: LoaderSeen, *, with_list: bool) -> Iterator[str]:
         texts = [f"{n:,} {words.get(times, f'{times} times')}" for times, n in one.times.items()]
         yield f"  {', '.join(texts)}"
     for part, last in _join_epochs(one.skipped):
-        told = _samples_text(part, last, with_list=with_list)
-        yield f"  skipped ({printable(part.reason or '')}): {told}"
+        samples = _samples_text(part, last, with_list=with_list)
+        yield f"  skipped ({printable(part.reason or '')}): {samples}"
     if one.is_proven is False and one.times is None:
         yield "  NOT PROVEN: which samples these are is not listed"
     elif one.is_proven is not None:

@@ -34,13 +34,13 @@ WORDS = {
 }
 
 
-def parse_told(
+def parse_choices(
     strategy: str | None, rules: Sequence[str], parameters: Sequence[str], seed: int
 ) -> dict[str, Any]:
     """Return what the options of a merge tell it, as arguments of ``Repo.merge``."""
     from mvc.merging.rules import parse_rule
 
-    told = [parse_rule(rule) for rule in rules]
+    parsed = [parse_rule(rule) for rule in rules]
     values: dict[str, object] = {}
     if parameters:
         from mvc.merging.strategies import parse_parameter
@@ -48,7 +48,7 @@ def parse_told(
         values = dict(map(parse_parameter, parameters))
     return {
         "strategy": strategy,
-        "rules": [(one.pattern, one.strategy) for one in told],
+        "rules": [(rule.pattern, rule.strategy) for rule in parsed],
         "parameters": values,
         "seed": seed,
     }
@@ -104,10 +104,10 @@ def write_conflicts(out: Output, conflicts: Sequence[Conflict]) -> None:
             out.line(line + reason)
             continue
         is_around = names[0].startswith(_AROUND)
-        told = reason if is_around else f"{count_text(len(names), 'tensor')} {reason}"
-        plain = len(f"CONFLICT {path}: {told}")  # without the codes of colours
+        fact = reason if is_around else f"{count_text(len(names), 'tensor')} {reason}"
+        plain = len(f"CONFLICT {path}: {fact}")  # without the codes of colours
         room = None if out.width is None else out.width - plain
-        out.line(line + told + _examples(names, room))
+        out.line(line + fact + _examples(names, room))
 
 
 def _examples(names: Sequence[str], room: int | None) -> str:

@@ -222,7 +222,7 @@ def _share(value: float, span: tuple[float, float]) -> float:
 
 
 def _ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Return about so many round numbers in a range: 1, 2 or 5 times a power of ten apart."""
+    """Return about ``wanted`` round numbers in a range: 1, 2 or 5 times a power of ten apart."""
     if high - low <= abs(high) * 1e-12:
         return [low]
     power = 10.0 ** math.ceil(math.log10(high - low))

@@ -34,7 +34,7 @@ def fold(
     name_of: Callable[[_Item], str],
     kind_of: Callable[[_Item], str],
 ) -> list[tuple[str, list[_Item]]]:
-    """Return (name, items of one kind) in at most so many rows, or in as few as there can be."""
+    """Return (name, items of one kind) in at most ``rows`` rows, or in as few as there can be."""
     found: list[tuple[str, list[_Item]]] = []
     deepest = max(name_of(item).count(".") for item in items) + 1
     for depth in range(min(deepest, _MAX_DEPTH), 0, -1):
