@@ -18,7 +18,6 @@ from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer as Checkpointer
-    from mvc_hooks.divergence.finite import NotFinite as NotFinite
     from mvc_hooks.divergence.history import History as History
     from mvc_hooks.divergence.history import Reading as Reading
     from mvc_hooks.divergence.history import Verdict as Verdict
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import skip_step as skip_step
     from mvc_hooks.divergence.ladder import stop as stop
     from mvc_hooks.divergence.scale import ScaleCollapse as ScaleCollapse
+    from mvc_hooks.divergence.spike import NotFinite as NotFinite
     from mvc_hooks.divergence.spike import Spike as Spike
     from mvc_hooks.divergence.trend import Trend as Trend
     from mvc_hooks.extension import Extension as Extension
@@ -47,11 +47,10 @@ else:  # imported on first use
         __name__,
         {
             "mvc_hooks.checkpointer": "Checkpointer",
-            "mvc_hooks.divergence.finite": "NotFinite",
             "mvc_hooks.divergence.history": "History Reading Verdict",
             "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
             "mvc_hooks.divergence.scale": "ScaleCollapse",
-            "mvc_hooks.divergence.spike": "Spike",
+            "mvc_hooks.divergence.spike": "NotFinite Spike",
             "mvc_hooks.divergence.trend": "Trend",
             "mvc_hooks.extension": "Extension",
             "mvc_hooks.handover": "capture restore",

@@ -16,10 +16,9 @@ import numpy as np
 
 from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.finite import NotFinite
 from mvc_hooks.divergence.history import Count, History, Verdict, parse_state
 from mvc_hooks.divergence.scale import ScaleCollapse
-from mvc_hooks.divergence.spike import Spike
+from mvc_hooks.divergence.spike import NotFinite, Spike
 from mvc_hooks.divergence.trend import Trend
 
 if TYPE_CHECKING:
