@@ -11,7 +11,6 @@ from typing import Any
 import griffe
 
 _VERB = re.compile(r"verb\(lambda: ([\w.]+)\)")
-_HOMES = {"stores": "remotes"}  # what a package is called where a module has its name
 
 
 class Verbs(griffe.Extension):
@@ -26,9 +25,7 @@ class Verbs(griffe.Extension):
                 for name, member in list(kind.members.items()):
                     verb = member.is_attribute and _VERB.fullmatch(str(member.value))
                     if verb:
-                        home, _, rest = verb[1].partition(".")
-                        operation = pkg[f"{_HOMES.get(home, home)}.{rest}"]
-                        kind.set_member(name, _as_method(name, member, operation))
+                        kind.set_member(name, _as_method(name, member, pkg[verb[1]]))
 
 
 def _as_method(name: str, place: griffe.Attribute, operation: griffe.Function) -> griffe.Function:

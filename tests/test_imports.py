@@ -115,7 +115,7 @@ seen.append("add(self, source" in pydoc.plain(pydoc.render_doc(type(repo.data)))
 print(json.dumps(seen))
 """
     before, is_listed, opened, found, after, line, is_helped, is_part_helped = run(script)
-    assert before == opened == ["mvc.repo", "mvc.repo.namespaces", "mvc.repo.opening"]
+    assert before == opened == ["mvc.repo", "mvc.repo.opening"]
     assert set(after) - set(opened) == {"mvc.operations.log"}
     assert line.startswith("Merge branches")
     assert is_listed

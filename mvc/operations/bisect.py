@@ -99,20 +99,8 @@ def start(
         UsageError: a term is not a word that can be used.
     """
     plan = BisectPlan(tuple(relative_paths(context, paths)), tensors, terms, checkout, first_parent)
-    return start_planned(context, bad, good, plan, progress=progress)
-
-
-def start_planned(
-    context: Context,
-    bad: str | None = None,
-    good: Sequence[str] = (),
-    plan: BisectPlan | None = None,
-    *,
-    progress: ByteProgress = None,
-) -> BisectStep:
-    """Begin a bisection; one under way ends, and its original place of HEAD is kept."""
     recover(context)
-    begin(context, bad, good, plan or BisectPlan())
+    begin(context, bad, good, plan)
     return advance(context, progress=progress)
 
 
@@ -256,7 +244,7 @@ def run(
     context: Context,
     test: Callable[[GitId], bool | None],
     *,
-    told: Callable[[BisectStep], None] | None = None,
+    before_test: Callable[[BisectStep], None] | None = None,
     progress: ByteProgress = None,
 ) -> BisectStep:
     """Test commits until the first bad one is found.
@@ -264,7 +252,7 @@ def run(
     Args:
         test: returns whether a commit is good, None if it cannot be tested. What it raises ends
             the run; the bisection can go on.
-        told: called before each test.
+        before_test: called before each test.
         progress: called with bytes written.
 
     Raises:
@@ -276,8 +264,8 @@ def run(
             "a bad and a good commit must be known first", hint='"mvc bisect start BAD GOOD"'
         )
     while step.status == "testing":
-        if told is not None:
-            told(step)
+        if before_test is not None:
+            before_test(step)
         commit = step.commit
         assert commit is not None
         verdict = test(commit)

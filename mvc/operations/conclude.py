@@ -79,20 +79,20 @@ def get_pending(context: Context, kind: str) -> Pending:
 
 @holds_sweep_lock
 def decide(
-    context: Context, kind: str, told: MergeChoices | None = None, progress: ByteProgress = None
+    context: Context, kind: str, choices: MergeChoices | None = None, progress: ByteProgress = None
 ) -> list[FileMerge]:
     """Resolve by rules what a merge left undecided, or raise ConflictError; return the result."""
     recover(context)
     pending = get_pending(context, kind)
     earlier = read_choices(pending.message)
-    told = (told or MergeChoices()).after(earlier)
+    choices = (choices or MergeChoices()).after(earlier)
     index = context.history.read_index()
     done: list[FileMerge] = []
-    if index.unmerged and told != earlier:
-        done = _decide(context, index, told, pending, progress)
+    if index.unmerged and choices != earlier:
+        done = _decide(context, index, choices, pending, progress)
         index = context.history.read_index()
     if index.unmerged:
-        conflicts = find_conflicts(context, index, told)
+        conflicts = find_conflicts(context, index, choices)
         names = [one.path if one.tensor is None else one.tensor for one in conflicts]
         raise ConflictError(
             f"still undecided: {list_paths(names, _SHOWN)}",
@@ -102,12 +102,12 @@ def decide(
 
 
 def _decide(
-    context: Context, index: Index, told: MergeChoices, pending: Pending, progress: ByteProgress
+    context: Context, index: Index, choices: MergeChoices, pending: Pending, progress: ByteProgress
 ) -> list[FileMerge]:
     """Write the files that rules resolved to index and worktree."""
-    sides, methods = undecided_sides(context, index, told), told.methods(context, _TWO)
+    sides, methods = undecided_sides(context, index, choices), choices.methods(context, _TWO)
     earlier = read_choices(pending.message)
-    new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
+    new = [rule for rule in choices.rules.rules if rule not in earlier.rules.rules]
     # One about what is decided already is no mistake: it had nothing to decide.
     everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
     check_rules(context, Rules(tuple(new)), everything)
@@ -120,7 +120,7 @@ def _decide(
             trees=[_only(tree, paths) for tree in sides.trees],
             labels=("HEAD", _find_label(context, paths[-1])),
         )
-        merges = plan_files(context, one, told.rules, methods.resolve)
+        merges = plan_files(context, one, choices.rules, methods.resolve)
         merged = write_merge(context, merges, one.trees[0], progress)
         _check_untouched(context, index, paths, one, earlier)
         undecided = {file.path: file for file in merged.undecided(())}
@@ -133,7 +133,7 @@ def _decide(
     head = context.history.head()
     stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
     # What was said counts from now on, for what is still to be decided and for the commit.
-    marks = make_marks(replace(pending, message=told.sign(pending.message)), None, left)
+    marks = make_marks(replace(pending, message=choices.sign(pending.message)), None, left)
     execute(context, plan, index, stay, progress, marks=marks)
     return done
 
@@ -176,10 +176,10 @@ def _only(tree: Mapping[str, TreeEntry], paths: Sequence[str]) -> dict[str, Tree
 
 
 def _check_untouched(
-    context: Context, index: Index, paths: Sequence[str], sides: Sides, told: MergeChoices
+    context: Context, index: Index, paths: Sequence[str], sides: Sides, choices: MergeChoices
 ) -> None:
     """Check that files of the worktree are as the merge left them."""
-    merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
+    merges = plan_files(context, sides, choices.rules, choices.methods(context, _TWO).resolve)
     entries = write_merge(context, merges, sides.trees[0]).entries
     for path in paths:
         left = None if _is_asleep(context, index, path) else entries.get(path)
@@ -204,7 +204,7 @@ def conclude(
     context: Context,
     kind: str,
     *,
-    told: MergeChoices | None = None,
+    choices: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
@@ -212,10 +212,10 @@ def conclude(
     """Resolve the rest by rules and make the commit."""
     from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
 
-    merges = decide(context, kind, told, progress)
+    merges = decide(context, kind, choices, progress)
     pending = get_pending(context, kind)
-    told = (told or MergeChoices()).after(read_choices(pending.message))
-    done = commit(context, told.sign(message or pending.message), no_gate=no_gate)
+    choices = (choices or MergeChoices()).after(read_choices(pending.message))
+    done = commit(context, choices.sign(message or pending.message), no_gate=no_gate)
     tensors, size = count_tensors(merges)
     return MergeResult(
         "merged", done.commit, done.branch, pending.heads, tensors=tensors, bytes_computed=size

@@ -63,20 +63,6 @@ def diff(
         UsageError: ``new`` without ``old``, or two revisions and ``staged``.
     """
     scope = Scope(tuple(relative_paths(context, paths)), tensors, with_tensors)
-    return compare_sides(context, old, new, staged=staged, scope=scope, progress=progress)
-
-
-def compare_sides(
-    context: Context,
-    old: str | None = None,
-    new: str | None = None,
-    *,
-    staged: bool = False,
-    scope: Scope | None = None,
-    progress: ByteProgress = None,
-) -> list[FileDiff]:
-    """Compare two commits, or a commit or the index with the index or the worktree."""
-    scope = scope or Scope()
     if new is not None and (old is None or staged):
         raise UsageError("two revisions are compared only with each other")
     if new is not None:

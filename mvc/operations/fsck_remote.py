@@ -57,7 +57,7 @@ _LOOKS = 3
 _HINT = 'push again from a repository that has it; "mvc fsck" checks that one'
 
 
-def fsck_all(
+def fsck_any(
     context: Context,
     *,
     data: bool = False,

@@ -109,6 +109,7 @@ class Change:
     no_gate: bool = False
 
 
+@holds_sweep_lock
 def merge(
     context: Context,
     *revisions: str,
@@ -154,36 +155,9 @@ def merge(
         GateError: the result fails a gate.
         UsageError: a parameter out of range, shapes or vocabularies that do not fit.
     """
-    return merge_told(
-        context,
-        revisions,
-        told=make_choices(strategy, rules, parameters or {}, seed, tokenizer),
-        message=message,
-        fast_forward=fast_forward,
-        allow_unrelated=allow_unrelated,
-        commit=commit,
-        no_gate=no_gate,
-        progress=progress,
-    )
-
-
-@holds_sweep_lock
-def merge_told(
-    context: Context,
-    revisions: Sequence[str],
-    *,
-    told: MergeChoices | None = None,
-    message: str | None = None,
-    fast_forward: FastForward = "allowed",
-    allow_unrelated: bool = False,
-    commit: bool = True,
-    no_gate: bool = False,
-    progress: ByteProgress = None,
-) -> MergeResult:
-    """Merge other commits into the current branch."""
+    choices = make_choices(strategy, rules, parameters or {}, seed, tokenizer)
     recover(context)
-    told = told or MergeChoices()
-    told.methods(context, 1 + len(revisions))
+    choices.methods(context, 1 + len(revisions))
     check_nothing_pending(context)
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
@@ -202,7 +176,7 @@ def merge_told(
         )
     assert head.commit is not None
     commits = (head.commit, *heads)
-    told = told.name_tokenizer(context, commits)
+    choices = choices.name_tokenizer(context, commits)
     base = find_base(context, commits)
     if base is None and not allow_unrelated:
         raise ConflictError(
@@ -210,12 +184,12 @@ def merge_told(
             hint="`allow_unrelated` merges them anyway",
         )
     text = message or _describe(context, head, revisions)
-    pending = Pending("merge", tuple(heads), told.sign(text))
+    pending = Pending("merge", tuple(heads), choices.sign(text))
     labels = ("HEAD", revisions[0])
     sides = Sides(base or {}, [context.history.read_tree(one) for one in commits], labels)
     reflog = f"merge {' '.join(revisions)}: Merge made by mvc"
     change = Change(pending, sides, commits, reflog, is_committed=commit, no_gate=no_gate)
-    return apply_change(context, head, change, told, progress)
+    return apply_change(context, head, change, choices, progress)
 
 
 def leave_out_known(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
@@ -271,16 +245,20 @@ def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
 
 
 def apply_change(
-    context: Context, head: Head, change: Change, told: MergeChoices, progress: ByteProgress = None
+    context: Context,
+    head: Head,
+    change: Change,
+    choices: MergeChoices,
+    progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge a change into HEAD and commit it, or leave it under way."""
     history, pending = context.history, change.pending
-    sides = replace(change.sides, tokenizer=told.tokenizer)
+    sides = replace(change.sides, tokenizer=choices.tokenizer)
     index, ours = history.read_index(), sides.trees[0]
     check_not_staged(index, ours)
-    methods = told.methods(context, len(sides.trees))
-    merges = plan_files(context, sides, told.rules, methods.resolve)
-    check_rules(context, told.rules, sides)
+    methods = choices.methods(context, len(sides.trees))
+    merges = plan_files(context, sides, choices.rules, methods.resolve)
+    check_rules(context, choices.rules, sides)
     _check_octopus(merges, sides)
     merged = write_merge(context, merges, ours, progress)
     check_kept(context, merged.entries)

@@ -81,7 +81,7 @@ def cherry_pick(
         context,
         "cherry-pick",
         revisions,
-        told=make_choices(strategy, rules, parameters or {}, seed),
+        choices=make_choices(strategy, rules, parameters or {}, seed),
         mainline=mainline,
         record_origin=record_origin,
         commit=commit,
@@ -133,7 +133,7 @@ def revert(
         context,
         "revert",
         revisions,
-        told=make_choices(chosen, rules, parameters, 0),
+        choices=make_choices(chosen, rules, parameters, 0),
         mainline=mainline,
         commit=commit,
         no_gate=no_gate,
@@ -147,7 +147,7 @@ def pick(
     kind: PickKind,
     revisions: Sequence[str],
     *,
-    told: MergeChoices | None = None,
+    choices: MergeChoices | None = None,
     mainline: int | None = None,
     record_origin: bool = False,
     commit: bool = True,
@@ -157,8 +157,8 @@ def pick(
     """Pick or revert commits, one after another; stops at the first with conflicts."""
     recover(context)
     check_nothing_pending(context)
-    told = told or MergeChoices()
-    told.methods(context, 2)
+    choices = choices or MergeChoices()
+    choices.methods(context, 2)
     commits = _expand(context, kind, revisions)
     options = {_ORIGIN: "true"} if record_origin else {}
     options |= {_NO_GATE: "true"} if no_gate else {}
@@ -169,7 +169,7 @@ def pick(
     if head.commit is None:
         raise ConflictError("there is no commit yet to apply it to")
     sequence = Pending(kind, (), "", tuple(commits), head.commit, options)
-    return _run(context, sequence, told, commit=commit, progress=progress)
+    return _run(context, sequence, choices, commit=commit, progress=progress)
 
 
 def _expand(context: Context, kind: PickKind, revisions: Sequence[str]) -> list[GitId]:
@@ -214,7 +214,7 @@ def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
 def _run(
     context: Context,
     sequence: Pending,
-    told: MergeChoices,
+    choices: MergeChoices,
     *,
     commit: bool = True,
     progress: ByteProgress,
@@ -225,7 +225,7 @@ def _run(
     rest = sequence.rest
     for number, one in enumerate(rest, 1):
         step = replace(sequence, heads=(one,), rest=rest[number:])
-        done = _apply(context, step, told, commit=commit, progress=progress)
+        done = _apply(context, step, choices, commit=commit, progress=progress)
         if done is None and commit and find_pending(context) is not None:
             go_back(context, None, mark_done(step))  # nothing to do: that is noted, too
         result = result if done is None else done
@@ -235,7 +235,7 @@ def _run(
 
 
 def _apply(
-    context: Context, step: Pending, told: MergeChoices, *, commit: bool, progress: ByteProgress
+    context: Context, step: Pending, choices: MergeChoices, *, commit: bool, progress: ByteProgress
 ) -> MergeResult | None:
     """Apply one commit; None if that changes nothing."""
     info, head = context.history.read_commit(step.heads[0]), context.history.head()
@@ -257,7 +257,7 @@ def _apply(
         author = Stamp(info.author, info.author_time_s, info.author_timezone_s)
     assert head.commit is not None
     change = Change(
-        replace(step, message=told.sign(message)),
+        replace(step, message=choices.sign(message)),
         Sides(base, [ours, theirs], ("HEAD", label)),
         (head.commit,),
         f"{step.kind}: {info.subject}",
@@ -266,7 +266,7 @@ def _apply(
         may_be_empty=False,
         no_gate=_NO_GATE in step.options,
     )
-    done = apply_change(context, head, change, told, progress)
+    done = apply_change(context, head, change, choices, progress)
     return None if done.kind == "up-to-date" else done
 
 
@@ -281,7 +281,7 @@ def _with_origin(message: str, commit: GitId) -> str:
     return f"{message.rstrip()}{between}(cherry picked from commit {commit})\n"
 
 
-def conclude_any(
+def finish(
     context: Context,
     kind: Literal["merge", "cherry-pick", "revert"] = "merge",
     *,
@@ -310,20 +310,22 @@ def conclude_any(
         ConflictError: nothing of that kind is under way, or something is still undecided.
         GateError: the result fails a gate.
     """
-    told = make_choices(strategy, rules, parameters or {}, seed)
+    choices = make_choices(strategy, rules, parameters or {}, seed)
 
     if kind == "merge":
         return conclude(
-            context, kind, told=told, message=message, no_gate=no_gate, progress=progress
+            context, kind, choices=choices, message=message, no_gate=no_gate, progress=progress
         )
-    return resume(context, kind, told=told, message=message, no_gate=no_gate, progress=progress)
+    return resume(
+        context, kind, choices=choices, message=message, no_gate=no_gate, progress=progress
+    )
 
 
 def resume(
     context: Context,
     kind: PickKind,
     *,
-    told: MergeChoices | None = None,
+    choices: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
     progress: ByteProgress = None,
@@ -333,14 +335,14 @@ def resume(
     pending = get_pending(context, kind)
     if no_gate:
         pending = replace(pending, options={**pending.options, _NO_GATE: "true"})
-    told = (told or MergeChoices()).after(read_choices(pending.message))
+    choices = (choices or MergeChoices()).after(read_choices(pending.message))
     done = None
     if pending.heads:
         done = conclude(
-            context, kind, told=told, message=message, no_gate=_NO_GATE in pending.options,
+            context, kind, choices=choices, message=message, no_gate=_NO_GATE in pending.options,
             progress=progress,
         )  # fmt: skip
-    return _go_on(context, pending, told, done, progress)
+    return _go_on(context, pending, choices, done, progress)
 
 
 def skip(
@@ -362,12 +364,12 @@ def skip(
 def _go_on(
     context: Context,
     pending: Pending,
-    told: MergeChoices,
+    choices: MergeChoices,
     done: MergeResult | None,
     progress: ByteProgress,
 ) -> MergeResult:
     if not pending.rest:
         assert done is not None
         return done
-    result = _run(context, replace(pending, heads=(), message=""), told, progress=progress)
+    result = _run(context, replace(pending, heads=(), message=""), choices, progress=progress)
     return done if done is not None and result.kind == "up-to-date" else result

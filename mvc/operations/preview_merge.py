@@ -11,7 +11,7 @@ from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
-from mvc.merging.strategies import MergeChoices, make_choices
+from mvc.merging.strategies import make_choices
 from mvc.merging.table import Outcome
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
@@ -124,34 +124,23 @@ def preview_merge(
             what = "models: give no revisions" if revisions else "tokenizer: give no other"
             raise UsageError(f"a recipe names its own {what}")
         return preview_recipe(context, recipe, seed=seed, progress=progress)
-    told = make_choices(strategy, rules, parameters or {}, seed, tokenizer)
-    return _preview_branches(context, revisions, told, progress=progress)
-
-
-def _preview_branches(
-    context: Context,
-    revisions: Sequence[str],
-    told: MergeChoices | None = None,
-    progress: ByteProgress = None,
-) -> MergePreview:
-    """Say what a merge of branches would do."""
-    told = told or MergeChoices()
+    choices = make_choices(strategy, rules, parameters or {}, seed, tokenizer)
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
     history = context.history
-    head, methods = history.head(), told.methods(context, 1 + len(revisions))
+    head, methods = history.head(), choices.methods(context, 1 + len(revisions))
     names, base = ("HEAD", *revisions), "the merge base"
     heads = leave_out_known(context, head, [history.resolve_commit(one) for one in revisions])
     if not heads:
         return MergePreview(names, base, {}, kind="up-to-date")
     commits = [history.resolve_commit("HEAD"), *heads]
     is_fast = len(heads) == 1 and is_behind(context, head, heads[0])
-    told = told.name_tokenizer(context, commits)
+    choices = choices.name_tokenizer(context, commits)
     trees = [history.read_tree(one) for one in commits]
     common = find_base(context, commits)
-    sides = Sides(common or {}, trees, tokenizer=told.tokenizer)
-    merges = plan_files(context, sides, told.rules, methods.resolve)
-    check_rules(context, told.rules, sides)
+    sides = Sides(common or {}, trees, tokenizer=choices.tokenizer)
+    merges = plan_files(context, sides, choices.rules, methods.resolve)
+    check_rules(context, choices.rules, sides)
     checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
     outcomes = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
     conflicts = tuple(one for merge in merges for one in merge.conflicts)

@@ -172,13 +172,6 @@ def plan_prune(
         return plan_prune_pushed(
             context, policy, pushed if isinstance(pushed, str) else None, now_s=now_s
         )
-    return plan_policy(context, policy, now_s=now_s)
-
-
-def plan_policy(
-    context: Context, policy: RetentionPolicy, *, now_s: int | None = None
-) -> PrunePlan:
-    """Return what a policy keeps and releases; nothing is changed."""
     policy.check()
     moment_s = int(time.time()) if now_s is None else now_s
     landmarks = read_landmarks(context)

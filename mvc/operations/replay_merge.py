@@ -98,9 +98,9 @@ def _replay_recipe(
 def _replay_branches(
     context: Context, found: CommitInfo, progress: ByteProgress
 ) -> dict[str, TreeEntry]:
-    told = read_choices(found.message)
+    choices = read_choices(found.message)
     trees = [context.history.read_tree(one) for one in found.parents]
     base = find_base(context, found.parents) or {}
-    sides = Sides(base, trees, tokenizer=told.tokenizer)
-    merges = plan_files(context, sides, told.rules, told.methods(context, len(trees)).resolve)
+    sides = Sides(base, trees, tokenizer=choices.tokenizer)
+    merges = plan_files(context, sides, choices.rules, choices.methods(context, len(trees)).resolve)
     return dict(write_merge(context, merges, trees[0], progress).entries)

@@ -232,7 +232,7 @@ def apply(
     """
     recover(context)
     check_nothing_pending(context)
-    told = make_choices(strategy, rules, {}, 0)
+    choices = make_choices(strategy, rules, {}, 0)
     history, entry = context.history, pick_stash(list_stashes(context), number)
     info = history.read_commit(entry.commit)
     head, now = history.head(), history.read_index()
@@ -244,8 +244,8 @@ def apply(
         ("Updated upstream", "Stashed changes"),
     )
     staged = _merge_index(context, sides, info.parents[1]) if index else None
-    merges = plan_files(context, sides, told.rules, told.methods(context, 2).resolve)
-    check_rules(context, told.rules, sides)
+    merges = plan_files(context, sides, choices.rules, choices.methods(context, 2).resolve)
+    check_rules(context, choices.rules, sides)
     merged = write_merge(context, merges, ours, progress)
     plan = plan_checkout(context, now, ours, merged.entries, materialise=False)
     plan = _keep_index(plan, ours)

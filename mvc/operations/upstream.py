@@ -1,4 +1,4 @@
-"""upstream: which branch of a remote a branch here follows; ``status`` asks, so this loads little."""
+"""What is known here of remotes: which there are, and what branches follow. Nothing is asked of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING
 from mvc.remotes import tracking
 
 if TYPE_CHECKING:
+    from mvc.remotes.settings import RemoteSettings
     from mvc.remotes.tracking import Upstream
     from mvc.workspace.context import Context
+
+
+def list_remotes(context: Context) -> dict[str, RemoteSettings]:
+    """Return name → settings of all remotes.
+
+    Raises:
+        UsageError: the config says what cannot be used.
+    """
+    from mvc.remotes import settings  # noqa: PLC0415  what a branch follows needs none
+
+    return settings.list_remotes(context)
 
 
 def upstream(context: Context, branch: str | None = None) -> Upstream | None:
@@ -39,7 +51,7 @@ def set_upstream(
     if remote is None:
         tracking.unset_upstream(context, branch)
     elif target is not None or not tracking.follow(context, branch, remote):
-        from mvc.remotes.remote import open_remote  # noqa: PLC0415  status does without
+        from mvc.remotes.remote import open_remote  # noqa: PLC0415  whoever only asks needs none
 
         open_remote(context, remote)
         tracking.set_upstream(context, branch, remote, target or branch)

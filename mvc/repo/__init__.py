@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from mvc import operations
 from mvc.lazy import verb
-from mvc.repo import namespaces
 from mvc.repo.opening import OpenRepo
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         verify,
         verify_models,
     )
+    from mvc.repo import namespaces
     from mvc.workspace.worktree import StrPath
 
 
@@ -124,7 +124,7 @@ class Repo(OpenRepo):
     # several commits or models into one
     merge = verb(lambda: operations.merge.merge)
     preview_merge = verb(lambda: operations.preview_merge.preview_merge)
-    conclude = verb(lambda: operations.pick.conclude_any)
+    conclude = verb(lambda: operations.pick.finish)
     abort = verb(lambda: operations.conclude.abort)
     skip = verb(lambda: operations.pick.skip)
     cherry_pick = verb(lambda: operations.pick.cherry_pick)
@@ -187,34 +187,48 @@ class Repo(OpenRepo):
     @property
     def branches(self) -> namespaces.Branches:
         """Its branches: ``list``, ``create``, ``rename``, ``delete``."""
-        return namespaces.Branches(self._context)
+        from mvc.repo.namespaces import Branches  # noqa: PLC0415  many commands need none
+
+        return Branches(self._context)
 
     @property
     def tags(self) -> namespaces.Tags:
         """Its tags: ``list``, ``create``, ``delete``, ``message``."""
-        return namespaces.Tags(self._context)
+        from mvc.repo.namespaces import Tags  # noqa: PLC0415  many commands need none
+
+        return Tags(self._context)
 
     @property
     def remotes(self) -> namespaces.Remotes:
         """Its remotes: ``list``, ``add``, ``show``, ``upstream``, ``gc`` and more."""
-        return namespaces.Remotes(self._context)
+        from mvc.repo.namespaces import Remotes  # noqa: PLC0415  many commands need none
+
+        return Remotes(self._context)
 
     @property
     def bisect(self) -> namespaces.Bisect:
         """The search for the commit that broke something: ``start``, ``mark``, ``run``, ``metric`` and more."""
-        return namespaces.Bisect(self._context)
+        from mvc.repo.namespaces import Bisect  # noqa: PLC0415  many commands need none
+
+        return Bisect(self._context)
 
     @property
     def data(self) -> namespaces.Data:
         """The maps of the data that models learn from: ``add``, ``list``, ``verify``, ``who_saw`` and more."""
-        return namespaces.Data(self._context)
+        from mvc.repo.namespaces import Data  # noqa: PLC0415  many commands need none
+
+        return Data(self._context)
 
     @property
     def runs(self) -> namespaces.Runs:
         """Its training runs: ``read``, ``follow``, ``rollback``, ``healthy`` and more."""
-        return namespaces.Runs(self._context)
+        from mvc.repo.namespaces import Runs  # noqa: PLC0415  many commands need none
+
+        return Runs(self._context)
 
     @property
     def upkeep(self) -> namespaces.Upkeep:
         """What is kept and what it costs: ``gc``, ``prune``, ``repack``, ``du``, ``fsck`` and more."""
-        return namespaces.Upkeep(self._context)
+        from mvc.repo.namespaces import Upkeep  # noqa: PLC0415  many commands need none
+
+        return Upkeep(self._context)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc import operations, upkeep, workspace
-from mvc import remotes as stores
+from mvc import operations, workspace
 from mvc.lazy import verb
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
         upstream,
         watch,
     )
-    from mvc.remotes import settings  # noqa: F401
-    from mvc.upkeep import repacked  # noqa: F401
     from mvc.workspace import verdicts  # noqa: F401
     from mvc.workspace.context import Context
 
@@ -98,7 +95,7 @@ class Remotes(Namespace):
     ``remote`` is the name of a remote, or a URL or path; by default ``origin``, or the only one.
     """
 
-    list = verb(lambda: stores.settings.list_remotes)
+    list = verb(lambda: operations.upstream.list_remotes)
     add = verb(lambda: operations.remotes.add)
     rename = verb(lambda: operations.remotes.rename)
     remove = verb(lambda: operations.remotes.remove)
@@ -140,9 +137,9 @@ class Upkeep(Namespace):
     gc = verb(lambda: operations.gc.gc)
     plan_repack = verb(lambda: operations.repack.plan_repack)
     repack = verb(lambda: operations.repack.repack)
-    is_repack_due = verb(lambda: upkeep.repacked.is_due)
+    is_repack_due = verb(lambda: operations.repack.is_due)
     du = verb(lambda: operations.du.du)
-    fsck = verb(lambda: operations.fsck_remote.fsck_all)
+    fsck = verb(lambda: operations.fsck_remote.fsck_any)
     mend = verb(lambda: operations.mend.mend_commit)
     doctor = verb(lambda: operations.doctor.doctor)
     probe_sharing = verb(lambda: operations.sharing.probe_sharing)

@@ -299,7 +299,7 @@ def test_alive_is_this_process_only():
 
 def test_a_process_that_was_killed_is_gone(repo):
     script = (
-        "import sys, mvc; feed = RunStore(mvc.Repo.open(sys.argv[1])).open_feed('main');"
+        "import sys, mvc.training; feed = mvc.training.RunStore(mvc.Repo.open(sys.argv[1])).open_feed('main');"
         "feed.append('start'); feed.append('step', step=1, loss=1.0); print(flush=True); input()"
     )
     child = subprocess.Popen(

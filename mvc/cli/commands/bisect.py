@@ -336,7 +336,7 @@ def run_command(
                 write_step(repo, out, step)
             out.line(f"running {printable(' '.join(words))}")
 
-    return repo.bisect.run(test, told=tell, progress=progress)
+    return repo.bisect.run(test, before_test=tell, progress=progress)
 
 
 def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:
