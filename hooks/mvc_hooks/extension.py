@@ -50,8 +50,8 @@ class Host:
         repo: the repository of this rank; set before ``begin``.
         branch: the branch that the run writes; set before ``begin``.
         tips: branch → newest commit of it by this run; "" if it has none.
-        facts: what the next commit records, until one succeeds: name → text.
-        texts: small files that the next commit holds, until one succeeds: path → content.
+        facts: what the next commit records, until one succeeds: name → text; those of rank 0 count.
+        texts: small files that the next commit holds, until one succeeds: path → content; rank 0's count.
         queue_depth: snapshots that wait for the writer or are being written.
         roll_back: takes the run back to a commit of that step or before, for a reason; None: it cannot.
     """
