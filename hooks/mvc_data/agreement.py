@@ -121,14 +121,10 @@ def _list_reasons(change: NodeDiff) -> Iterator[str]:
     for name, old, _ in change.inputs:
         yield f"input {name} was {'added' if old is None else 'removed'}"
     for name, lines in change.code:
-        yield f"code of {name}{_cut(lines)}"
-
-
-def _cut(lines: Sequence[str]) -> str:
-    """Return the first changed lines of a text."""
-    changed = [line for line in lines if line[:1] in "+-"]
-    more = " …" if len(changed) > _MOST_LINES else ""
-    return f": {' | '.join(changed[:_MOST_LINES])}{more}" if changed else ""
+        changed = [line for line in lines if line[:1] in "+-"]
+        more = " …" if len(changed) > _MOST_LINES else ""
+        shown = f": {' | '.join(changed[:_MOST_LINES])}{more}" if changed else ""
+        yield f"code of {name}{shown}"
 
 
 def _list_libraries(changes: Sequence[NodeDiff]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import mvc.shards
@@ -71,16 +70,17 @@ class DataGuard:
         self._compare_trees()
         reports = self._look()
         self.is_lazy = any(check.lazy for check in self._checks.values())
-        self._attempt(partial(self._watch, reports))
+
+        def watch() -> None:
+            """Begin the lazy checks, each a process, which may well not start."""
+            for opened, report in zip(self._opened, reports, strict=True):
+                if opened.check.lazy and opened.folder is not None and report is not None:
+                    paths = report.left, report.proven
+                    self._lazy.append(LazyCheck(opened.name, opened.map, opened.folder, *paths))
+
+        self._attempt(watch)
         watches = ranks.exchange(all(lazy.is_watching for lazy in self._lazy))
         self.is_watching, self.seconds = all(watches), time.perf_counter() - started_s
-
-    def _watch(self, reports: Sequence[MapReport | None]) -> None:
-        """Begin the lazy checks, each a process, which may well not start."""
-        for opened, report in zip(self._opened, reports, strict=True):
-            if opened.check.lazy and opened.folder is not None and report is not None:
-                lazy = LazyCheck(opened.name, opened.map, opened.folder, report.left, report.proven)
-                self._lazy.append(lazy)
 
     def _open(self) -> None:
         """Read the maps of all ranks, and find which of them share a folder."""

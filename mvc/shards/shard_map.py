@@ -100,7 +100,9 @@ class ShardMap:
         fault = _find_root_fault(root) or (pattern is not None and find_path_fault(pattern))
         if fault:
             raise FormatError(f"root {root[:200]!r} {fault}")
-        return cls(root, ordered, _hash_tree(ordered), pattern)
+        lines = [_encode_line(shard, has_tag=False) + "\n" for shard in ordered]
+        tree = hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
+        return cls(root, ordered, tree, pattern)
 
     @classmethod
     def parse(cls, data: bytes) -> ShardMap:
@@ -276,11 +278,6 @@ def _check_shard(shard: Shard) -> None:
         raise FormatError(f"shard {shard.path!r} has a hash of {len(shard.sha256)} bytes")
     if shard.tag is not None and not 0 < len(shard.tag) <= _MAX_TAG:
         raise FormatError(f"shard {shard.path!r} has a tag of {len(shard.tag)} characters")
-
-
-def _hash_tree(shards: Iterable[Shard]) -> str:
-    lines = [_encode_line(shard, has_tag=False) + "\n" for shard in shards]
-    return hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
 
 def _encode_line(shard: Shard, *, has_tag: bool) -> str:

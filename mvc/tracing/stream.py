@@ -75,16 +75,14 @@ class _Text:
     def __init__(self, path: str, stream: BinaryIO) -> None:
         self._path, self._stream = path, stream
         self._decode_bytes = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self._decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
-            parse_constant=self._refuse
-        ).raw_decode
+        decoder = json.JSONDecoder(
+            parse_constant=lambda name: self.fail(f"damaged: {name} is not JSON")
+        )
+        self._decode: Callable[[str, int], tuple[Any, int]] = decoder.raw_decode
         self._text, self._at, self._is_whole = "", 0, False
 
     def fail(self, why: str) -> NoReturn:
         raise FormatError(f"{self._path!r} is {why}")
-
-    def _refuse(self, name: str) -> NoReturn:
-        self.fail(f"damaged: {name} is not JSON")
 
     def _read(self, size: int) -> None:
         """Let the window go on by some bytes; what is behind is dropped."""

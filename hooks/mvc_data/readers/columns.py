@@ -135,7 +135,14 @@ def _make_taker(table: Any) -> _Taker:
     names, worker = table.column_names, get_worker_info()
     is_mostly_asked_for = worker is None or worker.num_workers <= 2  # noqa: PLR2004  others take the rest
     is_small = 0 < table.num_rows * len(names) <= _MOST_CELLS
-    if not (is_mostly_asked_for and is_small and all(map(_is_plain, table.schema.types))):
+    types = import_module("pyarrow").types
+    # Small values, which cannot be changed by whoever gets them.
+    kinds = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
+    is_plain = all(
+        any(is_kind(column) for is_kind in (types.is_primitive, *kinds))
+        for column in table.schema.types
+    )
+    if not (is_mostly_asked_for and is_small and is_plain):
         return lambda rows: table.take(rows).to_pylist()
     columns = [column.to_pylist() for column in table.columns]
 
@@ -145,13 +152,6 @@ def _make_taker(table: Any) -> _Taker:
         return [dict(zip(names, row, strict=True)) for row in zip(*picked, strict=True)]
 
     return take
-
-
-def _is_plain(kind: Any) -> bool:
-    """Return whether the values of a type are small, and cannot be changed by who gets them."""
-    types = import_module("pyarrow").types
-    texts = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
-    return any(is_one(kind) for is_one in (types.is_primitive, *texts))
 
 
 def _import(name: str) -> Any:

@@ -203,7 +203,12 @@ def _unpack(
         return
     unpacker = new()
     try:
-        for step in _steps(stream):
+        steps = (
+            bytes(piece[at : at + _STEP_BYTES])
+            for piece in stream.pieces()
+            for at in range(0, len(piece), _STEP_BYTES)
+        )
+        for step in steps:
             rest = step
             while rest:
                 if unpacker.eof:
@@ -218,9 +223,3 @@ def _unpack(
         raise FormatError(f"it is not {name}: {error}") from error
     if not unpacker.eof:
         raise FormatError("it ends too early")
-
-
-def _steps(stream: ShardBytes) -> Iterator[bytes]:
-    for piece in stream.pieces():
-        for at in range(0, len(piece), _STEP_BYTES):
-            yield bytes(piece[at : at + _STEP_BYTES])

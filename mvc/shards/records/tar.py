@@ -99,7 +99,10 @@ def _list_files(stream: ShardBytes) -> Iterator[tuple[bytes, int, int]]:
         _check_header(header)
         kind, size = header[156:157], _parse_number(header[124:136])
         if kind in (b"x", b"L"):
-            data = _read_padded(stream, size)
+            if size > _MAX_EXTRA_BYTES:
+                raise FormatError(f"it has a header of {size:,} bytes")
+            data = stream.read(size)
+            stream.skip(-size % _BLOCK)
             if kind == b"x":
                 pax = _parse_pax(data)
             else:
@@ -108,11 +111,13 @@ def _list_files(stream: ShardBytes) -> Iterator[tuple[bytes, int, int]]:
         if kind == b"S":
             raise FormatError("it has sparse files")
         if b"size" in pax:
-            size = _parse_decimal(pax[b"size"])
+            size = int(pax[b"size"])
         name = pax.get(b"path", long_name if long_name is not None else _name_of(header))
         long_name, pax = None, {} if kind not in b"gK" else pax
         offset = stream.position
-        _skip_padded(stream, 0 if kind in _NEVER_DATA else size)
+        stream.skip(length := 0 if kind in _NEVER_DATA else size)
+        if not stream.at_end():  # the last file may lack its padding
+            stream.skip(-length % _BLOCK)
         if kind in _FILES:
             yield name, offset, size
 
@@ -138,12 +143,6 @@ def _parse_number(field: bytes) -> int:
     return number
 
 
-def _parse_decimal(text: bytes) -> int:
-    if not re.fullmatch(rb"[0-9]{1,18}", text):
-        raise FormatError("it has a file of impossible length")
-    return int(text)
-
-
 def _name_of(header: bytes) -> bytes:
     name = header[:100].partition(b"\0")[0]
     if header[345] and header[257:263] == b"ustar\0":
@@ -165,20 +164,8 @@ def _parse_pax(data: bytes) -> dict[bytes, bytes]:
             raise FormatError("it has a damaged pax header")
         if keyword.startswith(b"GNU.sparse"):
             raise FormatError("it has sparse files")
+        if keyword == b"size" and not re.fullmatch(rb"[0-9]{1,18}", value):
+            raise FormatError("it has a file of impossible length")
         values[keyword] = value
         at = end
     return values
-
-
-def _read_padded(stream: ShardBytes, size: int) -> bytes:
-    if size > _MAX_EXTRA_BYTES:
-        raise FormatError(f"it has a header of {size:,} bytes")
-    data = stream.read(size)
-    stream.skip(-size % _BLOCK)
-    return data
-
-
-def _skip_padded(stream: ShardBytes, size: int) -> None:
-    stream.skip(size)
-    if not stream.at_end():  # the last file may lack its padding
-        stream.skip(-size % _BLOCK)
