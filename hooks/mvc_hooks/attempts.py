@@ -28,7 +28,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure(Generic[_State]):
+class RestoreFailure(Generic[_State]):
     """Why a state cannot be restored, and on which rank."""
 
     state: _State
@@ -43,7 +43,7 @@ def restore_first(
     ranks: Ranks,
     states: Iterable[_State],
     restore: Callable[[_State], _Value],
-    failures: list[Failure[_State]],
+    failures: list[RestoreFailure[_State]],
     *,
     passes: tuple[type[MvcError], ...] = LOST,
     mend: Callable[[_State, MvcError | None], None] | None = None,
@@ -68,7 +68,7 @@ def restore_first(
             _raise_others(errors, passes)
         if not errors:
             return state, value
-        failures.append(Failure(state, *next(iter(errors.items()))))
+        failures.append(RestoreFailure(state, *next(iter(errors.items()))))
         if len(failures) == _MAX_TRIES:
             break
     return None

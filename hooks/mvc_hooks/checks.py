@@ -1,4 +1,4 @@
-"""Checks of what users pass: a rule says what a value must be, and refuses any other in one line."""
+"""Checks of what users pass: a requirement says what a value must be, and refuses any other in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Requirement:
     """What a value must be; ``fault`` says what a wrong one is, as in "every is 0, not a count"."""
 
     accepts: Callable[[Any], bool]
@@ -29,15 +29,15 @@ class Rule:
             raise UsageError(f"{name} is {value!r}, {self.fault}", hint=self.hint)
 
 
-def check_fields(values: object, rules: Mapping[str, Rule]) -> None:
-    """Check the attributes of an object, in the order of the rules."""
-    for name, rule in rules.items():
-        rule.check(name, getattr(values, name))
+def check_fields(values: object, requirements: Mapping[str, Requirement]) -> None:
+    """Check the attributes of an object, in the order of the requirements."""
+    for name, requirement in requirements.items():
+        requirement.check(name, getattr(values, name))
 
 
-def count(fewest: int = 1, hint: str | None = None) -> Rule:
-    """Return the rule of a whole number that is not too small, and fits where it will be stored."""
-    return Rule(lambda value: _is_count(value, fewest), _name_count(fewest), hint)
+def count(fewest: int = 1, hint: str | None = None) -> Requirement:
+    """Return the requirement of a whole number that is not too small, and fits where it will be stored."""
+    return Requirement(lambda value: _is_count(value, fewest), _name_count(fewest), hint)
 
 
 def _is_count(value: object, fewest: int) -> bool:
@@ -49,35 +49,35 @@ def _name_count(fewest: int) -> str:
     return f"not a whole number from {fewest} on"
 
 
-def seconds() -> Rule:
-    """Return the rule of a positive, finite number of seconds."""
-    return Rule(
+def seconds() -> Requirement:
+    """Return the requirement of a positive, finite number of seconds."""
+    return Requirement(
         lambda value: type(value) in (int, float) and 0 < value < math.inf,
         "not a positive number of seconds",
     )
 
 
-def flag() -> Rule:
-    """Return the rule of True or False."""
-    return Rule(lambda value: type(value) is bool, "neither True nor False")
+def flag() -> Requirement:
+    """Return the requirement of True or False."""
+    return Requirement(lambda value: type(value) is bool, "neither True nor False")
 
 
-def one_of(*choices: object) -> Rule:
-    """Return the rule of a few values of one type."""
-    return Rule(
+def one_of(*choices: object) -> Requirement:
+    """Return the requirement of a few values of one type."""
+    return Requirement(
         lambda value: type(value) is type(choices[0]) and value in choices,
         f"not one of {', '.join(map(str, choices))}",
     )
 
 
-def instance(kind: Any, what: str, hint: str | None = None) -> Rule:
-    """Return the rule of an object of a class that is not empty text."""
-    return Rule(lambda value: isinstance(value, kind) and value != "", f"not {what}", hint)
+def instance(kind: Any, what: str, hint: str | None = None) -> Requirement:
+    """Return the requirement of an object of a class that is not empty text."""
+    return Requirement(lambda value: isinstance(value, kind) and value != "", f"not {what}", hint)
 
 
-def sequence(kind: type, what: str, hint: str | None = None) -> Rule:
-    """Return the rule of a list of objects of a class; a text is none."""
-    return Rule(
+def sequence(kind: type, what: str, hint: str | None = None) -> Requirement:
+    """Return the requirement of a list of objects of a class; a text is none."""
+    return Requirement(
         lambda value: (
             isinstance(value, Sequence)
             and not isinstance(value, str)
@@ -88,9 +88,13 @@ def sequence(kind: type, what: str, hint: str | None = None) -> Rule:
     )
 
 
-def optional(rule: Rule) -> Rule:
-    """Return a rule that also takes None."""
-    return Rule(lambda value: value is None or rule.accepts(value), rule.fault, rule.hint)
+def optional(requirement: Requirement) -> Requirement:
+    """Return a requirement that also takes None."""
+    return Requirement(
+        lambda value: value is None or requirement.accepts(value),
+        requirement.fault,
+        requirement.hint,
+    )
 
 
 def check_count(what: str, value: Any, fewest: int, *, hint: str | None = None) -> int:

@@ -29,7 +29,7 @@ from mvc_hooks.tiers.shelf import sharing_reads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.attempts import Failure
+    from mvc_hooks.attempts import RestoreFailure
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.run.live import LiveRun, StoredRun
@@ -209,7 +209,7 @@ class Recovery:
 
     def _restore(self, request: RollbackRequest) -> tuple[_Candidate, StoredRun, bool]:
         """Restore the first candidate that can be read; return it, and whether data rewinds."""
-        failures: list[Failure[_Candidate]] = []
+        failures: list[RestoreFailure[_Candidate]] = []
         can_rewind = all(self._ranks.exchange(self._run.can_rewind_data))
 
         def restore(candidate: _Candidate) -> tuple[StoredRun, bool]:

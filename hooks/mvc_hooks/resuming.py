@@ -26,7 +26,7 @@ from mvc_hooks.tiers.shelf import sharing_reads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mvc_hooks.attempts import Failure
+    from mvc_hooks.attempts import RestoreFailure
     from mvc_hooks.session import Session
 
 
@@ -98,7 +98,7 @@ def _find_last_step(session: Session) -> int | None:
 def _resume_at(session: Session, tip: str) -> Resumed:
     started_s = time.perf_counter()
     ranks, log = session.ranks, session.log
-    failures: list[Failure[str]] = []
+    failures: list[RestoreFailure[str]] = []
     memory = MemoryTier(session.repo, session.branch)
     memory.look(ranks)
     is_done = False
@@ -195,7 +195,9 @@ def _mend(session: Session, commit: str, error: MvcError | None) -> None:
     session.log.doubt(dict.fromkeys(line for lines in lines_of_ranks for line in lines))
 
 
-def _leave_tip(session: Session, commit: str, failures: Sequence[Failure[str]]) -> dict[str, str]:
+def _leave_tip(
+    session: Session, commit: str, failures: Sequence[RestoreFailure[str]]
+) -> dict[str, str]:
     """Take the branch back to a commit; return what the next one records of that."""
     why = f"it could not be read: {failures[0]}"
     plan = session.repo.runs.plan_rollback(commit, branch=session.branch)
@@ -210,7 +212,7 @@ def _leave_tip(session: Session, commit: str, failures: Sequence[Failure[str]]) 
     }
 
 
-def _join(failures: Sequence[Failure[str]]) -> MvcError:
+def _join(failures: Sequence[RestoreFailure[str]]) -> MvcError:
     """Return one error for all that could not be read."""
     if len(failures) == 1:
         return failures[0].error

@@ -27,7 +27,7 @@ WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]
 Replicate = Literal[0, 1]
 _IDENTITY = 'identity=mvc.Identity("Ada", "ada@example.org")'
-_RULES = {
+_REQUIREMENTS = {
     "every": optional(count(hint="every=None commits by call only")),
     "every_seconds": optional(seconds()),
     "in_flight": count(),
@@ -81,7 +81,7 @@ class Settings:
     shards: object
 
     def __post_init__(self) -> None:
-        check_fields(self, _RULES)
+        check_fields(self, _REQUIREMENTS)
 
     @classmethod
     def pick(cls, options: Mapping[str, Any]) -> Self:

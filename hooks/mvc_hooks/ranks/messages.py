@@ -57,7 +57,7 @@ class _Slot:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingMessage:
     """A message under way; ``vector`` is on the CPU, and the sum over all ranks if ``is_summed``, or after ``work``."""
 
     step: int
@@ -75,7 +75,7 @@ class StepMessages:
     def __init__(self, lag_steps: int | None = None) -> None:
         """Start with none; ``lag_steps`` replaces after how many steps a message is due."""
         self._lag_steps = lag_steps
-        self._queue: deque[_Pending] = deque()
+        self._queue: deque[_PendingMessage] = deque()
         self._late: deque[_Slot] = deque()
         self._newest_step = -1
         self._arrived: list[StepSums] = []
@@ -141,7 +141,7 @@ class StepMessages:
         means: Mapping[str, Value],
         counts: Mapping[str, float],
         late: Collection[str],
-    ) -> _Pending:
+    ) -> _PendingMessage:
         deciding = (value for name, value in means.items() if name not in late)
         device = next((one.device for one in deciding if isinstance(one, torch.Tensor)), None)
         backends = find_backends()
@@ -165,10 +165,10 @@ class StepMessages:
         if device is not None:
             vector, slot = self._copy_from_cuda(numbers, device, reduces=reduces_on_cuda)
             is_summed = reduces_on_cuda or not backends
-            return _Pending(step, lag, names, vector, slot, is_summed=is_summed)
+            return _PendingMessage(step, lag, names, vector, slot, is_summed=is_summed)
         vector = torch.tensor(numbers, dtype=torch.float64)
         work = distributed.all_reduce(vector, async_op=True) if backends else None
-        return _Pending(step, lag, names, vector, work=work)
+        return _PendingMessage(step, lag, names, vector, work=work)
 
     def _read_late(self, value: torch.Tensor) -> float | None:
         """Return the value of two steps ago: what is on the host does not wait for the device."""
@@ -221,7 +221,7 @@ class StepMessages:
         self._streams[device].wait_stream(stream)
         return self._streams[device]
 
-    def _finish(self, pending: _Pending) -> StepSums:
+    def _finish(self, pending: _PendingMessage) -> StepSums:
         if pending.slot is not None:
             pending.slot.event.synchronize()
         try:

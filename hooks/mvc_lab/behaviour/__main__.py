@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mvc_lab.behaviour.inputs import Batch
     from mvc_lab.behaviour.modules import ModuleReport
     from mvc_lab.behaviour.outputs import OutputReport
-    from mvc_lab.behaviour.settings import Settings
+    from mvc_lab.behaviour.settings import BehaviourSettings
 
 _DIFFERENT = 1
 _INTERRUPTED = 130
@@ -151,7 +151,7 @@ def compare(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _compare_settings(
     chosen: argparse.Namespace,
-    settings: Settings,
+    settings: BehaviourSettings,
     batches: Sequence[Batch],
     load: Callable[[], nn.Module],
 ) -> dict[str, Any]:

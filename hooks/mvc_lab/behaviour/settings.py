@@ -25,7 +25,7 @@ _MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BehaviourSettings:
     """Where and how models run; the first of each list is what the others are compared with."""
 
     devices: tuple[torch.device, ...] = ()
@@ -57,13 +57,13 @@ class SettingReport:
     modules: ModuleReport
 
 
-def parse_settings(devices: str, dtypes: str, threads: str) -> Settings:
+def parse_settings(devices: str, dtypes: str, threads: str) -> BehaviourSettings:
     """Return the settings that comma-separated lists name, after checking that this machine has them.
 
     Raises:
         UsageError: a name that means nothing, or a device that is not here.
     """
-    return Settings(
+    return BehaviourSettings(
         tuple(_parse_device(one) for one in _split(devices)),
         tuple(_parse_dtype(one) for one in _split(dtypes)),
         tuple(_parse_threads(one) for one in _split(threads)),
@@ -108,7 +108,7 @@ def _parse_threads(text: str) -> int:
 
 def compare_settings(
     load: Callable[[], nn.Module],
-    settings: Settings,
+    settings: BehaviourSettings,
     batches: Sequence[Batch],
     *,
     bound: float | None = BOUND,

@@ -28,7 +28,7 @@ from mvc_hooks.run.extensions import check_alike
 from mvc_lab.consistency.answers import DEFAULT, Answers
 from mvc_lab.consistency.plan import SHARE_BYTES
 from mvc_lab.consistency.twice import compare_twice
-from mvc_lab.consistency.watching import Findings, Settings, Watching
+from mvc_lab.consistency.watching import ConsistencySettings, Findings, Watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ class Consistency(Extension):
             raise UsageError(
                 f"ignore is {ignore!r}, not a list of patterns", hint='ignore=["model.head.*"]'
             )
-        self._settings = Settings(
+        self._settings = ConsistencySettings(
             every, Answers(answers, stop_after), float(tolerance), tuple(ignore), share_bytes
         )
         self._spelled = f"every={every}, answers={tuple(answers)}, stop_after={stop_after}, "

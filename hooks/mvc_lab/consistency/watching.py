@@ -48,7 +48,7 @@ _MODELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ConsistencySettings:
     """The settings of a ``Consistency``, which documents them."""
 
     every: int
@@ -73,7 +73,7 @@ class Watching:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ConsistencySettings,
         findings: Findings,
         host: Host,
     ) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, StorageError, UnsupportedError
-from mvc_lab.replay.rank import LIFE, REPORT, Answer, Failure, read_failures
+from mvc_lab.replay.rank import LIFE, REPORT, Answer, RankFailure, read_failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ def _log_to(folder: Path) -> dict[str, Any]:
     return {"logs_specs": DefaultLogsSpecs(log_dir=str(folder))}
 
 
-def _choose(failures: Sequence[Failure], codes: dict[int, int], size: int) -> MvcError:
+def _choose(failures: Sequence[RankFailure], codes: dict[int, int], size: int) -> MvcError:
     """Return the error that came first."""
     killed = [rank for rank, code in sorted(codes.items()) if code < 0 and -code not in _SECONDARY]
     told = {failure.rank for failure in failures}

@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """Why a rank failed, and when."""
 
     rank: int
@@ -77,12 +77,12 @@ def _list_below(kind: type[MvcError]) -> Iterator[type[MvcError]]:
         yield one
 
 
-def read_failures(folder: Path) -> list[Failure]:
+def read_failures(folder: Path) -> list[RankFailure]:
     """Return what failed ranks wrote to a folder."""
     found = []
     for path in folder.glob("failed-*.json"):
         with suppress(ValueError, TypeError):  # killed while it wrote
-            found.append(Failure(**json.loads(path.read_text())))
+            found.append(RankFailure(**json.loads(path.read_text())))
     return found
 
 
@@ -111,7 +111,7 @@ def serve(folder: Path, replay: Callable[[], ReplayReport]) -> int:
         if os.environ.get("MVC_DEBUG"):
             traceback.print_exc()
         told = as_mvc_error(error)
-        _write(folder / f"failed-{rank}.json", asdict(Failure.of(rank, told)))
+        _write(folder / f"failed-{rank}.json", asdict(RankFailure.of(rank, told)))
         code = told.exit_code
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,7 +14,7 @@ import pytest
 from mvc import Repo, UnsupportedError, UsageError
 from mvc_lab import replay_steps
 from mvc_lab.replay.launching import _choose
-from mvc_lab.replay.rank import Failure
+from mvc_lab.replay.rank import RankFailure
 from support.bounds import rest_nightly
 
 support = pytest.importorskip("support.replay_ranks")
@@ -184,7 +184,10 @@ class TestTheRanksThatItStarts:
 
 
 def test_the_first_failure_counts():
-    late, first = Failure(0, 9.5, "usage", "b", None), Failure(1, 9.0, "conflict", "a", "do")
+    late, first = (
+        RankFailure(0, 9.5, "usage", "b", None),
+        RankFailure(1, 9.0, "conflict", "a", "do"),
+    )
     error = _choose([late, first], {0: 2, 1: 4}, 2)
     assert (str(error), error.hint, error.exit_code) == ("rank 1: a", "do", 4)
     assert str(_choose([late], {1: -9, 0: 2}, 2)) == "rank 1 was killed by SIGKILL"
