@@ -78,17 +78,15 @@ def stores_deltas(verb: _Verb) -> _Verb:
             from mvc.operations.repack import repack_commit  # noqa: PLC0415  rarely needed
 
             repack_commit(context, result.commit)
-            result = replace(result, written_bytes=_count_written(context, result))
+            read_tree = context.history.read_tree
+            base = read_tree(result.parents[0]) if result.parents else {}
+            again = summarise(
+                context, result.commit, base, read_tree(result.commit), 0.0, branch=result.branch
+            )
+            result = replace(result, written_bytes=again.written_bytes)
         return result
 
     return run  # type: ignore[return-value]  # it has the same signature
-
-
-def _count_written(context: Context, result: CommitResult) -> int:
-    history = context.history
-    base = history.read_tree(result.parents[0]) if result.parents else {}
-    tree = history.read_tree(result.commit)
-    return summarise(context, result.commit, base, tree, 0.0, branch=result.branch).written_bytes
 
 
 def keep_up(context: Context, result: CommitResult) -> CommitResult:

@@ -79,7 +79,8 @@ def _take_notes(context: Context, kind: NoteKind[Any]) -> None:
     there, history = open_common(context), context.history
     root = there.roots.read() or Root()
     theirs, ours = root.refs.get(kind.ref), history.find_ref(kind.ref)
-    if theirs is None or (ours is not None and _is_in(context, theirs, ours)):
+    has_theirs = theirs is not None and history.has_object(theirs)
+    if theirs is None or (ours is not None and has_theirs and history.is_ancestor(theirs, ours)):
         return
     here = [] if ours is None else [ours]
     bring_history(context, there, there.roots.read_listing(root).history, [theirs], here)
@@ -95,10 +96,6 @@ def _take_notes(context: Context, kind: NoteKind[Any]) -> None:
                 more[one] = [*known, *(text for text in paragraphs if text not in known)]
         if more:
             notes.write(more, message="marks of this machine", stamp=stamp)
-
-
-def _is_in(context: Context, old: GitId, new: GitId) -> bool:
-    return context.history.has_object(old) and context.history.is_ancestor(old, new)
 
 
 def _check_kept(context: Context, store: str, branch: str, old: GitId, new: GitId) -> None:

@@ -91,7 +91,9 @@ def clone(
         elif tip is not None:
             _write_small_files(context, tip)
     except BaseException as error:
-        if isinstance(error, StorageError | KeyboardInterrupt) and _has_some(folder):
+        if isinstance(error, StorageError | KeyboardInterrupt) and any(
+            (folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack")  # what came is kept
+        ):
             if isinstance(error, StorageError):
                 error.hint = error.hint or "clone again: that goes on where this ended"
             raise
@@ -153,11 +155,6 @@ def _can_begin(folder: Path, mark: Path, url: RemoteUrl) -> bool:
     if is_same and not (config.exists() and b"[remote" in config.read_bytes()):
         shutil.rmtree(folder / GIT_DIR_NAME, ignore_errors=True)  # it had just begun
     return is_same
-
-
-def _has_some(folder: Path) -> bool:
-    """Return whether something has come that is worth keeping."""
-    return any((folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack"))
 
 
 def _name(url: RemoteUrl) -> str:

@@ -284,7 +284,9 @@ def commit_shares(
             {blobs[path]: one for path, one in found.items() if path in blobs}
         )
         entries = {path: TreeEntry(MODE_FILE, blob) for path, blob in blobs.items()}
-        return entries, _add_counts([one.counts for one in by_rank])
+        names = [one.name for one in fields(WriteCounts)]
+        counts = {name: sum(getattr(one.counts, name) for one in by_rank) for name in names}
+        return entries, WriteCounts(**counts)
 
     result = commit_files(
         context,
@@ -381,8 +383,3 @@ def _join_manifests(
 
 def _split_ids(data: bytes) -> Iterator[ChunkId]:
     return (ChunkId(data[at : at + ID_BYTES]) for at in range(0, len(data), ID_BYTES))
-
-
-def _add_counts(counts: Sequence[WriteCounts]) -> WriteCounts:
-    names = [one.name for one in fields(WriteCounts)]
-    return WriteCounts(**{name: sum(getattr(one, name) for one in counts) for name in names})

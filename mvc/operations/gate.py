@@ -73,14 +73,10 @@ def check_gates(
         tree = staged_tree(index)
         if not staged:
             tree, known = _read_worktree(context, index)
-    sums = {blob: _add(rows) for blob, rows in known.items()}
+    sums = {blob: sum((health for _, health in rows), Health()) for blob, rows in known.items()}
     health = find_health(context, tree, earlier, wanted=True, known=sums)
     failures = name_tensors(context, tree, gates.judge(health, before), known)
     return GateReport(gates.limits, health, tuple(failures))
-
-
-def _add(rows: Rows) -> Health:
-    return sum((health for _, health in rows), Health())
 
 
 def _read_worktree(

@@ -33,18 +33,14 @@ def read_stacks(
         elif text.startswith(REDO):
             if undone and text == REDO + undone[-1][0].message:
                 done.append(undone.pop()[0])
-        elif _is_move(entry):
-            done.append(entry)
-            undone.clear()
+        else:
+            before, after = entry.switch or (entry.old, entry.new)
+            if before != after:  # a renamed branch changed nothing, a switch always does
+                done.append(entry)
+                undone.clear()
     return done, undone
 
 
 def undo_texts(move: ReflogEntry) -> tuple[str, str]:
     """Return what the undo of a move is called; the second is for an undo that left a detached HEAD."""
     return _UNDO + move.message, _UNDO + move.message + _DETACHED
-
-
-def _is_move(entry: ReflogEntry) -> bool:
-    """Return whether an entry changed anything: a renamed branch did not, a switch always did."""
-    before, after = entry.switch or (entry.old, entry.new)
-    return before != after

@@ -251,7 +251,8 @@ def _apply(
     label = f"parent of {name}" if is_revert else name
     message = _revert_message(info, parent) if is_revert else info.message
     if step.options.get(_ORIGIN):
-        message = _with_origin(message, info.id)
+        between = "\n" if parse_trailers(message) else "\n\n"
+        message = f"{message.rstrip()}{between}(cherry picked from commit {info.id})\n"
     author = None
     if not is_revert:
         author = Stamp(info.author, info.author_time_s, info.author_timezone_s)
@@ -274,11 +275,6 @@ def _revert_message(info: CommitInfo, parent: GitId | None) -> str:
     """Return Git's default message for a revert."""
     merged = f", reversing\nchanges made to {parent}" if len(info.parents) > 1 else ""
     return f'Revert "{info.subject}"\n\nThis reverts commit {info.id}{merged}.\n'
-
-
-def _with_origin(message: str, commit: GitId) -> str:
-    between = "\n" if parse_trailers(message) else "\n\n"
-    return f"{message.rstrip()}{between}(cherry picked from commit {commit})\n"
 
 
 def finish(

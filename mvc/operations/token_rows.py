@@ -117,14 +117,10 @@ def compare_tokens(
     )
 
 
-def _names_tokens(path: str) -> bool:
-    return "token" in path or "vocab" in path
-
-
 def _find_blobs(model: Model) -> dict[str, GitId] | None:
     if model.plain is None:
         return None
-    return {path: blob for path, blob in model.plain.items() if _names_tokens(path)}
+    return {path: blob for path, blob in model.plain.items() if "token" in path or "vocab" in path}
 
 
 def _read_files(context: Context | None, model: Model) -> dict[str, bytes]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mvc.comparison.checks import TensorCheck
-    from mvc.comparison.pairs import TensorPair
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
@@ -98,7 +97,9 @@ def verify_models(
             if not side.tensors:
                 raise NotFoundError(f"{side.label} holds no tensor")
         pairs = pair_models(sides[0], sides[1])
-        announce(progress, _count_bytes(pairs))
+        # Of a tensor without an id the bytes are read and hashed.
+        unnamed = (one for pair in pairs for one in pair.sides if one.chunks is None)
+        announce(progress, sum(one.size_bytes for one in unnamed))
         threads = threads_of(context)
         checks = check_pairs(pairs, tolerance=tolerance, threads=threads, progress=progress)
         _check_unchanged(tensor for side in sides for tensor in side.tensors)
@@ -133,11 +134,6 @@ def _without_trust(tensor: ModelTensor) -> ModelTensor:
     if not isinstance(tensor.source, FileSource):
         return tensor
     return replace(tensor, chunks=None, chunk_bytes=0)
-
-
-def _count_bytes(pairs: Iterable[TensorPair]) -> int:
-    """Return how many bytes are hashed, or read from both sides for want of ids."""
-    return sum(one.size_bytes for pair in pairs for one in pair.sides if one.chunks is None)
 
 
 def _check_unchanged(tensors: Iterable[ModelTensor]) -> None:

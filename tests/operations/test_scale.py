@@ -78,7 +78,7 @@ def test_results_of_what_was_left_do_not_count(run):
     run.commit("two", allow_empty=True)
     run.runs.record_scale(measure(2))
     left = run.head.commit
-    run.rollback(run.runs.plan_rollback("HEAD~1"))
+    run.runs.rollback(run.runs.plan_rollback("HEAD~1"))
     assert run.runs.scale_status().next_ranks == 2
     assert run.runs.scale_status(left).next_ranks == 4
 
@@ -113,7 +113,7 @@ def _kind():
 
 def test_gc_keeps_the_notes(run):
     run.runs.record_scale(measure(1))
-    run.gc(grace_s=0)
+    run.upkeep.gc(grace_s=0)
     assert run.runs.scale_status().next_ranks == 2
     assert not run.upkeep.fsck(data=True).problems
 
