@@ -413,7 +413,7 @@ def test_machines_with_a_store_in_common_train_as_in_one_folder(lab):
     said = [lab.say("apart", which) for which in range(4)]
     assert [[one.resumed for one in pair] for pair in said] == [[0, 0], [6, 6], [8, 8], [9, 9]]
     replaced = Repo.open(lab.folder / "apart/node0")
-    healthy = [replaced.show(one).annotations.step for one in replaced.healthy("main")]
+    healthy = [replaced.show(one).annotations.step for one in replaced.runs.healthy("main")]
     assert 4 in healthy, "what the machine that was lost had found out"
     other = clone(str(lab.folder / "apart/store"), lab.folder / "a clone of the store")
     whole = torch.load(lab.folder / "apart/out-0.pt", weights_only=False)["model"]
