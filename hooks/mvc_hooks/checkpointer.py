@@ -176,10 +176,7 @@ class Checkpointer(StepRun):
         self.rollbacks: list[RollbackReport] = []
         self.resumed_from = None if resumed is None else resumed.commit
         self.environment_changes = [] if resumed is None else list(resumed.changes)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Be open, and see to it that the end is not missed."""
+        # Be open, and see to it that the end is not missed.
         self._exit_hook: Callable[[], None] = functools.partial(_end_at_exit, weakref.ref(self))
         if self._ranks.size > 1:  # the garbage collectors of the ranks do not agree on an end
             self._exit_hook = self._at_exit
@@ -484,11 +481,6 @@ class Checkpointer(StepRun):
             else:
                 self._end(type(error))
 
-    def _hand_over(self) -> None:
-        if os.getpid() == self._pid:
-            self._log.hand_over(self.branch, self.step_count)
-            self._end_quietly(self._name_last())
-
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
             with contextlib.suppress(KeyboardInterrupt):
@@ -527,8 +519,10 @@ def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
         current: str | None = branch or earlier.branch
         with contextlib.suppress(MvcError):  # the folder may have been deleted since
             current = branch or earlier.repo.head.branch
-        if earlier.repo.worktree == folder and earlier.branch == current:
-            earlier._hand_over()  # noqa: SLF001  the same module
+        is_same = earlier.repo.worktree == folder and earlier.branch == current
+        if is_same and os.getpid() == earlier._pid:  # noqa: SLF001  the same module
+            earlier._log.hand_over(earlier.branch, earlier.step_count)  # noqa: SLF001
+            earlier._end_quietly(earlier._name_last())  # noqa: SLF001
 
 
 OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())
