@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mvc import MvcError, Repo, UsageError
 from mvc_hooks.entry import load_entry
-from mvc_lab.behaviour.building import ModelLoader
 from mvc_lab.behaviour.comparing import (
     AGREEMENT,
     BATCH_SIZE,
@@ -29,6 +28,7 @@ from mvc_lab.behaviour.comparing import (
     run_once,
 )
 from mvc_lab.behaviour.inputs import make_batches, read_inputs
+from mvc_lab.behaviour.loading import ModelLoader
 from mvc_lab.behaviour.modules import ModuleSums
 from mvc_lab.behaviour.outputs import OutputScores
 from mvc_lab.behaviour.settings import BOUND, compare_settings, parse_settings
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mvc_lab.behaviour.comparing import Side
-    from mvc_lab.behaviour.inputs import Batch
+    from mvc_lab.behaviour.comparing import PlacedModel
+    from mvc_lab.behaviour.inputs import InputBatch
     from mvc_lab.behaviour.modules import ModuleReport
-    from mvc_lab.behaviour.outputs import OutputReport
     from mvc_lab.behaviour.settings import BehaviourSettings
 
 _DIFFERENT = 1
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with _own_output() as write:
         try:
-            found = compare(parse(arguments))
+            result = compare(parse(arguments))
         except MvcError as error:
             if os.environ.get("MVC_DEBUG"):
                 traceback.print_exc()
@@ -72,9 +71,9 @@ def main(arguments: Sequence[str]) -> int:
             return error.exit_code
         except KeyboardInterrupt:
             return _INTERRUPTED
-        write(json.dumps(found))
-    verdicts = [found[layer]["passed"] for layer in _LAYERS if found[layer] is not None]
-    verdicts += [one["passed"] for one in found["settings"]]
+        write(json.dumps(result))
+    verdicts = [result[layer]["passed"] for layer in _LAYERS if result[layer] is not None]
+    verdicts += [setting["passed"] for setting in result["settings"]]
     return _DIFFERENT if False in verdicts else 0
 
 
@@ -121,7 +120,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def compare(chosen: argparse.Namespace) -> dict[str, Any]:
     """Check everything that was asked for, then run the models; return what was found."""
-    layers = [one.strip() for one in chosen.layers.split(",")]
+    layers = [layer.strip() for layer in chosen.layers.split(",")]
     if not set(layers) <= set(_LAYERS):
         raise UsageError(f"layers {chosen.layers!r} are not module, system or both")
     settings = parse_settings(chosen.devices, chosen.dtypes, chosen.threads)
@@ -152,15 +151,20 @@ def compare(chosen: argparse.Namespace) -> dict[str, Any]:
 def _compare_settings(
     chosen: argparse.Namespace,
     settings: BehaviourSettings,
-    batches: Sequence[Batch],
+    batches: Sequence[InputBatch],
     load: Callable[[], nn.Module],
 ) -> dict[str, Any]:
     reports = compare_settings(
         load, settings, batches, bound=chosen.bound, cosine=chosen.cosine, seed=chosen.seed
     )
     fields = [
-        {"setting": one.setting, "old": one.old, "new": one.new, **_module_fields(one.modules)}
-        for one in reports
+        {
+            "setting": report.setting,
+            "old": report.old,
+            "new": report.new,
+            **_module_fields(report.modules),
+        }
+        for report in reports
     ]
     return {"module": None, "system": None, "settings": fields}
 
@@ -168,23 +172,27 @@ def _compare_settings(
 def _compare_models(
     chosen: argparse.Namespace,
     layers: Sequence[str],
-    batches: Sequence[Batch],
-    sides: tuple[Side, Side],
+    batches: Sequence[InputBatch],
+    sides: tuple[PlacedModel, PlacedModel],
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"module": None, "system": None, "settings": []}
+    result: dict[str, Any] = {"module": None, "system": None, "settings": []}
     sums = ModuleSums(chosen.cosine, chosen.bound) if "module" in layers else None
     scores = OutputScores() if "system" in layers else None
     run_both(sides, batches, modules=sums, outputs=scores, seed=chosen.seed)
     if sums is not None:
         samples = sum(batch.rows for batch in batches)
-        found["module"] = _module_fields(sums.judge(samples))
+        result["module"] = _module_fields(sums.judge(samples))
     if scores is not None:
         report = scores.judge(chosen.significance, chosen.agreement, chosen.seed)
-        found["system"] = _system_fields(report)
-    return found
+        result["system"] = {
+            "passed": report.passed,
+            "judged": report.is_judged,
+            **asdict(report),
+        }
+    return result
 
 
-def _check_samples(batches: Sequence[Batch], significance: float) -> None:
+def _check_samples(batches: Sequence[InputBatch], significance: float) -> None:
     samples, least = sum(batch.rows for batch in batches), least_samples(significance)
     if samples < least:
         raise UsageError(
@@ -204,10 +212,6 @@ def _module_fields(report: ModuleReport) -> dict[str, Any]:
         "parted": report.parted,
         "modules": [asdict(module) for module in report.modules],
     }
-
-
-def _system_fields(report: OutputReport) -> dict[str, Any]:
-    return {"passed": report.passed, "judged": report.is_judged, **asdict(report)}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mvc import MvcError, UsageError
-from mvc_lab.behaviour.inputs import make_batches
+from mvc_lab.behaviour.inputs import describe_error, make_batches
 from mvc_lab.behaviour.modules import ModuleSums
 from mvc_lab.behaviour.outputs import OutputScores
 from mvc_lab.behaviour.turns import run_in_turns
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mvc_lab.behaviour.inputs import Batch, Inputs
+    from mvc_lab.behaviour.inputs import InputBatch, Inputs
     from mvc_lab.behaviour.modules import ModuleReport
     from mvc_lab.behaviour.outputs import OutputReport
 
@@ -30,7 +30,7 @@ BATCH_SIZE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PlacedModel:
     """One of the two models, and where it runs; None is where its parameters are."""
 
     model: nn.Module
@@ -70,7 +70,7 @@ def compare_modules(
     check_thresholds(cosine, bound)
     _check_models(old, new)
     batches, sums = make_batches(inputs, None, old, batch_size), ModuleSums(cosine, bound)
-    run_both((Side(old), Side(new)), batches, modules=sums, seed=seed)
+    run_both((PlacedModel(old), PlacedModel(new)), batches, modules=sums, seed=seed)
     return sums.judge(sum(batch.rows for batch in batches))
 
 
@@ -105,7 +105,7 @@ def compare_outputs(
     check_shares(significance, agreement)
     _check_models(old, new)
     batches, scores = make_batches(inputs, targets, old, batch_size), OutputScores()
-    run_both((Side(old), Side(new)), batches, outputs=scores, seed=seed)
+    run_both((PlacedModel(old), PlacedModel(new)), batches, outputs=scores, seed=seed)
     return scores.judge(significance, agreement, seed)
 
 
@@ -134,8 +134,8 @@ def check_shares(significance: float, agreement: float) -> None:
 
 
 def run_both(
-    sides: tuple[Side, Side],
-    batches: Sequence[Batch],
+    sides: tuple[PlacedModel, PlacedModel],
+    batches: Sequence[InputBatch],
     *,
     modules: ModuleSums | None = None,
     outputs: OutputScores | None = None,
@@ -160,7 +160,7 @@ def run_both(
                     outputs.add(old.output, new.output, batch)
 
 
-def run_once(model: nn.Module, batch: Batch) -> None:
+def run_once(model: nn.Module, batch: InputBatch) -> None:
     """Run a model on a batch, to check that it runs."""
     with _translated(), _settled((model,)), torch.no_grad():
         call = batch.fit(model, None)
@@ -175,16 +175,15 @@ def _translated() -> Iterator[None]:
     except MvcError:
         raise
     except Exception as error:
-        said = (str(error).strip() or "no message").splitlines()[0]
         raise UsageError(
-            f"the model fails on the inputs: {type(error).__name__}: {said}",
+            f"the model fails on the inputs: {describe_error(error)}",
             hint="named inputs are passed by name, others by position",
         ) from error
 
 
 @contextmanager
 def _settled(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Have models evaluate, deterministically where that can be, and put all of it back."""
+    """Make models evaluate, deterministically where possible, and put everything back afterwards."""
     training = [module for model in models for module in model.modules() if module.training]
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -15,14 +15,15 @@ import numpy as np
 import torch
 
 from mvc import FormatError, NotFoundError, UsageError
-from mvc_lab.behaviour.turns import Call
+from mvc_lab.behaviour.turns import ModelCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import nn
 
 TARGETS = ("targets", "target", "labels", "label")
+_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".bin", ".json", ".jsonl")
 _UNNAMED = re.compile(r"arr_\d+|\d+")
 _MOST_BYTES = 1 << 32
 _HINT = (
@@ -35,22 +36,22 @@ of mappings, one for each sample."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class InputBatch:
     """Some samples: what a model is called with, and what it should return, if that is known."""
 
-    call: Call
+    call: ModelCall
     targets: torch.Tensor | None
     rows: int
 
-    def first(self) -> Batch:
+    def first(self) -> InputBatch:
         """Return the first sample alone."""
         kwargs = {name: value[:1] for name, value in self.call.kwargs.items()}
         own = None if self.targets is None else self.targets[:1]
-        return Batch(Call([value[:1] for value in self.call.args], kwargs), own, 1)
+        return InputBatch(ModelCall([value[:1] for value in self.call.args], kwargs), own, 1)
 
-    def fit(self, model: nn.Module, device: torch.device | None) -> Call:
+    def fit(self, model: nn.Module, device: torch.device | None) -> ModelCall:
         """Return the call for a model: on its device, numbers in the dtype of its parameters."""
-        like = next((one for one in model.parameters() if one.is_floating_point()), None)
+        like = next((param for param in model.parameters() if param.is_floating_point()), None)
         dtype = None if like is None else like.dtype
         if device is None and like is not None:
             device = like.device
@@ -60,7 +61,7 @@ class Batch:
             return value.to(device=device, dtype=dtype if is_float else value.dtype)
 
         kwargs = {name: place(value) for name, value in self.call.kwargs.items()}
-        return Call([place(value) for value in self.call.args], kwargs)
+        return ModelCall([place(value) for value in self.call.args], kwargs)
 
 
 def read_inputs(path: str | Path) -> Inputs:
@@ -73,63 +74,49 @@ def read_inputs(path: str | Path) -> Inputs:
     file = Path(path)
     if not file.is_file():
         raise NotFoundError(f"inputs {str(path)!r} do not exist", hint=_HINT)
-    read = _READERS.get(file.suffix.lower())
-    if read is None:
+    if file.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"inputs {str(path)!r} have an unknown format", hint=_HINT)
     if file.stat().st_size > _MOST_BYTES:
         raise UsageError(f"inputs {str(path)!r} are longer than 4 GiB", hint="give fewer samples")
     try:
-        return read(file)
+        return _read(file)
     except Exception as error:  # any reader, any damage
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise FormatError(f"cannot read inputs {str(path)!r}: {said}", hint=_HINT) from error
 
 
-def _read_safetensors(file: Path) -> Inputs:
-    from safetensors.torch import load_file  # noqa: PLC0415  one format of many
-
-    return load_file(file)
-
-
-def _read_npz(file: Path) -> Inputs:
-    with zipfile.ZipFile(file) as archive:
-        if sum(one.file_size for one in archive.infolist()) > _MOST_BYTES:
-            raise FormatError("its arrays are longer than 4 GiB")
-    with np.load(file, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+def describe_error(error: BaseException) -> str:
+    """Return the class of an error of other code, and the first line of its message."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__}: {lines[0]}"
 
 
-def _read_npy(file: Path) -> Inputs:
-    return torch.from_numpy(np.load(file, allow_pickle=False))
+def _read(file: Path) -> Inputs:
+    match file.suffix.lower():
+        case ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415  one format of many
 
-
-def _read_torch(file: Path) -> Inputs:
+            return load_file(file)
+        case ".npz":
+            with zipfile.ZipFile(file) as archive:
+                if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+                    raise FormatError("its arrays are longer than 4 GiB")
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        case ".npy":
+            return torch.from_numpy(np.load(file, allow_pickle=False))
+        case ".json":
+            return json.loads(file.read_text(encoding="utf-8"))
+        case ".jsonl":
+            lines = file.read_text(encoding="utf-8").splitlines()
+            samples = [json.loads(line) for line in lines if line.strip()]
+            return [sample if isinstance(sample, Mapping) else {"0": sample} for sample in samples]
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _read_json(file: Path) -> Inputs:
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
-def _read_json_lines(file: Path) -> Inputs:
-    lines = file.read_text(encoding="utf-8").splitlines()
-    samples = [json.loads(line) for line in lines if line.strip()]
-    return [one if isinstance(one, Mapping) else {"0": one} for one in samples]
-
-
-_READERS: dict[str, Callable[[Path], Inputs]] = {
-    ".safetensors": _read_safetensors,
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-    ".bin": _read_torch,
-    ".json": _read_json,
-    ".jsonl": _read_json_lines,
-}
-
-
-def make_batches(inputs: Inputs, targets: object, model: nn.Module, batch_size: int) -> list[Batch]:
+def make_batches(
+    inputs: Inputs, targets: object, model: nn.Module, batch_size: int
+) -> list[InputBatch]:
     """Return inputs as batches that fit a model's ``forward``.
 
     Inputs named ``targets`` or ``labels`` are what the model should return; they are passed on only
@@ -140,7 +127,7 @@ def make_batches(inputs: Inputs, targets: object, model: nn.Module, batch_size: 
     """
     if batch_size < 1:
         raise UsageError(f"a batch of {batch_size} samples is too small", hint="take at least 1")
-    batches: list[Batch] = []
+    batches: list[InputBatch] = []
     for named in _runs(inputs):
         wanted = _tensor("targets", targets) if targets is not None else None
         rows = _count_rows(named if wanted is None else {**named, "targets": wanted})
@@ -155,7 +142,11 @@ def make_batches(inputs: Inputs, targets: object, model: nn.Module, batch_size: 
 
 def _runs(inputs: Inputs) -> Iterator[dict[str, torch.Tensor]]:
     """Yield name → tensor with one row a sample; samples of one shape that follow each other as one."""
-    if isinstance(inputs, list) and inputs and all(isinstance(one, Mapping) for one in inputs):
+    if (
+        isinstance(inputs, list)
+        and inputs
+        and all(isinstance(sample, Mapping) for sample in inputs)
+    ):
         run: list[dict[str, torch.Tensor]] = []
         for sample in inputs:
             tensors = {str(name): _tensor(name, value)[None] for name, value in sample.items()}
@@ -166,14 +157,14 @@ def _runs(inputs: Inputs) -> Iterator[dict[str, torch.Tensor]]:
         yield _stack(run)
     elif isinstance(inputs, Mapping):
         yield {str(name): _tensor(name, value) for name, value in inputs.items()}
-    elif isinstance(inputs, tuple) or (isinstance(inputs, list) and _has_tensors(inputs)):
+    elif isinstance(inputs, tuple) or (
+        isinstance(inputs, list)
+        and inputs
+        and all(isinstance(value, (torch.Tensor, np.ndarray)) for value in inputs)
+    ):
         yield {str(place): _tensor(place, value) for place, value in enumerate(inputs)}
     else:
         yield {"0": _tensor("inputs", inputs)}
-
-
-def _has_tensors(inputs: Sequence[object]) -> bool:
-    return bool(inputs) and all(isinstance(one, (torch.Tensor, np.ndarray)) for one in inputs)
 
 
 def _form(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, torch.Size]]:
@@ -181,7 +172,7 @@ def _form(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, torch.Size]]:
 
 
 def _stack(run: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {name: torch.cat([one[name] for one in run]) for name in run[0]}
+    return {name: torch.cat([sample[name] for sample in run]) for name in run[0]}
 
 
 def _tensor(name: object, value: object) -> torch.Tensor:
@@ -214,7 +205,7 @@ def _count_rows(named: Mapping[str, torch.Tensor]) -> int:
 
 def _make_batch(
     part: Mapping[str, torch.Tensor], targets: torch.Tensor | None, model: nn.Module, rows: int
-) -> Batch:
+) -> InputBatch:
     takes, takes_any = _find_parameters(model)
     own = next((part[name] for name in TARGETS if name in part), None)
     args, kwargs = [], {}
@@ -231,7 +222,7 @@ def _make_batch(
             raise UsageError(
                 f"the model takes no input {name!r}", hint=f"it takes {', '.join(takes) or 'none'}"
             )
-    return Batch(Call(args, kwargs), own if targets is None else targets, rows)
+    return InputBatch(ModelCall(args, kwargs), own if targets is None else targets, rows)
 
 
 def _find_parameters(model: nn.Module) -> tuple[list[str], bool]:
@@ -240,7 +231,7 @@ def _find_parameters(model: nn.Module) -> tuple[list[str], bool]:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
         return [], True
-    names = [
-        one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
-    return names, any(one.kind is one.VAR_KEYWORD for one in parameters)
+    kinds = {parameter.name: parameter.kind for parameter in parameters}
+    any_name, any_place = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    names = [name for name, kind in kinds.items() if kind not in (any_name, any_place)]
+    return names, any_name in kinds.values()

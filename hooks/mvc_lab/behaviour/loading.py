@@ -1,22 +1,116 @@
-"""Loads a checkpoint's weights into a model built for them: to the bit, or an error."""
+"""Models as an entry builds them, with the weights of a checkpoint: to the bit, or an error.
+
+An entry that takes no argument builds a model, and its weights are loaded here. One that takes an argument
+gets the path of the checkpoint and loads it itself, as libraries do that keep weights in another form
+than their models.
+"""
 
 from __future__ import annotations
 
+import inspect
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc import ConflictError, NotFoundError, UsageError
+from mvc import ConflictError, MvcError, NotFoundError, UsageError, open_model
+from mvc_lab.behaviour.comparing import run_once
+from mvc_lab.behaviour.inputs import describe_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import ExitStack
 
     from torch import nn
 
-    from mvc import Model, ModelTensor
+    from mvc import Model, ModelTensor, Repo
+    from mvc_lab.behaviour.inputs import InputBatch
 
 _NAMED = 3
+_HINT = (
+    "it returns the model: without arguments as it is before weights are loaded, "
+    "or with one, the path of a checkpoint, as it is loaded from there"
+)
+
+
+class ModelLoader:
+    """Makes models of an entry; ``sample`` is what each runs on once before it gets its weights."""
+
+    def __init__(
+        self, build: Callable[..., object], repo: Repo | None, seed: int, stack: ExitStack
+    ) -> None:
+        self._build, self._repo, self._seed, self._stack = build, repo, seed, stack
+        self._takes_path = _count_arguments(build) == 1
+        self._folders: dict[str, Path] = {}  # of commits whose files were written
+        self.sample: InputBatch | None = None
+
+    def load(self, operand: str | None) -> nn.Module:
+        """Return a new model with the weights of a revision, of the worktree or of files."""
+        model = self.make(operand)
+        if self.sample is not None and not self._takes_path:
+            run_once(model, self.sample)  # makes what modules make when they first run
+        self.fill(model, operand)
+        return model
+
+    def make(self, operand: str | None) -> nn.Module:
+        """Return what the entry builds, from the seed.
+
+        Raises:
+            UsageError: the entry fails or returns something else.
+        """
+        arguments = [self._find_path(operand)] if self._takes_path else []
+        torch.manual_seed(self._seed)
+        try:
+            model = self._build(*arguments)
+        except MvcError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"the entry failed: {describe_error(error)}", hint=_HINT) from error
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(
+                f"the entry returned {type(model).__name__}, not a torch.nn.Module", hint=_HINT
+            )
+        return model
+
+    def fill(self, model: nn.Module, operand: str | None) -> None:
+        """Load weights into a model, unless its entry did."""
+        if not self._takes_path:
+            with open_model(operand, self._repo) as stored:
+                load_weights(model, stored)
+
+    def _find_path(self, operand: str | None) -> str:
+        """Return the file or folder of a checkpoint; a revision's is written to a scratch folder."""
+        if operand is None:
+            assert self._repo is not None
+            return str(self._repo.worktree)
+        with open_model(operand, self._repo) as stored:
+            commit = stored.commit
+        if commit is None or self._repo is None:
+            return operand
+        if commit not in self._folders:
+            scratch = tempfile.TemporaryDirectory(prefix="mvc-verify-")
+            self._folders[commit] = Path(self._stack.enter_context(scratch), "files")
+            self._repo.export(commit, self._folders[commit])
+        return str(self._folders[commit] / operand.partition(":")[2])
+
+
+def _count_arguments(build: Callable[..., object]) -> int:
+    """Return how many arguments an entry needs."""
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise UsageError(f"the entry takes {len(needed)} arguments", hint=_HINT)
+    return len(needed)
 
 
 def load_weights(model: nn.Module, stored: Model) -> None:
@@ -40,16 +134,15 @@ def load_weights(model: nn.Module, stored: Model) -> None:
                 f"the model that the entry builds {list(live[name].shape)}"
             )
     tied = {_key(live[name]): live[name] for name in chosen}
-    absent = [(one, tied[_key(one)]) for name, one in live.items() if name not in chosen]
+    absent = [(value, tied[_key(value)]) for name, value in live.items() if name not in chosen]
     filled: dict[int, str] = {}
     with torch.no_grad():
         for name, tensor in chosen.items():
             _fill(live[name], tensor.read("torch"), name, filled)
-        for one, partner in absent:
-            if _key(one) != _key(
-                partner
-            ):  # the partner took another dtype, and with it other memory
-                one.data = partner.data
+        for value, partner in absent:
+            # A partner that took another dtype has other memory now.
+            if _key(value) != _key(partner):
+                value.data = partner.data
 
 
 def _find_live(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -71,9 +164,9 @@ def choose_tensors(stored: Model, live: Mapping[str, torch.Tensor]) -> dict[str,
     """Return name → tensor of the files that hold a model, after checking that they fit it."""
     prefix = _find_prefix(stored, live)
     named = [
-        (one.name.removeprefix(prefix), one)
-        for one in stored.tensors
-        if one.name.startswith(prefix)
+        (tensor.name.removeprefix(prefix), tensor)
+        for tensor in stored.tensors
+        if tensor.name.startswith(prefix)
     ]
     files = {tensor.path for name, tensor in named if name in live}
     chosen: dict[str, ModelTensor] = {}
@@ -87,7 +180,7 @@ def choose_tensors(stored: Model, live: Mapping[str, torch.Tensor]) -> dict[str,
             )
         chosen[name] = tensor
     has = {_key(live[name]) for name in chosen.keys() & live.keys()}
-    _refuse([name for name, one in live.items() if _key(one) not in has], stored, "lacks")
+    _refuse([name for name, value in live.items() if _key(value) not in has], stored, "lacks")
     _refuse([name for name in chosen if name not in live], stored, "holds")
     return chosen
 
@@ -133,17 +226,14 @@ def _key(value: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
 def _fill(target: torch.Tensor, value: torch.Tensor, name: str, filled: dict[int, str]) -> None:
     """Copy a value in place, so that what is tied stays tied; a tensor of another dtype takes it."""
     before = filled.setdefault(id(target), name)
-    if before != name and not _is_same(target, value):
-        raise ConflictError(
-            f"tensors {before!r} and {name!r} are one in the model, but differ in the checkpoint"
-        )
+    if before != name:
+        is_alike = target.dtype == value.dtype and target.shape == value.shape
+        mine, other = (side.contiguous().reshape(-1).view(torch.uint8) for side in (target, value))
+        if not (is_alike and mine.equal(other)):
+            raise ConflictError(
+                f"tensors {before!r} and {name!r} are one in the model, but differ in the checkpoint"
+            )
     if target.dtype == value.dtype:
         target.copy_(value)
     else:
         target.data = value
-
-
-def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if first.dtype != second.dtype or first.shape != second.shape:
-        return False
-    return first.contiguous().view(torch.uint8).equal(second.contiguous().view(torch.uint8))

@@ -12,7 +12,7 @@ import torch
 from mvc import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mvc_lab.behaviour.turns import Returned
 
@@ -79,11 +79,9 @@ class ModuleReport:
     @property
     def worst_first(self) -> list[ModuleDifference]:
         """All modules, those furthest apart first."""
-        return sorted(self.modules, key=lambda one: -_rank(one))
-
-
-def _rank(module: ModuleDifference) -> float:
-    return math.inf if math.isnan(module.relative_l2) else module.relative_l2
+        gaps = ((module.relative_l2, module) for module in self.modules)
+        pairs = [(math.inf if math.isnan(gap) else gap, module) for gap, module in gaps]
+        return [module for _, module in sorted(pairs, key=lambda pair: -pair[0])]
 
 
 class _Sums:
@@ -113,13 +111,14 @@ class _Sums:
         """Take what one call returned."""
         self.calls += 1
         left, right = list(find_tensors(old)), list(find_tensors(new))
-        if [one.shape for one in left] != [one.shape for one in right]:
-            shapes = (", ".join(str(list(one.shape)) for one in side) for side in (left, right))
+        before, after = ([tensor.shape for tensor in side] for side in (left, right))
+        if before != after:
+            shapes = (", ".join(str(list(shape)) for shape in side) for side in (before, after))
             self.reason = self.reason or "shape {} became {}".format(*shapes)
             return
-        for one, other in zip(left, right, strict=True):
-            flat = (one.reshape(-1), other.reshape(-1))
-            for a, b in zip(*(torch.split(side, _PIECE) for side in flat), strict=True):
+        for pair in zip(left, right, strict=True):
+            pieces = (torch.split(tensor.reshape(-1), _PIECE) for tensor in pair)
+            for a, b in zip(*pieces, strict=True):
                 self._add_piece(a, b)
 
     def _add_piece(self, old: torch.Tensor, new: torch.Tensor) -> None:
@@ -148,8 +147,12 @@ class _Sums:
                 self.largest = largest
 
     @property
+    def _is_finite(self) -> bool:
+        return self.reason is None and math.isfinite(self.largest)
+
+    @property
     def cosine(self) -> float:
-        if self.reason is not None or not math.isfinite(self.largest):
+        if not self._is_finite:
             return math.nan
         norms = math.sqrt(self.sq_old) * math.sqrt(self.sq_new)
         if norms:
@@ -158,7 +161,7 @@ class _Sums:
 
     @property
     def relative_l2(self) -> float:
-        if self.reason is not None or not math.isfinite(self.largest):
+        if not self._is_finite:
             return math.nan
         if not self.sq_difference:
             return 0.0
@@ -195,11 +198,24 @@ class ModuleSums:
         Raises:
             UsageError: no module returned a number.
         """
-        if not any(one.elements or one.reason for one in self._sums.values()):
+        if not any(sums.elements or sums.reason for sums in self._sums.values()):
             raise UsageError("no module returns a tensor, so there is nothing to compare")
         # The model itself returns last in every batch.
         order = sorted(self._sums, key=lambda name: not name)
-        modules = {name: self._describe(name) for name in order}
+        modules: dict[str, ModuleDifference] = {}
+        for name in order:
+            sums = self._sums[name]
+            modules[name] = ModuleDifference(
+                name,
+                sums.kind,
+                sums.calls,
+                sums.elements,
+                sums.cosine,
+                sums.relative_l2,
+                math.nan if sums.reason else sums.largest,
+                sums.passes(*self._limits),
+                sums.reason,
+            )
         failed = [name for name, module in modules.items() if not module.passed]
         first = min(failed, key=lambda name: self._sums[name].failed_at, default=None)
         return ModuleReport(
@@ -210,38 +226,21 @@ class ModuleSums:
             self._parted,
         )
 
-    def _describe(self, name: str) -> ModuleDifference:
-        sums = self._sums[name]
-        return ModuleDifference(
-            name,
-            sums.kind,
-            sums.calls,
-            sums.elements,
-            sums.cosine,
-            sums.relative_l2,
-            math.nan if sums.reason else sums.largest,
-            sums.passes(*self._limits),
-            sums.reason,
-        )
-
 
 def find_tensors(output: object, depth: int = 0) -> Iterator[torch.Tensor]:
     """Yield the tensors in a module's output: nested sequences, mappings and dataclasses."""
     if isinstance(output, torch.Tensor):
         yield output.to_dense() if output.layout != torch.strided else output
     elif depth < _MOST_DEPTH:
-        for value in _parts(output):
+        parts: Iterable[Any] = ()
+        if isinstance(output, Mapping):
+            parts = output.values()
+        elif isinstance(output, (list, tuple)):
+            parts = output
+        elif is_dataclass(output) and not isinstance(output, type):
+            parts = (getattr(output, field.name, None) for field in fields(output))
+        for value in parts:
             yield from find_tensors(value, depth + 1)
-
-
-def _parts(output: object) -> list[Any]:
-    if isinstance(output, Mapping):
-        return list(output.values())
-    if isinstance(output, (list, tuple)):
-        return list(output)
-    if is_dataclass(output) and not isinstance(output, type):
-        return [getattr(output, one.name, None) for one in fields(output)]
-    return []
 
 
 def _widen(piece: torch.Tensor) -> torch.Tensor:

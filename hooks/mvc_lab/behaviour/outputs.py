@@ -24,12 +24,12 @@ from mvc_lab.behaviour.statistics import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mvc_lab.behaviour.inputs import Batch
-    from mvc_lab.behaviour.statistics import Agreement
+    from mvc_lab.behaviour.inputs import InputBatch
+    from mvc_lab.behaviour.statistics import TopAgreement
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class ScoreHistogram:
     """The scores of both sides: ``edges`` between bins, and how many samples each bin holds."""
 
     edges: tuple[float, ...]
@@ -38,7 +38,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class MeanLoss:
     """The loss of both models: ``perplexity`` or ``mean-squared-error``."""
 
     kind: str
@@ -69,10 +69,10 @@ class OutputReport:
     swaps: int
     score: str
     tests: tuple[StatisticalTest, ...]
-    agreement: Agreement | None
+    agreement: TopAgreement | None
     divergence: float | None
-    loss: Loss | None
-    histogram: Histogram | None
+    loss: MeanLoss | None
+    histogram: ScoreHistogram | None
 
     @property
     def is_judged(self) -> bool:
@@ -92,42 +92,41 @@ class OutputScores:
     def __init__(self) -> None:
         self._batches: list[SampleScores] = []
 
-    def add(self, old: object, new: object, batch: Batch) -> None:
+    def add(self, old: object, new: object, batch: InputBatch) -> None:
         """Take what both models returned for a batch."""
         self._batches.append(score_batch(old, new, batch))
 
     def judge(self, significance: float, agreement: float, seed: int = 0) -> OutputReport:
         """Return the report on all samples."""
-        kinds = {(one.kind, one.agreement is None, one.loss_kind) for one in self._batches}
+        kinds = {(batch.kind, batch.agreement is None, batch.loss_kind) for batch in self._batches}
         if len(kinds) != 1:
             raise UsageError("the models return different kinds of outputs for different batches")
         scores = self._batches[0]
         old, new = self._column("old"), self._column("new")
-        is_odd = ~(np.isfinite(old) & np.isfinite(new))
-        odd = int(np.count_nonzero(is_odd & ~((old == new) | (np.isnan(old) & np.isnan(new)))))
-        swaps = Swaps(len(old), significance, seed)
+        is_finite = np.isfinite(old) & np.isfinite(new)
+        is_alike = is_finite | (old == new) | (np.isnan(old) & np.isnan(new))
+        swaps = Swaps(int(is_finite.sum()) or len(old), significance, seed)
         tests: list[StatisticalTest] = []
         histogram = None
-        if not is_odd.all():
-            kept = (old[~is_odd], new[~is_odd])
-            swaps = Swaps(len(kept[0]), significance, seed)
+        if is_finite.any():
+            kept = (old[is_finite], new[is_finite])
             tests = [swaps.test_distribution(*kept), *swaps.test_histograms(*kept)]
             edges = bin_edges(*kept)
             counts = (tuple(map(int, count_bins(side, edges))) for side in kept)
-            histogram = Histogram(tuple(map(float, edges)), *counts)
+            histogram = ScoreHistogram(tuple(map(float, edges)), *counts)
         loss, loss_test = self._test_losses(scores.loss_kind, significance, seed)
         tests += loss_test
-        agreed = None
+        agreed = divergence = None
         if scores.agreement is not None:
             shares = self._column("agreement")
             agreed, test = measure_agreement(shares, agreement, significance)
             tests.append(test)
         judged = correct(tests, significance)
-        if odd:  # no question of chance
-            judged = (
-                StatisticalTest("not-finite", odd / len(old), 0.0, 0.0, passed=False),
-                *judged,
-            )
+        if not is_alike.all():  # not a question of chance
+            share = float(np.mean(~is_alike))
+            judged = (StatisticalTest("not-finite", share, 0.0, 0.0, passed=False), *judged)
+        if scores.divergence is not None:
+            divergence = float(self._column("divergence").mean())
         return OutputReport(
             samples=len(old),
             least_samples=least_samples(significance),
@@ -136,19 +135,17 @@ class OutputScores:
             score=scores.kind,
             tests=judged,
             agreement=agreed,
-            divergence=None
-            if scores.divergence is None
-            else float(self._column("divergence").mean()),
+            divergence=divergence,
             loss=loss,
             histogram=histogram,
         )
 
     def _column(self, name: str) -> NDArray[np.float64]:
-        return torch.cat([getattr(one, name) for one in self._batches]).double().numpy()
+        return torch.cat([getattr(batch, name) for batch in self._batches]).double().numpy()
 
     def _test_losses(
         self, kind: str | None, significance: float, seed: int
-    ) -> tuple[Loss | None, list[StatisticalTest]]:
+    ) -> tuple[MeanLoss | None, list[StatisticalTest]]:
         if kind is None:
             return None, []
         old, new, counted = (self._column(name) for name in ("old_loss", "new_loss", "counted"))
@@ -156,6 +153,6 @@ class OutputScores:
         if kind == "perplexity":
             means = [math.exp(mean) if mean < 700 else math.inf for mean in means]  # noqa: PLR2004  float64
         if not (np.isfinite(old) & np.isfinite(new)).all():
-            return Loss(kind, *means), []  # the scores are not finite either
+            return MeanLoss(kind, *means), []  # the scores are not finite either
         swaps = Swaps(len(old), significance, seed)
-        return Loss(kind, *means), [swaps.test_mean(kind, old, new)]
+        return MeanLoss(kind, *means), [swaps.test_mean(kind, old, new)]

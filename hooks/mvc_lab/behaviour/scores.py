@@ -13,7 +13,7 @@ from mvc import UsageError
 from mvc_lab.behaviour.modules import find_tensors
 
 if TYPE_CHECKING:
-    from mvc_lab.behaviour.inputs import Batch
+    from mvc_lab.behaviour.inputs import InputBatch
 
 _PIECE = 1 << 22
 _IGNORED = -100  # the label of positions that do not count, in torch and in Hugging Face's models
@@ -46,7 +46,7 @@ class SampleScores:
     counted: torch.Tensor | None = None
 
 
-def score_batch(old_output: object, new_output: object, batch: Batch) -> SampleScores:
+def score_batch(old_output: object, new_output: object, batch: InputBatch) -> SampleScores:
     """Return the scores of both models for a batch.
 
     Raises:
@@ -60,13 +60,24 @@ def score_batch(old_output: object, new_output: object, batch: Batch) -> SampleS
         )
     targets = batch.targets
     is_class = targets is not None and not targets.is_floating_point()
-    old, new = (_classes_last(side, targets if is_class else None) for side in (old, new))
+    if targets is not None and is_class and old.dim() >= _CLASSES_FIRST:
+        # Models of images have the classes second: sample, class, row, column.
+        is_second = targets.shape == (old.shape[0], *old.shape[2:])
+        if is_second and targets.shape != old.shape[:-1]:
+            old, new = old.movedim(1, -1), new.movedim(1, -1)
     if not (is_named or is_class) or old.dim() < 2 or old.shape[-1] < 2:  # noqa: PLR2004
         return _score_values(old, new, targets)
-    counts = _find_counted(batch, old.shape[:-1])
+    counts = torch.ones(old.shape[:-1], dtype=torch.float64)
+    mask = batch.call.kwargs.get("attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.shape == counts.shape and counts.dim() > 1:
+        counts = (mask != 0).double()
+    weights = counts.reshape(len(old), -1).sum(1).clamp(min=1)
     rows = [_score_positions(*pair) for pair in zip(_split(old), _split(new), strict=True)]
     columns = (torch.cat(column).reshape(old.shape[:-1]) for column in zip(*rows, strict=True))
-    confidence, other, agrees, divergence = (_mean(column, counts) for column in columns)
+    confidence, other, agrees, divergence = (
+        torch.where(counts > 0, column, 0.0).reshape(len(old), -1).sum(1) / weights
+        for column in columns
+    )
     scores = SampleScores("confidence", confidence, other, agrees, divergence)
     return scores if not is_class else _add_losses(scores, old, new, batch)
 
@@ -75,23 +86,15 @@ def _find_prediction(output: object, rows: int) -> tuple[torch.Tensor, bool]:
     """Return the tensor that a model predicts with, and whether it is named as logits."""
     named = output.get(_LOGITS) if isinstance(output, Mapping) else getattr(output, _LOGITS, None)
     is_named = isinstance(named, torch.Tensor)
-    for one in find_tensors(named if is_named else output):
-        if one.dim() and one.is_floating_point():
-            if one.shape[0] != rows:
+    for tensor in find_tensors(named if is_named else output):
+        if tensor.dim() and tensor.is_floating_point():
+            if tensor.shape[0] != rows:
                 raise UsageError(
-                    f"the model returns {list(one.shape)} for {rows} inputs, not a row for each",
+                    f"the model returns {list(tensor.shape)} for {rows} inputs, not a row for each",
                     hint='check modules only, or return "logits" with a row for each input',
                 )
-            return one.detach().cpu(), is_named
+            return tensor.detach().cpu(), is_named
     raise UsageError("the model returns no tensor of floating-point numbers")
-
-
-def _classes_last(output: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
-    """Return logits with the classes in the last dimension; those of images have them second."""
-    if targets is None or output.dim() < _CLASSES_FIRST or targets.shape == output.shape[:-1]:
-        return output
-    is_second = targets.shape == (output.shape[0], *output.shape[2:])
-    return output.movedim(1, -1) if is_second else output
 
 
 def _split(logits: torch.Tensor) -> list[torch.Tensor]:
@@ -111,21 +114,6 @@ def _score_positions(old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor
     divergence = (apart[0] + apart[1]).clamp(min=0) / (2 * math.log(2))
     agrees = (old.argmax(-1) == new.argmax(-1)).double()
     return first.amax(-1), second.amax(-1), agrees, divergence
-
-
-def _find_counted(batch: Batch, shape: torch.Size) -> torch.Tensor:
-    """Return 1 for each position that counts: where the attention mask, if there is one, is not 0."""
-    mask = batch.call.kwargs.get("attention_mask")
-    if isinstance(mask, torch.Tensor) and mask.shape == shape and len(shape) > 1:
-        return (mask != 0).double()
-    return torch.ones(shape, dtype=torch.float64)
-
-
-def _mean(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the mean of each row over the positions that count."""
-    rows = len(values)
-    total = torch.where(counts > 0, values, 0.0).reshape(rows, -1).sum(1)
-    return total / counts.reshape(rows, -1).sum(1).clamp(min=1)
 
 
 def _score_values(
@@ -152,7 +140,7 @@ def _score_values(
 
 
 def _add_losses(
-    scores: SampleScores, old: torch.Tensor, new: torch.Tensor, batch: Batch
+    scores: SampleScores, old: torch.Tensor, new: torch.Tensor, batch: InputBatch
 ) -> SampleScores:
     """Return the scores with the negative log-likelihood of the targets."""
     targets = batch.targets
@@ -186,7 +174,7 @@ def _add_losses(
     )
 
 
-def is_next_token(batch: Batch) -> bool:
+def is_next_token(batch: InputBatch) -> bool:
     """Return whether targets are the inputs themselves, so that each position predicts the next.
 
     So Hugging Face's causal models take labels: as a copy of ``input_ids``, not yet shifted.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mvc import UsageError
-from mvc_lab.behaviour.comparing import Side, run_both
+from mvc_lab.behaviour.comparing import PlacedModel, run_both
 from mvc_lab.behaviour.modules import ModuleSums
 
 if TYPE_CHECKING:
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mvc_lab.behaviour.inputs import Batch
+    from mvc_lab.behaviour.inputs import InputBatch
     from mvc_lab.behaviour.modules import ModuleReport
 
 BOUND = 1e-5
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_THREADS = 1024
+_NAMES = ("devices", "dtypes", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,12 @@ class BehaviourSettings:
         """Whether there is more than one setting to run a model with."""
         return any(len(values) > 1 for values in (self.devices, self.dtypes, self.threads))
 
-    def place(self, model: nn.Module, changed: dict[str, Any] | None = None) -> Side:
+    def place(self, model: nn.Module, changed: dict[str, Any] | None = None) -> PlacedModel:
         """Return a model that runs with the first of all settings, but for those that changed."""
-        chosen = {
-            name: next(iter(getattr(self, name)), None) for name in ("devices", "dtypes", "threads")
-        } | (changed or {})
+        chosen = {name: next(iter(getattr(self, name)), None) for name in _NAMES} | (changed or {})
         if chosen["dtypes"] is not None or chosen["devices"] is not None:
             model = model.to(device=chosen["devices"], dtype=chosen["dtypes"])
-        return Side(model, chosen["devices"], chosen["threads"])
+        return PlacedModel(model, chosen["devices"], chosen["threads"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,20 @@ def parse_settings(devices: str, dtypes: str, threads: str) -> BehaviourSettings
     Raises:
         UsageError: a name that means nothing, or a device that is not here.
     """
+    counts = []
+    for text in _split(threads):
+        if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
+            raise UsageError(f"{text!r} is not a number of threads from 1 to {_MOST_THREADS}")
+        counts.append(int(text))
     return BehaviourSettings(
-        tuple(_parse_device(one) for one in _split(devices)),
-        tuple(_parse_dtype(one) for one in _split(dtypes)),
-        tuple(_parse_threads(one) for one in _split(threads)),
+        tuple(map(_parse_device, _split(devices))),
+        tuple(map(_parse_dtype, _split(dtypes))),
+        tuple(counts),
     )
 
 
 def _split(text: str) -> list[str]:
-    names = [one.strip() for one in text.split(",")] if text else []
+    names = [name.strip() for name in text.split(",")] if text else []
     if len(set(names)) < len(names) or "" in names:
         raise UsageError(f"{text!r} is empty or names a value twice", hint="write A,B")
     return names
@@ -92,24 +96,18 @@ def _parse_device(name: str) -> torch.device:
 
 
 def _parse_dtype(name: str) -> torch.dtype:
-    found = getattr(torch, _DTYPES.get(name, name), None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    dtype = getattr(torch, _DTYPES.get(name, name), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(
             f"{name!r} is not a floating-point dtype", hint=f"such as {', '.join(_DTYPES)}"
         )
-    return found
-
-
-def _parse_threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
-        raise UsageError(f"{text!r} is not a number of threads from 1 to {_MOST_THREADS}")
-    return int(text)
+    return dtype
 
 
 def compare_settings(
     load: Callable[[], nn.Module],
     settings: BehaviourSettings,
-    batches: Sequence[Batch],
+    batches: Sequence[InputBatch],
     *,
     bound: float | None = BOUND,
     cosine: float | None = None,
@@ -127,12 +125,12 @@ def compare_settings(
     """
     reports = []
     samples = sum(batch.rows for batch in batches)
-    for name in ("devices", "dtypes", "threads"):
+    for name in _NAMES:
         values = getattr(settings, name)
         for other in values[1:]:
             sums = ModuleSums(cosine, bound)
             sides = (settings.place(load()), settings.place(load(), {name: other}))
             run_both(sides, batches, modules=sums, seed=seed)
-            old, new = (str(one).removeprefix("torch.") for one in (values[0], other))
+            old, new = (str(value).removeprefix("torch.") for value in (values[0], other))
             reports.append(SettingReport(name, old, new, sums.judge(samples)))
     return reports

@@ -58,7 +58,7 @@ def correct(tests: Sequence[StatisticalTest], significance: float) -> tuple[Stat
     """
     adjusted = dict.fromkeys(range(len(tests)), 0.0)
     highest = 0.0
-    for rank, place in enumerate(sorted(adjusted, key=lambda one: tests[one].p)):
+    for rank, place in enumerate(sorted(adjusted, key=lambda place: tests[place].p)):
         highest = max(highest, min(1.0, (len(tests) - rank) * tests[place].p))
         adjusted[place] = highest
     return tuple(
@@ -136,7 +136,8 @@ class Swaps:
         from scipy.spatial.distance import jensenshannon  # noqa: PLC0415  import cost
 
         edges = bin_edges(old, new)
-        first, second = (_one_hot(side, edges) for side in (old, new))
+        ones = np.eye(len(edges) + 1)  # row → a 1 in that bin
+        first, second = (ones[np.searchsorted(edges, side)] for side in (old, new))
         together, apart = (first + second).sum(axis=0), first - second
         counts = self._map(lambda signs: (together + signs @ apart) / 2, len(old))
         left, right = (side + 0.5 for side in (counts, together - counts))
@@ -163,12 +164,8 @@ def count_bins(scores: Floats, edges: Floats) -> NDArray[np.int64]:
     return counts
 
 
-def _one_hot(scores: Floats, edges: Floats) -> Floats:
-    return np.eye(len(edges) + 1)[np.searchsorted(edges, scores)]
-
-
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class TopAgreement:
     """How often the top predictions of both models are the same.
 
     Attributes:
@@ -185,7 +182,7 @@ class Agreement:
 
 def measure_agreement(
     shares: Floats, required: float, significance: float
-) -> tuple[Agreement, StatisticalTest]:
+) -> tuple[TopAgreement, StatisticalTest]:
     """Return the agreement, and a test that fails if the true share is below ``required``.
 
     ``shares`` has the share of predictions that agree of each sample. Those of one sample depend on
@@ -207,4 +204,4 @@ def measure_agreement(
     if is_graded and error and required >= 0.5:  # noqa: PLR2004  where the tail is below
         p = float(stdtr(samples - 1, (share - required) / error))
         high = min(1.0, share + float(stdtrit(samples - 1, 1 - tail)) * error)
-    return Agreement(share, low, high, required), StatisticalTest("top-agreement", share, p)
+    return TopAgreement(share, low, high, required), StatisticalTest("top-agreement", share, p)

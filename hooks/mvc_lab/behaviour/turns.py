@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """The arguments of a model."""
 
     args: Sequence[Any] = ()
@@ -37,15 +38,18 @@ class Returned:
 
 
 class _StoppedError(BaseException):
-    """Nobody waits for the rest of a run."""
+    """The rest of a run is not needed."""
 
 
 class Turn:
     """One call of a model, in a thread of its own that runs only while ``advance`` waits for it."""
 
-    def __init__(self, model: nn.Module, call: Call, seed: int, threads: int | None) -> None:
+    def __init__(self, model: nn.Module, call: ModelCall, seed: int, threads: int | None) -> None:
         self._model, self._call, self._threads = model, call, threads
-        self._random = _seeded(seed)
+        before = _read_random()
+        torch.manual_seed(seed)
+        self._random = _read_random()
+        _set_random(before)
         self._go, self._handed = threading.Semaphore(0), threading.Semaphore(0)
         self._returned: Returned | None = None
         self._is_stopped = self._is_done = False
@@ -109,7 +113,7 @@ class Turn:
 
 def run_in_turns(
     models: tuple[nn.Module, nn.Module],
-    calls: tuple[Call, Call],
+    calls: tuple[ModelCall, ModelCall],
     *,
     seed: int,
     threads: tuple[int | None, int | None],
@@ -130,7 +134,10 @@ def run_in_turns(
     finally:
         for turn in turns:
             turn.close()
-    first, second = (Returned("", type(turn._model).__name__, turn.output) for turn in turns)  # noqa: SLF001
+    first, second = (
+        Returned("", type(model).__name__, turn.output)
+        for model, turn in zip(models, turns, strict=True)
+    )
     yield first, second
 
 
@@ -138,40 +145,24 @@ def run_in_turns(
 def _hooks(
     models: tuple[nn.Module, nn.Module], turns: Sequence[Turn], *, with_modules: bool
 ) -> Iterator[None]:
-    """Have each module below the top hand over what it returns."""
+    """Make each module below the top hand over what it returns."""
+
+    def hand(name: str, turn: Turn, module: nn.Module, _inputs: object, output: object) -> None:
+        turn.hand(Returned(name, type(module).__name__, output))
+
     handles = []
     try:
         for model, turn in zip(models, turns, strict=True):
-            for name, module in _find_modules(model) if with_modules else ():
-                handles.append(module.register_forward_hook(_make_hook(name, turn)))
+            # What was compiled (torch.compile) runs as a whole, and calls no hooks of its modules.
+            if not with_modules or hasattr(model, "_orig_mod"):
+                continue
+            for name, module in model.named_modules():
+                if name and not isinstance(module, torch.jit.ScriptModule):
+                    handles.append(module.register_forward_hook(partial(hand, name, turn)))
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _find_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules below the top; what was compiled runs as a whole and calls no hooks."""
-    if not hasattr(model, "_orig_mod"):  # of torch.compile
-        for name, module in model.named_modules():
-            if name and not isinstance(module, torch.jit.ScriptModule):
-                yield name, module
-
-
-def _make_hook(name: str, turn: Turn) -> Any:
-    def hook(module: nn.Module, _inputs: object, output: object) -> None:
-        turn.hand(Returned(name, type(module).__name__, output))
-
-    return hook
-
-
-def _seeded(seed: int) -> list[torch.Tensor]:
-    before = _read_random()
-    torch.manual_seed(seed)
-    try:
-        return _read_random()
-    finally:
-        _set_random(before)
 
 
 def _read_random() -> list[torch.Tensor]:
