@@ -2,6 +2,10 @@
 
 Which rank it is, torchrun, SLURM or the options say. Rank 0 writes one JSON object to standard output: what was found,
 or ``{"error": ...}``; the others write nothing.
+
+Bandwidth is that of the bus, as nccl-tests has it: an all_reduce of S bytes among n ranks has each link carry
+2 (n - 1) / n S bytes, however it is done well, so figures of different n can be compared with the link's speed
+(NVIDIA, nccl-tests, doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import datetime as dt
 import json
 import os
 import re
+import statistics
 import sys
+import time
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -23,7 +29,6 @@ from mvc import MvcError, StorageError, UsageError
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.spelling import spell_ranks
 from mvc_lab.doctor.facts import add_job, collect_facts
-from mvc_lab.doctor.link import measure_clock, measure_link
 from mvc_lab.doctor.rules import judge, load_rules
 
 if TYPE_CHECKING:
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
 _PATIENCE = dt.timedelta(seconds=90)
 _SET = "torchrun and srun set RANK and WORLD_SIZE; alone, neither is set"
 _PORTS_FROM, _PORTS = 15000, 5000
+_SMALL_BYTES, _SMALL_TIMES = 4, 60
+_LARGE_BYTES, _LARGE_TIMES = 16 * 2**20, 6
+_WARM_UP = 5
+_CLOCK_ROUNDS = 8
 _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+))?")
 
 
@@ -45,24 +54,20 @@ def main(arguments: Sequence[str]) -> int:
     own = sys.stdout
     with redirect_stdout(sys.stderr):
         try:
-            found = _examine(chosen)
-        except MvcError as error:
-            told = {"kind": error.kind, "message": error.message, "hint": error.hint}
-            print(json.dumps({"error": told}), file=own)
-            return error.exit_code
-    if found is not None:
-        print(json.dumps(found), file=own)
+            report = examine(chosen.meet, chosen.rank, chosen.size)
+        except (MvcError, RuntimeError, ValueError) as error:
+            failure = error
+            if not isinstance(failure, MvcError):  # of torch, when ranks cannot meet
+                failure = StorageError(
+                    f"the ranks cannot meet: {str(error).splitlines()[0][:200]}",
+                    hint="all must start within a minute and a half, and reach MASTER_ADDR:MASTER_PORT",
+                )
+            fields = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
+            print(json.dumps({"error": fields}), file=own)
+            return failure.exit_code
+    if report is not None:
+        print(json.dumps(report), file=own)
     return 0
-
-
-def _examine(chosen: argparse.Namespace) -> dict[str, Any] | None:
-    try:
-        return examine(chosen.meet, chosen.rank, chosen.size)
-    except (RuntimeError, ValueError) as error:  # of torch, when ranks cannot meet
-        raise StorageError(
-            f"the ranks cannot meet: {str(error).splitlines()[0][:200]}",
-            hint="all must start within a minute and a half, and reach MASTER_ADDR:MASTER_PORT",
-        ) from error
 
 
 def examine(meet: str | None, rank: int, size: int) -> dict[str, Any] | None:
@@ -99,12 +104,15 @@ def examine(meet: str | None, rank: int, size: int) -> dict[str, Any] | None:
         "ranks": size,
         "machines": _list_machines(every),
         "link": link,
-        "advice": [asdict(one) for one in judge(load_rules(), every)],
+        "advice": [asdict(advice) for advice in judge(load_rules(), every)],
     }
 
 
 def find_slurm(environ: dict[str, str] | os._Environ[str]) -> None:
-    """Have a step of SLURM with several tasks look as torchrun would start it; variables that are set stay."""
+    """Set what torchrun would set for a rank, in a step of SLURM with several tasks.
+
+    Variables that are already set keep their values.
+    """
     size = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in environ or not size.isdecimal() or int(size) < 2:  # noqa: PLR2004  one is alone
         return
@@ -135,11 +143,54 @@ def _choose_device() -> torch.device:
     return torch.device("cpu")
 
 
+def measure_link(size: int, device: torch.device) -> dict[str, object]:
+    """Return latency and bandwidth of the process group; every rank must call it."""
+    small = _time(_SMALL_BYTES, _SMALL_TIMES, device)
+    large_s = statistics.median(_time(_LARGE_BYTES, _LARGE_TIMES, device))
+    return {
+        "device": device.type,
+        "small_bytes": _SMALL_BYTES,
+        "latency_s": statistics.median(small),
+        "latency_p99_s": statistics.quantiles(small, n=100)[98],
+        "large_bytes": _LARGE_BYTES,
+        "large_s": large_s,
+        "bus_bytes_per_s": 2 * (size - 1) / size * _LARGE_BYTES / large_s,
+    }
+
+
+def _time(size_bytes: int, times: int, device: torch.device) -> list[float]:
+    """Return how long each of some all_reduces took on this rank."""
+    tensor = torch.zeros(size_bytes // 4, device=device)
+    durations_s: list[float] = []
+    for _ in range(_WARM_UP + times):
+        distributed.barrier()
+        started_s = time.perf_counter()
+        distributed.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        durations_s.append(time.perf_counter() - started_s)
+    return durations_s[_WARM_UP:]
+
+
+def measure_clock(ranks: Ranks) -> float:
+    """Return how far this rank's clock is from rank 0's, in seconds; every rank must call it.
+
+    All read their clocks as they leave a meeting, at best at nearly the same time: so the least of some
+    rounds counts.
+    """
+    apart: list[float] = []
+    for _ in range(_CLOCK_ROUNDS):
+        ranks.exchange(None)
+        times = ranks.exchange(time.time())
+        apart.append(abs(times[ranks.rank] - times[0]))
+    return min(apart)
+
+
 def _list_machines(ranks: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
     """Return what there is on each machine, by the facts of its first rank."""
-    found: dict[object, dict[str, Any]] = {}
+    machines: dict[object, dict[str, Any]] = {}
     for rank, facts in enumerate(ranks):
-        machine = found.setdefault(
+        machine = machines.setdefault(
             facts["host.name"],
             {
                 "host": facts["host.name"],
@@ -152,7 +203,7 @@ def _list_machines(ranks: Sequence[Mapping[str, object]]) -> list[dict[str, obje
             },
         )
         machine["ranks"].append(rank)
-    return [{**one, "where": spell_ranks(one["ranks"])} for one in found.values()]
+    return [{**machine, "where": spell_ranks(machine["ranks"])} for machine in machines.values()]
 
 
 if __name__ == "__main__":

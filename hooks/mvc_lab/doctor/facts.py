@@ -47,6 +47,7 @@ def collect_facts() -> dict[str, object]:
     interfaces = list_interfaces()
     rdma = read_rdma()
     ports = [port for device in rdma.values() for port in device.items() if port[0] != "firmware"]
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     facts: dict[str, object] = dict(flatten_record(record))
     return facts | {
         "host.name": socket.gethostname(),
@@ -55,7 +56,7 @@ def collect_facts() -> dict[str, object]:
         "rdma.devices": len(rdma),
         "rdma.active": sum("ACTIVE" in str(state) for _, state in ports),
         "gpudirect.ways": _find_ways(record["fabric"]["modules"], variables),
-        "limits.memlock": _read_memlock(),
+        "limits.memlock": "unlimited" if memlock == resource.RLIM_INFINITY else _size(memlock),
         **_read_shared_memory(),
         **describe_interfaces(interfaces, variables),
         **describe_nccl(variables),
@@ -105,8 +106,8 @@ def matches(name: str, wanted: str) -> bool:
     is_excluding, wanted = wanted.startswith("^"), wanted.removeprefix("^")
     is_exact, wanted = wanted.startswith("="), wanted.removeprefix("=")
     names = [one.strip() for one in wanted.split(",") if one.strip()]
-    found = name in names if is_exact else name.startswith(tuple(names))
-    return found != is_excluding
+    is_named = name in names if is_exact else name.startswith(tuple(names))
+    return is_named != is_excluding
 
 
 def describe_nccl(variables: Mapping[str, str]) -> dict[str, object]:
@@ -139,13 +140,12 @@ def _find_routed(interfaces: Sequence[Interface]) -> Interface | None:
 def _find_addresses() -> list[str]:
     """Return the kinds of addresses that this machine's name stands for."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None)
+        infos = socket.getaddrinfo(socket.gethostname(), None)
     except OSError:
         return []
-    addresses = {str(place[0]) for *_, place in found}
-    return sorted({
-        "loopback" if one.startswith("127.") or one == "::1" else "network" for one in addresses
-    })  # fmt: skip
+    addresses = [str(address[0]) for *_, address in infos]
+    are_loopback = {text.startswith("127.") or text == "::1" for text in addresses}
+    return sorted("loopback" if is_loopback else "network" for is_loopback in are_loopback)
 
 
 def _find_ways(modules: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
@@ -161,17 +161,12 @@ def _find_ways(modules: Mapping[str, Any], variables: Mapping[str, str]) -> list
     return ways
 
 
-def _read_memlock() -> str:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return "unlimited" if soft == resource.RLIM_INFINITY else _size(soft)
-
-
 def _read_shared_memory() -> dict[str, object]:
     try:
-        found = os.statvfs("/dev/shm")  # noqa: S108  what programs share memory in
+        mount = os.statvfs("/dev/shm")  # noqa: S108  what programs share memory in
     except OSError:
         return {}
-    size = found.f_blocks * found.f_frsize
+    size = mount.f_blocks * mount.f_frsize
     return {"shm.bytes": size, "shm.size": _size(size)}
 
 

@@ -28,7 +28,7 @@ _PLACE = re.compile(r"\{([a-zA-Z_.]+)\}")
 _MOST_VALUES = 4
 
 
-class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class FactCondition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a fact has to be."""
 
     fact: _Text
@@ -36,12 +36,12 @@ class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     value: str | int | float | list[str] | None = None
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule as it is written down."""
 
     id: _Text
     level: Literal["error", "advice"]
-    when: Annotated[list[Condition], msgspec.Meta(min_length=1)]
+    when: Annotated[list[FactCondition], msgspec.Meta(min_length=1)]
     text: _Text
     hint: _Text
     source: _Text
@@ -49,11 +49,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    rule: list[Rule]
+    rule: list[RankRule]
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class RankAdvice:
     """A rule that holds, with what it says of these ranks; ``where`` names them."""
 
     rule: str
@@ -66,22 +66,26 @@ class Advice:
     where: str
 
 
-def load_rules() -> list[Rule]:
+def load_rules() -> list[RankRule]:
     """Return all rules of the package."""
     text = (files("mvc_lab.doctor") / "rules.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), _Rules).rule
 
 
-def judge(rules: Sequence[Rule], ranks: Sequence[Facts]) -> list[Advice]:
+def judge(rules: Sequence[RankRule], ranks: Sequence[Facts]) -> list[RankAdvice]:
     """Return what the rules say of all ranks, errors first."""
-    found = [advice for rule in rules for advice in _apply(rule, ranks)]
-    return sorted(found, key=lambda one: one.level != "error")
+    every = [advice for rule in rules for advice in _apply(rule, ranks)]
+    return sorted(every, key=lambda advice: advice.level != "error")
 
 
-def _apply(rule: Rule, ranks: Sequence[Facts]) -> Iterator[Advice]:
+def _apply(rule: RankRule, ranks: Sequence[Facts]) -> Iterator[RankAdvice]:
     """Apply a rule, once for each fact that its first condition stands for."""
     first, *others = rule.when
-    for name in _expand(first.fact, ranks):
+    names = [first.fact]
+    if first.fact.endswith(".*"):
+        prefix = first.fact[:-1]
+        names = sorted({fact for facts in ranks for fact in facts if fact.startswith(prefix)})
+    for name in names:
         conditions = [msgspec.structs.replace(first, fact=name), *others]
         held = [
             rank
@@ -91,7 +95,7 @@ def _apply(rule: Rule, ranks: Sequence[Facts]) -> Iterator[Advice]:
         if held:
             shown = ranks if first.test == "differs" else [ranks[held[0]]]
             text, hint = (_fill(text, name, shown, ranks) for text in (rule.text, rule.hint))
-            yield Advice(
+            yield RankAdvice(
                 rule.id,
                 rule.level,
                 text,
@@ -103,13 +107,7 @@ def _apply(rule: Rule, ranks: Sequence[Facts]) -> Iterator[Advice]:
             )
 
 
-def _expand(name: str, ranks: Sequence[Facts]) -> list[str]:
-    if not name.endswith(".*"):
-        return [name]
-    return sorted({fact for facts in ranks for fact in facts if fact.startswith(name[:-1])})
-
-
-def _holds(condition: Condition, rank: int, ranks: Sequence[Facts]) -> bool:
+def _holds(condition: FactCondition, rank: int, ranks: Sequence[Facts]) -> bool:
     if condition.test == "differs":
         return len({repr(facts.get(condition.fact)) for facts in ranks}) > 1
     return _TESTS[condition.test](ranks[rank].get(condition.fact), condition.value)
@@ -121,7 +119,7 @@ def _has(value: object) -> bool:
 
 def _is(value: object, wanted: object) -> bool:
     choices = wanted if isinstance(wanted, list) else [wanted]
-    return _has(value) and str(value).casefold() in {str(one).casefold() for one in choices}
+    return _has(value) and str(value).casefold() in {str(choice).casefold() for choice in choices}
 
 
 def _number(value: object) -> float | None:
@@ -153,19 +151,19 @@ _TESTS: Mapping[str, Callable[[object, object], bool]] = {
 
 
 def _fill(text: str, name: str, shown: Sequence[Facts], ranks: Sequence[Facts]) -> str:
-    """Put facts into a text; those that differ are told with the ranks that have them."""
+    """Put facts into a text; values that differ are followed by the ranks that have them."""
 
     def put(match: re.Match[str]) -> str:
         if match[1] == "fact":
             return name.rpartition(".")[2]
         if match[1] != "value":
             return _show(shown[0].get(match[1]))
-        return _tell(name, ranks) if len(shown) > 1 else _show(shown[0].get(name))
+        return _group(name, ranks) if len(shown) > 1 else _show(shown[0].get(name))
 
     return _PLACE.sub(put, text)
 
 
-def _tell(name: str, ranks: Sequence[Facts]) -> str:
+def _group(name: str, ranks: Sequence[Facts]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, facts in enumerate(ranks):
         groups.setdefault(_show(facts.get(name)), []).append(rank)

@@ -13,8 +13,6 @@ import math
 import os
 import platform
 import re
-from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -32,26 +30,16 @@ _PROM = {
 _LINE = re.compile(r'(\w+)\{[^}]*\bcollective="(\w{1,40})"[^}]*\} (\S{1,32})')
 
 
-@dataclass(slots=True)
-class Collectives:
-    """One kind of collective: bytes per second on the bus, and seconds, of the last ones that were noted."""
-
-    bus: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-
 def read_inspector(folder: str | None) -> dict[str, dict[str, float]]:
     """Return collective → ``bus`` and ``seconds``, the medians of what the ends of the newest files say."""
-    found: dict[str, Collectives] = defaultdict(Collectives)
+    values: dict[str, dict[str, list[float]]] = {}
     for text in _read_ends(Path(folder)) if folder else ():
         for name, what, value in parse_inspector(text):
-            if name in found or len(found) < _MAX_NAMES:
-                getattr(found[name], what).append(value)
+            if name in values or len(values) < _MAX_NAMES:
+                values.setdefault(name, {}).setdefault(what, []).append(value)
     return {
-        name: {
-            what: median(getattr(one, what)) for what in ("bus", "seconds") if getattr(one, what)
-        }
-        for name, one in found.items()
+        name: {what: median(numbers) for what, numbers in kinds.items()}
+        for name, kinds in values.items()
     }
 
 
@@ -102,14 +90,14 @@ def _amount(value: object) -> float | None:
 def _read_ends(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            files = [one for one in entries if one.is_file(follow_symlinks=False)]
-        newest = sorted(files, key=lambda one: one.stat().st_mtime)[-_MAX_FILES:]
+            files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+        newest = sorted(files, key=lambda entry: entry.stat().st_mtime)[-_MAX_FILES:]
     except OSError:
         return
-    for one in newest:
+    for entry in newest:
         try:
-            with open(one.path, "rb") as file:
-                file.seek(max(0, one.stat().st_size - _MAX_BYTES))
+            with open(entry.path, "rb") as file:
+                file.seek(max(0, entry.stat().st_size - _MAX_BYTES))
                 yield file.read(_MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             continue

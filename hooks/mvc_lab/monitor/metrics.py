@@ -1,20 +1,23 @@
-"""The metrics of a run by their Prometheus names, in base units, as its collector reads them at a scrape."""
+"""The metrics of a run by their Prometheus names, in base units, and the endpoint that Prometheus scrapes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import socket
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import mvc
+from mvc import UsageError
 from mvc_lab.monitor.inspector import FOLDER, read_inspector
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from mvc_lab.monitor.numbers import Numbers
+    from mvc_lab.monitor.numbers import RunNumbers
     from mvc_lab.monitor.thresholds import Alarm
-    from mvc_lab.monitor.windows import Histogram, Window
 
 Labels = tuple[str, ...]
 
@@ -26,26 +29,19 @@ class Metric(NamedTuple):
     kind: Literal["counter", "gauge", "histogram"]
     text: str
     labels: Labels
-    read: Callable[[Numbers], Iterable[tuple[Labels, Any]]]
+    read: Callable[[RunNumbers], Iterable[tuple[Labels, Any]]]
 
 
-def _field(name: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
+def _field(name: str) -> Callable[[RunNumbers], Iterable[tuple[Labels, Any]]]:
     return lambda numbers: [((), getattr(numbers, name))]
 
 
-def _by_label(name: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
+def _by_label(name: str) -> Callable[[RunNumbers], Iterable[tuple[Labels, Any]]]:
     return lambda numbers: [((key,), value) for key, value in dict(getattr(numbers, name)).items()]
 
 
-def _read_quantiles(numbers: Numbers) -> Iterator[tuple[Labels, float | None]]:
-    windows: dict[str, Window] = {"all": numbers.updates, **numbers.buckets}
-    for name, window in windows.items():
-        for share in (0.5, 0.99):
-            yield (name, str(share)), window.quantile(share)
-
-
-def _read_nccl(what: str) -> Callable[[Numbers], Iterable[tuple[Labels, Any]]]:
-    def read(numbers: Numbers) -> Iterator[tuple[Labels, float | None]]:  # noqa: ARG001  not of the run
+def _read_nccl(what: str) -> Callable[[RunNumbers], Iterable[tuple[Labels, Any]]]:
+    def read(numbers: RunNumbers) -> Iterator[tuple[Labels, float | None]]:  # noqa: ARG001  not of the run
         for name, values in read_inspector(os.environ.get(FOLDER)).items():
             yield (name,), values.get(what)
 
@@ -69,7 +65,10 @@ METRICS = (
            "Time in which at least one bucket of a backward pass was on its way.", (), _field("update_bars")),
     Metric("mvc_gradient_sync_window_seconds", "gauge",
            "Exact quantiles of the last 1000 sums of a bucket; bucket all: of whole updates.",
-           ("bucket", "quantile"), _read_quantiles),
+           ("bucket", "quantile"),
+           lambda numbers: [((name, str(share)), window.quantile(share))
+                            for name, window in {"all": numbers.updates, **numbers.buckets}.items()
+                            for share in (0.5, 0.99)]),
     Metric("mvc_gradient_bytes_total", "counter", "Bytes of gradients that were summed.", (), _field("gradient_bytes")),
     Metric("mvc_link_speed_bytes_per_second", "gauge", "Speed of the link, as stated or measured.", (), _field("link")),
     Metric("mvc_link_utilization_ratio", "gauge",
@@ -104,7 +103,7 @@ METRICS = (
 class Collector:
     """Reads the numbers of a run whenever Prometheus asks."""
 
-    def __init__(self, numbers: Numbers, alarms: Mapping[str, Alarm]) -> None:
+    def __init__(self, numbers: RunNumbers, alarms: Mapping[str, Alarm]) -> None:
         self._numbers, self._alarms = numbers, alarms
 
     def collect(self) -> Iterator[Any]:
@@ -116,7 +115,7 @@ class Collector:
             "gauge": core.GaugeMetricFamily,
             "histogram": core.HistogramMetricFamily,
         }
-        active = [((name,), float(one.is_on)) for name, one in self._alarms.items()]
+        active = [((name,), float(alarm.is_on)) for name, alarm in self._alarms.items()]
         text = "Whether a threshold is crossed now."
         alarms = Metric("mvc_alarm_active", "gauge", text, ("alarm",), lambda _: active)
         for metric in (*METRICS, alarms):
@@ -124,15 +123,53 @@ class Collector:
                 metric.name, metric.text, labels=["rank", *metric.labels]
             )
             for labels, value in metric.read(self._numbers):
-                if value is not None:
-                    _add(family, [str(self._numbers.rank), *labels], value, metric.kind)
+                values = [str(self._numbers.rank), *labels]
+                if metric.kind == "histogram":
+                    family.add_metric(values, value.bars(), value.sum)
+                elif value is not None:
+                    family.add_metric(values, value)
             if family.samples:
                 yield family
 
 
-def _add(family: Any, labels: list[str], value: float | Histogram, kind: str) -> None:
-    if kind != "histogram":
-        family.add_metric(labels, value)
-        return
-    bars: Any = value
-    family.add_metric(labels, bars.bars(), bars.sum)
+class Endpoint:
+    """Serves the metrics of one process until it is closed."""
+
+    def __init__(self, address: str, port: int, collector: Collector) -> None:
+        """Listen at once; port 0 takes any that is free.
+
+        Raises:
+            UsageError: prometheus-client is not installed, the port is taken, or the address is not one
+                of this machine.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415  optional
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                "an endpoint for metrics needs prometheus-client",
+                hint="pip install 'mvc-models[monitor]'; port=None measures without an endpoint",
+            ) from error
+        registry: Any = CollectorRegistry()
+        registry.register(collector)
+        try:
+            server, thread = start_http_server(port, address, registry)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(
+                f"metrics cannot be served at {address}:{port}: {reason.lower()}",
+                hint="pass Monitor(port=...) with one that is free, or port=0 for any; rank r of a machine "
+                "takes port + r",
+            ) from error
+        self._server: Any = server
+        self._thread: threading.Thread = thread
+        host = f"[{address}]" if ":" in address else address
+        self.url = f"http://{host}:{server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Let go of the port, and end the thread."""
+        self._server.shutdown()
+        # Processes that were forked meanwhile hold the socket, too; it must not listen for them either.
+        with contextlib.suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+        self._thread.join()

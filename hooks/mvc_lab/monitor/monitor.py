@@ -16,16 +16,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import distributed
+
 from mvc import UsageError
 from mvc.training import RunFeed
+from mvc_hooks.checks import Requirement, instance, optional
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.extension import Extension
 from mvc_hooks.ranks.buckets import Buckets
-from mvc_hooks.ranks.syncing import TimedHook, install
-from mvc_lab.monitor.endpoint import Endpoint
-from mvc_lab.monitor.link import measure_link
-from mvc_lab.monitor.metrics import Collector
-from mvc_lab.monitor.numbers import Numbers
+from mvc_hooks.ranks.group import find_backends
+from mvc_hooks.ranks.syncing import TimedHook, count_bus_bytes, install
+from mvc_lab.monitor.metrics import Collector, Endpoint
+from mvc_lab.monitor.numbers import RunNumbers
 from mvc_lab.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
 
 if TYPE_CHECKING:
@@ -33,12 +36,27 @@ if TYPE_CHECKING:
 
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.extension import Host
+    from mvc_hooks.ranks.group import Ranks
 
 ENOUGH = 100
 """Gradient updates before P99 and bandwidth mean something."""
 _WARM_UP = 2  # updates that still open connections and build buckets
 _LOOK_S = 1.0
+_HOST_BYTES, _CUDA_BYTES = 4 * 2**20, 64 * 2**20
+_TRIES = 4  # the first one opens connections
 _MAX_PORT = 65535
+_RULES = {
+    "port": Requirement(
+        lambda value: value is None or (type(value) is int and 0 <= value <= _MAX_PORT),
+        "not a port",
+        "0 takes any that is free, None opens none",
+    ),
+    "address": instance(str, "an address", '"127.0.0.1"'),
+    "jsonl": optional(
+        Requirement(lambda value: isinstance(value, str | os.PathLike), "not the path of a file")
+    ),
+    "thresholds": optional(instance(Thresholds, "Thresholds", "Thresholds(stall_s=2.0)")),
+}
 _EVENTS = ("resume", "rollback", "commit", "skip", "error", "alarm")
 
 
@@ -76,15 +94,13 @@ class Monitor(Extension):
         Raises:
             UsageError: a setting that makes no sense.
         """
-        for name, value, is_right, what, hint in (
-            ("port", port, _is_port(port), "a port", "0 takes any that is free, None opens none"),
-            ("address", address, address and isinstance(address, str), "an address", '"127.0.0.1"'),
-            ("jsonl", jsonl, isinstance(jsonl, str | os.PathLike | None), "the path of a file", None),
-            ("thresholds", thresholds, isinstance(thresholds, Thresholds | None), "Thresholds",
-             "Thresholds(stall_s=2.0)"),
-        ):  # fmt: skip
-            if not is_right:
-                raise UsageError(f"{name} is {value!r}, not {what}", hint=hint)
+        for name, value in (
+            ("port", port),
+            ("address", address),
+            ("jsonl", jsonl),
+            ("thresholds", thresholds),
+        ):
+            _RULES[name].check(name, value)
         check_positive("link_bytes_per_s", link_bytes_per_s, hint="12.5e9 is 100 Gbit/s")
         self._port, self._address, self._stated = port, address, link_bytes_per_s
         self._jsonl = None if jsonl is None else Path(jsonl)
@@ -95,7 +111,7 @@ class Monitor(Extension):
         self._reset()
 
     def _reset(self) -> None:
-        self.numbers = Numbers()
+        self.numbers = RunNumbers()
         self._alarms = {
             name: Alarm(limit, is_above=RULES[name].is_above, hold_s=RULES[name].hold_s)
             for name, limit in self._limits.items()
@@ -165,11 +181,6 @@ class Monitor(Extension):
         self._endpoint = Endpoint(self._address, port, Collector(self.numbers, self._alarms))
         return self._endpoint.url
 
-    def begin(self) -> None:
-        """Know the branch."""
-        assert self._host is not None
-        self.numbers.branch = self._host.branch
-
     def start(self) -> None:
         """Begin to measure the sums of gradients; a link whose speed was not stated is measured.
 
@@ -181,22 +192,21 @@ class Monitor(Extension):
             if hasattr(extension, "max_delta"):
                 self.consistency = extension
                 self._alarms.pop("deviation", None)
-        doubts = self._install() if ranks.size > 1 else []
-        self.numbers.link = self._stated
+        doubts: list[str] = []
+        if ranks.size > 1:
+            # What cannot be timed is a text that says why.
+            results = [install(model) for model in Buckets(host.parts).list_models()]
+            self._hooks = [hook for hook in results if isinstance(hook, TimedHook)]
+            doubts = [text for text in results if isinstance(text, str)]
+            if not results:
+                doubts = ["no part is in a DistributedDataParallel"]
+        self.numbers.branch, self.numbers.link = host.branch, self._stated
         if all(ranks.exchange(bool(self._hooks) and self._stated is None)):
             self.numbers.link = measure_link(ranks)
         host.log.doubt(
             ranks.merge(f"gradient synchronisation is not measured: {text}" for text in doubts)
         )
         host.log.serve(self.endpoints)
-
-    def _install(self) -> list[str]:
-        assert self._host is not None
-        found = [install(model) for model in Buckets(self._host.parts).list_models()]
-        self._hooks = [hook for hook in found if isinstance(hook, TimedHook)]
-        if not found:
-            return ["no part is in a DistributedDataParallel"]
-        return [text for text in found if isinstance(text, str)]
 
     def after_step(self, step: int) -> None:
         """Take in the end of a step of the run."""
@@ -235,18 +245,15 @@ class Monitor(Extension):
         numbers.queue_depth = queue_depth
         if reading is not None:
             numbers.take_reading(reading)
-        self._take_updates()
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + _LOOK_S
-            self._look(reading)
-
-    def _take_updates(self) -> None:
         for number, hook in enumerate(self._hooks):
             model = f"{number}/" if len(self._hooks) > 1 else ""
             for update in hook.take():
                 self._updates += 1
                 if self._updates > _WARM_UP:
-                    self.numbers.take_update(update, model)
+                    numbers.take_update(update, model)
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            self._look(reading)
 
     def _look(self, reading: Reading | None) -> None:
         """Compare with the thresholds what changes slowly."""
@@ -300,5 +307,21 @@ def _open_file(path: Path, rank: int) -> RunFeed:
     return RunFeed(path)
 
 
-def _is_port(value: object) -> bool:
-    return value is None or (type(value) is int and 0 <= value <= _MAX_PORT)
+def measure_link(ranks: Ranks) -> float:
+    """Return bytes per second that a rank sends while nothing else happens; every rank must call it.
+
+    It is the best of a few sums, as the slowest rank has it.
+    """
+    uses_cuda = "cuda" in find_backends() and torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+    size_bytes = _CUDA_BYTES if uses_cuda else _HOST_BYTES
+    values = torch.zeros(size_bytes // 4, dtype=torch.float32, device=device)
+    durations_s: list[float] = []
+    for _ in range(_TRIES):
+        began_s = time.perf_counter()
+        distributed.all_reduce(values)
+        if uses_cuda:
+            torch.cuda.synchronize(device)
+        durations_s.append(time.perf_counter() - began_s)
+    slowest_s: float = max(ranks.exchange(min(durations_s)))
+    return count_bus_bytes(size_bytes, ranks.size) / slowest_s

@@ -7,13 +7,12 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mvc_lab.monitor.windows import Histogram, Window
+from mvc_lab.monitor.windows import LastValues, SecondsHistogram
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.ranks.syncing import GradientSum
 
-RESUME, ROLLBACK = "resume", "rollback"
 LARGE_BYTES = 2**20
 """Mean size of buckets from which on their speed says something of the link; below, it is latency."""
 _COMMITS = 100
@@ -22,7 +21,7 @@ _MOST_BUCKETS = 64  # of a histogram each
 
 
 @dataclass(slots=True)
-class Numbers:
+class RunNumbers:
     """What is known of a run; None: unknown.
 
     Attributes:
@@ -56,17 +55,19 @@ class Numbers:
     recovery_s: dict[str, float] = field(default_factory=dict)
     recovered_at: dict[str, float] = field(default_factory=dict)
     rollbacks: int = 0
-    steps: Window = field(default_factory=Window)
-    stalls: Window = field(default_factory=lambda: Window(_COMMITS))
-    updates: Window = field(default_factory=Window)
-    bus: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
-    bus_seconds: Window = field(default_factory=lambda: Window(_BUS_UPDATES))
-    buckets: dict[str, Window] = field(default_factory=lambda: defaultdict(Window))
-    step_bars: Histogram = field(default_factory=Histogram)
-    stall_bars: Histogram = field(default_factory=Histogram)
-    write_bars: Histogram = field(default_factory=Histogram)
-    update_bars: Histogram = field(default_factory=Histogram)
-    bucket_bars: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    steps: LastValues = field(default_factory=LastValues)
+    stalls: LastValues = field(default_factory=lambda: LastValues(_COMMITS))
+    updates: LastValues = field(default_factory=LastValues)
+    bus: LastValues = field(default_factory=lambda: LastValues(_BUS_UPDATES))
+    bus_seconds: LastValues = field(default_factory=lambda: LastValues(_BUS_UPDATES))
+    buckets: dict[str, LastValues] = field(default_factory=lambda: defaultdict(LastValues))
+    step_bars: SecondsHistogram = field(default_factory=SecondsHistogram)
+    stall_bars: SecondsHistogram = field(default_factory=SecondsHistogram)
+    write_bars: SecondsHistogram = field(default_factory=SecondsHistogram)
+    update_bars: SecondsHistogram = field(default_factory=SecondsHistogram)
+    bucket_bars: dict[str, SecondsHistogram] = field(
+        default_factory=lambda: defaultdict(SecondsHistogram)
+    )
 
     def take_step(self, step: int, seconds: float | None) -> None:
         """A step is complete; ``seconds`` since the one before it."""
@@ -99,10 +100,10 @@ class Numbers:
         match kind:
             case "resume":
                 self.tier = fields["tier"]
-                self._recover(RESUME, fields["seconds"])
+                self._note_recovery("resume", fields["seconds"])
             case "rollback" if "seconds" in fields:
                 self.rollbacks += 1
-                self._recover(ROLLBACK, fields["seconds"])
+                self._note_recovery("rollback", fields["seconds"])
             case "snapshot":
                 self.stall_s = fields["stall_s"]
                 self.stalls.add(fields["stall_s"])
@@ -119,14 +120,14 @@ class Numbers:
             case "alarm":
                 self.alarms[fields["cause"]] += 1
 
-    def _recover(self, kind: str, seconds: float) -> None:
+    def _note_recovery(self, kind: str, seconds: float) -> None:
         self.recovery_s[kind], self.recovered_at[kind] = seconds, time.time()
 
-    def take_consistency(self, found: object) -> None:
+    def take_consistency(self, source: object) -> None:
         """Take over what another part knows of differences between ranks, as far as it has it."""
-        self.checks = getattr(found, "checks", None)
-        self.mismatches = getattr(found, "mismatches", None)
-        self.deviation = getattr(found, "max_delta", None)
+        self.checks = getattr(source, "checks", None)
+        self.mismatches = getattr(source, "mismatches", None)
+        self.deviation = getattr(source, "max_delta", None)
 
     @property
     def bandwidth_used(self) -> float | None:

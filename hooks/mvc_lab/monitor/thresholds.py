@@ -35,10 +35,9 @@ class Thresholds:
     queue: float | None = 4
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            check_positive(
-                f"threshold {one.name}", getattr(self, one.name), hint="None turns it off"
-            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            check_positive(f"threshold {field.name}", value, hint="None turns it off")
         if self.bandwidth_used is not None and self.bandwidth_used > 1:
             raise UsageError(
                 f"threshold bandwidth_used is {self.bandwidth_used!r}, not a share of the link's speed",
@@ -53,7 +52,7 @@ def check_positive(name: str, value: object, *, hint: str | None = None) -> None
     raise UsageError(f"{name} is {value!r}, not a positive number", hint=hint)
 
 
-class Rule(NamedTuple):
+class AlarmText(NamedTuple):
     """How an alarm is said: ``fact`` is formatted with a value and its limit.
 
     ``hold_s`` is how long a value must be beyond its limit.
@@ -66,33 +65,33 @@ class Rule(NamedTuple):
 
 
 RULES = {
-    "sync_p99_s": Rule(
+    "sync_p99_s": AlarmText(
         "summing the gradients takes {:.3g} s at P99, more than {:g} s",
         "the rank whose mvc_gradient_update_sync_seconds is the smallest is the one that the others wait "
         "for; if all are alike, look at the network, or enlarge the buckets (bucket_cap_mb=)",
         hold_s=_LASTING_S,
     ),
-    "bandwidth_used": Rule(
+    "bandwidth_used": AlarmText(
         "summing the gradients uses {:.3g} of the link's speed, less than {:g}",
         "check that the ranks use the fast interface, look for a rank that comes late, and try larger "
         "buckets (bucket_cap_mb=)",
         is_above=False,
         hold_s=_LASTING_S,
     ),
-    "deviation": Rule(
+    "deviation": AlarmText(
         "ranks differ by {:.3g} where they should be the same, more than {:g}",
         "go back to a commit from before it (ckpt.roll_back()), and check the machine of the rank that is "
         "alone with its values",
     ),
-    "recovery_s": Rule(
+    "recovery_s": AlarmText(
         "going back to a commit took {:.3g} s, more than {:g} s",
         "keep the state nearer: ring= for rollbacks, replicate=1 or a local disk for resumes",
     ),
-    "stall_s": Rule(
+    "stall_s": AlarmText(
         "the training paused {:.3g} s for a commit, more than {:g} s",
         'commit less often (every=), let more snapshots wait (in_flight=), or pass when_behind="skip"',
     ),
-    "queue": Rule(
+    "queue": AlarmText(
         "{:g} snapshots wait for the writer, more than {:g}",
         "commit less often (every=), or give the writer more cores (writer_threads=) or a faster disk",
         hold_s=_LASTING_S,

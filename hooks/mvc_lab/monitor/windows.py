@@ -16,7 +16,7 @@ SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 """Upper bounds of the bars of a histogram of seconds; the thresholds of time are among them."""
 
 
-class Window:
+class LastValues:
     """The last values of a quantity; one thread adds, others may read."""
 
     def __init__(self, size: int = WINDOW) -> None:
@@ -45,7 +45,7 @@ class Window:
         return math.fsum(list(self._values))
 
 
-class Histogram:
+class SecondsHistogram:
     """How many values there were up to each bound, and their sum."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:

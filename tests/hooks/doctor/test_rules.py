@@ -16,7 +16,7 @@ from mvc_lab.doctor.facts import (
     describe_nccl,
     matches,
 )
-from mvc_lab.doctor.rules import Rule, judge, load_rules
+from mvc_lab.doctor.rules import RankRule, judge, load_rules
 from support.cases import for_each
 
 pytestmark = pytest.mark.torch
@@ -157,7 +157,7 @@ def test_each_condition_of_a_rule_counts(rule):
 def test_a_rule_that_is_not_one_is_refused(change):
     rule = msgspec.to_builtins(RULES[0])
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({**rule, **change}, Rule)
+        msgspec.convert({**rule, **change}, RankRule)
 
 
 def test_what_differs_is_told_with_the_ranks_that_have_it():

@@ -19,7 +19,7 @@ from mvc_hooks.divergence.history import Reading
 from mvc_hooks.ranks.syncing import GradientSum
 from mvc_lab import Monitor, Thresholds
 from mvc_lab.monitor import metrics, thresholds
-from mvc_lab.monitor.numbers import Numbers
+from mvc_lab.monitor.numbers import RunNumbers
 
 pytestmark = pytest.mark.torch
 
@@ -321,7 +321,7 @@ def list_names():
 
 
 def test_a_histogram_of_many_buckets_is_bounded():
-    numbers = Numbers()
+    numbers = RunNumbers()
     buckets = tuple((number, 0.1) for number in range(1000))
     numbers.take_update(GradientSum(0.1, buckets, 4, None), "")
     assert len(numbers.bucket_bars) == 65

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc_hooks.ranks.syncing import join_intervals
-from mvc_lab.monitor.windows import SECONDS, Histogram, Window
+from mvc_lab.monitor.windows import SECONDS, LastValues, SecondsHistogram
 
 NUMBERS = st.floats(0, 1e6, allow_nan=False)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=200), st.sampled_from([0.01, 0.5, 0.99, 1.0]))
 def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed(values, share):
-    window = Window(500)
+    window = LastValues(500)
     for value in values:
         window.add(value)
     expected = np.quantile(values, share, method="inverted_cdf")
@@ -24,7 +24,7 @@ def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed(values, shar
 
 
 def test_a_window_forgets():
-    window = Window(3)
+    window = LastValues(3)
     assert (window.quantile(0.5), window.largest, window.sum) == (None, None, 0)
     for value in (9.0, 1.0, 2.0, 3.0):
         window.add(value)
@@ -33,7 +33,7 @@ def test_a_window_forgets():
 
 @given(st.lists(NUMBERS, max_size=50))
 def test_bars_count_up_to_their_bounds(values):
-    bars = Histogram()
+    bars = SecondsHistogram()
     for value in values:
         bars.add(value)
     for bound, count in bars.bars():
