@@ -19,7 +19,7 @@ from mvc import Identity, MvcError, Repo
 from mvc_hooks import Checkpointer
 from mvc_hooks.parts.tree import to_local, walk_leaves
 from mvc_lab import Consistency
-from mvc_lab.consistency.sight import Sight
+from mvc_lab.consistency.kept import CheckedShare
 
 ME = Identity("A Tester", "tester@example.org")
 TOTAL = 7
@@ -227,8 +227,8 @@ def alone(
     torch.manual_seed(rank)
     check = Consistency(every, share_bytes=share_bytes, **options)
     error = None
-    real, late = Sight.is_late, extra == "late"
-    Sight.is_late = property(lambda _: True) if late else real  # as on a device
+    real, late = CheckedShare.is_late, extra == "late"
+    CheckedShare.is_late = property(lambda _: True) if late else real  # as on a device
     try:
         check.watch(model=model, optimizer=stepper)
         for step in range(1, total + 1):
@@ -240,7 +240,7 @@ def alone(
             check.step()
     except MvcError as caught:
         error = f"{type(caught).__name__}: {caught.message}"
-    Sight.is_late = real
+    CheckedShare.is_late = real
     watching = check._watching
     check.remove()
     return {

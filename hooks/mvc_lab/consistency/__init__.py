@@ -1,6 +1,6 @@
 """Are the ranks still the same? A rotating share of what they hold alike is digested and compared.
 
 ``checking`` is what a run has: ``Consistency``. What a rank holds and who holds the same is in ``held``, which
-share is due in ``plan``, what is kept of it at a step in ``sight``. When digests differ, ``locating`` finds
-where, ``verdict`` why, and ``answers`` what to do. ``learning`` knows what legally differs.
+share is due in ``plan``, what is kept of it at a step in ``kept``. When digests differ, ``inquiry`` finds
+where, with ``evidence`` for ``verdict`` to say why, and ``answers`` says what to do. ``learning`` knows what legally differs.
 """

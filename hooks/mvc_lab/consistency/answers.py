@@ -24,9 +24,9 @@ class Answers:
         given: object = wanted
         if isinstance(given, str) or not isinstance(given, Sequence) or not given:
             raise UsageError(f"answers is {wanted!r}, not a list of answers", hint=_HINT)
-        for one in given:
-            if one not in get_args(Answer):
-                raise UsageError(f"{one!r} is not an answer", hint=_HINT)
+        for answer in given:
+            if answer not in get_args(Answer):
+                raise UsageError(f"{answer!r} is not an answer", hint=_HINT)
         if stop_after is not None:
             check_count("stop_after", stop_after, 0, hint="stop_after=None never stops by itself")
         self._wanted, self._stop_after = tuple(given), stop_after
@@ -34,11 +34,11 @@ class Answers:
 
     def choose(self, step: int, possible: Collection[Answer]) -> Answer:
         """Return what to do at a step; it is stopped if nothing that is wanted is possible."""
-        self._given = [one for one in self._given if step - one < FORGET_AFTER_STEPS]
+        self._given = [at for at in self._given if step - at < FORGET_AFTER_STEPS]
         self._given.append(step)
         if self._stop_after is not None and len(self._given) > self._stop_after:
             return "stop"
-        return next((one for one in self._wanted if one in possible), "stop")
+        return next((answer for answer in self._wanted if answer in possible), "stop")
 
 
 _HINT = 'answers=("resync", "rollback", "stop"); "report" goes on with a warning'

@@ -48,7 +48,7 @@ def compare_bits(ours: torch.Tensor, theirs: torch.Tensor) -> BitDifference:
     if not len(places):
         return BitDifference()
     bits = int(_ONES[changed[places].long()].sum())
-    pair = (one.detach().reshape(-1)[places] for one in (ours, theirs))
+    pair = (tensor.detach().reshape(-1)[places] for tensor in (ours, theirs))
     return BitDifference(int(places[0]), len(places), bits, _find_delta(*pair))
 
 
@@ -75,4 +75,4 @@ def find_majority(values: Mapping[int, _Value]) -> tuple[int, ...]:
     """Return the ranks of which more than half have the same; none if no value has so many."""
     (value, count), *_ = Counter(values.values()).most_common(1)
     is_most = 2 * count > len(values)
-    return tuple(rank for rank, one in sorted(values.items()) if is_most and one == value)
+    return tuple(rank for rank, other in sorted(values.items()) if is_most and other == value)

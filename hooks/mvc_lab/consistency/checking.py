@@ -13,28 +13,41 @@ Or alone, in a loop of one's own; every rank does the same:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
 
 from mvc import UsageError
-from mvc_hooks.checks import check_count
+from mvc_hooks.checks import Requirement, check_count, sequence
 from mvc_hooks.extension import Extension, Host
 from mvc_hooks.log import RunLog
+from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
+from mvc_hooks.parts.tree import find_changes, format_path, map_tensors, to_local, walk_leaves
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.run.extensions import check_alike
 from mvc_lab.consistency.answers import DEFAULT, Answers
+from mvc_lab.consistency.bits import compare_bits, find_index
 from mvc_lab.consistency.plan import SHARE_BYTES
-from mvc_lab.consistency.twice import compare_twice
+from mvc_lab.consistency.reports import ConsistencyReport, Deviation
 from mvc_lab.consistency.watching import ConsistencySettings, Findings, Watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.tree import Steps
     from mvc_hooks.reports import RollbackReport
-    from mvc_lab.consistency.reports import Answer, ConsistencyReport
+    from mvc_lab.consistency.reports import Answer, Cause
+
+_TOLERANCE = Requirement(
+    lambda value: type(value) in (int, float) and value >= 0, "not a number from 0 on"
+)
+_IGNORE = sequence(str, "patterns", 'ignore=["model.head.*"]')
 
 
 class Consistency(Extension):
@@ -71,13 +84,8 @@ class Consistency(Extension):
         hint = "every=100 compares everything once in 100 steps"
         check_count("every of Consistency", every, 1, hint=hint)
         check_count("share_bytes of Consistency", share_bytes, 1)
-        if type(tolerance) not in (int, float) or not tolerance >= 0:
-            raise UsageError(f"tolerance of Consistency is {tolerance!r}, not a number from 0 on")
-        given: object = ignore
-        if isinstance(given, str) or not all(isinstance(one, str) for one in ignore):
-            raise UsageError(
-                f"ignore is {ignore!r}, not a list of patterns", hint='ignore=["model.head.*"]'
-            )
+        _TOLERANCE.check("tolerance of Consistency", tolerance)
+        _IGNORE.check("ignore", ignore)
         self._settings = ConsistencySettings(
             every, Answers(answers, stop_after), float(tolerance), tuple(ignore), share_bytes
         )
@@ -105,7 +113,7 @@ class Consistency(Extension):
     @property
     def max_delta(self) -> float:
         """The largest difference of two elements that was found."""
-        return max((one.max_delta for one in self._findings.reports), default=0.0)
+        return max((report.max_delta for report in self._findings.reports), default=0.0)
 
     @property
     def digested_bytes(self) -> int:
@@ -161,15 +169,35 @@ class Consistency(Extension):
             A report if a rank came to other bits; the parts are as after the second time.
         """
         watching = self._get_watching()
-        report = compare_twice(
-            step,
-            watching.parts,
-            watching.host.ranks,
-            watching.next_step,
-            self._settings.tolerance,
+        # Replicas cannot see what one of them gets wrong before the gradients are averaged, since all of them
+        # take the same wrong average. The step that is done again does.
+        parts = {
+            name: part for name, part in watching.parts.items() if not isinstance(part, DataPart)
+        }
+        start = _copy(parts)
+        step()
+        first = _copy(parts)
+        restore_parts(from_values(start), parts)
+        step()
+        ranks, now = watching.host.ranks, capture_parts(parts)
+        mine = list(_list_deviations(find_changes(now, first), ranks.rank))
+        deviations = [deviation for rank in ranks.exchange(mine) for deviation in rank]
+        if not deviations:
+            return None
+        tensors = [leaf for _, leaf in walk_leaves(now) if isinstance(leaf, torch.Tensor)]
+        is_exact = torch.are_deterministic_algorithms_enabled() or all(
+            tensor.device.type == "cpu" for tensor in tensors
         )
-        if report is not None:
-            watching.note(report)
+        reason = "the same step, done again from the same state, gave other bits"
+        if not is_exact:
+            reason += "; kernels of the device need not be deterministic (torch.use_deterministic_algorithms)"
+        names = tuple(dict.fromkeys(deviation.tensor for deviation in deviations))
+        cause: Cause = "compute" if is_exact else "unknown"
+        tolerance = self._settings.tolerance
+        report = ConsistencyReport(
+            watching.next_step, cause, reason, "report", tuple(deviations), names, tolerance
+        )
+        watching.note(report)
         return report
 
     def _get_watching(self) -> Watching:
@@ -226,3 +254,19 @@ class Consistency(Extension):
         if self._watching is not None:
             self._watching.remove()
         self._watching = self._host = None
+
+
+def _copy(parts: Mapping[str, Part]) -> dict[str, Any]:
+    return map_tensors(capture_parts(parts), lambda tensor: tensor.detach().clone())  # type: ignore[no-any-return]
+
+
+def _list_deviations(changes: Iterable[tuple[Steps, Any, Any]], rank: int) -> Iterator[Deviation]:
+    for path, live, before in changes:
+        name = format_path(path)
+        if not isinstance(live, torch.Tensor) or not isinstance(before, torch.Tensor):
+            yield Deviation(name, (rank,), None, (), 0.0, 0, 0)
+            continue
+        ours, theirs = to_local(live.detach()).cpu(), to_local(before.detach()).cpu()
+        bits = compare_bits(ours, theirs)
+        index = () if bits.first is None else find_index(bits.first, ours.shape)
+        yield Deviation(name, (rank,), None, index, bits.max_delta, bits.bits, bits.elements)

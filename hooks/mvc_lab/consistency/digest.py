@@ -34,7 +34,7 @@ _LOW = (1 << 32) - 1
 _WORD_BYTES = 8
 
 
-class Digests:
+class TensorDigests:
     """Digests of tensors, in order; those of a device arrive on the host while it goes on."""
 
     def __init__(self, tensors: Iterable[torch.Tensor | None]) -> None:
@@ -66,7 +66,7 @@ class Digests:
             for index, word in zip(indices, words.tolist(), strict=True):
                 self._host[index] = word.to_bytes(_WORD_BYTES, "little", signed=True)
         self._late = []
-        return [b"" if one is None else one for one in self._host]
+        return [digest or b"" for digest in self._host]
 
 
 def _fetch(words: list[torch.Tensor]) -> tuple[torch.Tensor, torch.cuda.Event | None]:
@@ -95,9 +95,9 @@ def digest_on_host(tensor: torch.Tensor) -> bytes:
 def fold(digests: Iterable[bytes], length: int = 32) -> bytes:
     """Return one digest of several, which depends on their order and on the length of each."""
     hasher = blake3.blake3()
-    for one in digests:
-        hasher.update(len(one).to_bytes(_WORD_BYTES, "little"))
-        hasher.update(one)
+    for digest in digests:
+        hasher.update(len(digest).to_bytes(_WORD_BYTES, "little"))
+        hasher.update(digest)
     return hasher.digest(length=length)
 
 

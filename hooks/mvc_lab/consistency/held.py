@@ -37,7 +37,7 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldTensor:
     """A tensor of the run of which another rank holds the same.
 
     Attributes:
@@ -86,35 +86,47 @@ class Slot:
         state = self.optimizer.state.get(self.param)
         return state if isinstance(state, dict) else {}
 
+    def read(self, key: object) -> Any:
+        """Return what the state has under a key now, or None."""
+        return self.state.get(key)
+
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class ComparedTensors:
     """All that can be compared; ``slots`` are by number of unit."""
 
-    tensors: tuple[Held, ...]
+    tensors: tuple[HeldTensor, ...]
     slots: Mapping[int, Slot]
 
-    def without(self, names: Iterable[str], patterns: Sequence[str] = ()) -> Holdings:
+    def without(self, names: Iterable[str], patterns: Sequence[str] = ()) -> ComparedTensors:
         """Return the rest of them."""
         out = set(names)
-        kept = (
-            one for one in self.tensors
-            if one.name not in out and not any(fnmatchcase(one.name, each) for each in patterns)
-        )  # fmt: skip
-        return Holdings(tuple(kept), self.slots)
+        kept = (tensor for tensor in self.tensors if tensor.name not in out)
+        return ComparedTensors(
+            tuple(
+                tensor
+                for tensor in kept
+                if not any(fnmatchcase(tensor.name, pattern) for pattern in patterns)
+            ),
+            self.slots,
+        )
 
     def units(self) -> Iterator[Unit]:
         """Yield what the plan needs to know; of a unit there is one for each group."""
-        members: dict[tuple[int, str], list[Held]] = {}
-        for one in self.tensors:
-            members.setdefault((one.unit, one.group), []).append(one)
+        members: dict[tuple[int, str], list[HeldTensor]] = {}
+        for tensor in self.tensors:
+            members.setdefault((tensor.unit, tensor.group), []).append(tensor)
         for (number, group), held in members.items():
-            can_cut = len({one.form for one in held if one.size_bytes > _SCALAR_BYTES}) == 1
-            yield Unit(number, group, sum(one.size_bytes for one in held), can_cut)
+            can_cut = (
+                len({tensor.form for tensor in held if tensor.size_bytes > _SCALAR_BYTES}) == 1
+            )
+            yield Unit(number, group, sum(tensor.size_bytes for tensor in held), can_cut)
 
     def describe(self) -> list[tuple[str, str, str, int]]:
         """Return what has to be the same on all ranks for them to have one plan."""
-        return [(one.name, one.form, one.group, one.size_bytes) for one in self.tensors]
+        return [
+            (tensor.name, tensor.form, tensor.group, tensor.size_bytes) for tensor in self.tensors
+        ]
 
 
 _SCALAR_BYTES = 16
@@ -129,7 +141,7 @@ def list_optimizers(parts: Mapping[str, Part]) -> list[tuple[Steps, Optimizer]]:
     ]
 
 
-def list_held(parts: Mapping[str, Part], size: int) -> Holdings:
+def list_held(parts: Mapping[str, Part], size: int) -> ComparedTensors:
     """Return what this rank of ``size`` holds that another one has, too."""
     lister = _Lister(size)
     optimizers = list_optimizers(parts)
@@ -148,7 +160,7 @@ def list_held(parts: Mapping[str, Part], size: int) -> Holdings:
             lister.add_parameter((*path, "params", index), param)
     for path, module in modules:
         lister.add_buffers(path, module)
-    return Holdings(tuple(lister.held), lister.slots)
+    return ComparedTensors(tuple(lister.held), lister.slots)
 
 
 class _Lister:
@@ -157,7 +169,7 @@ class _Lister:
         self._unit = 0
         self._seen: set[int] = set()
         self._known: dict[int, list[tuple[Steps, int, Optimizer, int]]] = {}
-        self.held: list[Held] = []
+        self.held: list[HeldTensor] = []
         self.slots: dict[int, Slot] = {}
 
     def take_slots(self, path: Steps, optimizer: Optimizer) -> None:
@@ -177,7 +189,7 @@ class _Lister:
             self.slots.setdefault(self._unit, slot)
             for key, value in slot.state.items():
                 state_path = (*place, "state", index, key)
-                self._add(state_path, "state", value, partial(_find_state, slot, key))
+                self._add(state_path, "state", value, partial(slot.read, key))
 
     def add_buffers(self, path: Steps, module: nn.Module) -> None:
         for name, buffer in module.named_buffers():
@@ -191,30 +203,22 @@ class _Lister:
         self._unit += 1
 
     def _add(self, path: Steps, kind: Kind, tensor: Any, find: Callable[[], Any]) -> None:
-        if not _is_plain(tensor):
+        # Only plain tensors are compared: the bytes of others are not all of their content.
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+            return
+        here = to_local(tensor)
+        if type(here) not in (torch.Tensor, torch.nn.Parameter) or here.layout is not torch.strided:
             return
         group, row, shards = find_replicas(tensor, self._size)
         if len(row) > 1:
             size = -(-tensor.numel() // shards) * tensor.element_size()
             form = f"{tensor.dtype}{list(tensor.shape)}"
-            self.held.append(Held(path, kind, find, group, row, size, form, self._unit))
-
-
-def _find_state(slot: Slot, key: object) -> Any:
-    return slot.state.get(key)
+            self.held.append(HeldTensor(path, kind, find, group, row, size, form, self._unit))
 
 
 def _find_buffer(module: nn.Module, name: str) -> Any:
     owner, _, last = name.rpartition(".")
     return getattr(module.get_submodule(owner), last, None)
-
-
-def _is_plain(tensor: object) -> bool:
-    """Return whether a value is a tensor whose bytes are its content."""
-    if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
-        return False
-    here = to_local(tensor)
-    return type(here) in (torch.Tensor, torch.nn.Parameter) and here.layout is torch.strided
 
 
 def find_replicas(tensor: Any, size: int) -> tuple[str, tuple[int, ...], int]:
@@ -223,9 +227,9 @@ def find_replicas(tensor: Any, size: int) -> tuple[str, tuple[int, ...], int]:
         return WHOLE, tuple(range(size)), 1
     mesh, placements = tensor.device_mesh, tensor.placements
     here = mesh.get_coordinate()
-    copied = [dim for dim, one in enumerate(placements) if one.is_replicate()]
+    copied = [dim for dim, placement in enumerate(placements) if placement.is_replicate()]
     group = f"{list(mesh.shape)}{list(mesh.mesh_dim_names or ())} copied along {copied}"
-    if here is None or any(one.is_partial() for one in placements):
+    if here is None or any(placement.is_partial() for placement in placements):
         return group, (), 1
     cut = tuple(slice(None) if dim in copied else at for dim, at in enumerate(here))
     row = tuple(sorted(mesh.mesh[cut].flatten().tolist()))

@@ -6,18 +6,16 @@ rank that holds it, and compared by the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from mvc_hooks.parts.tree import is_sharded
 from mvc_lab.consistency.bits import BitDifference, compare_bits, find_index
-from mvc_lab.consistency.digest import Digests, view_bytes
-from mvc_lab.consistency.probe import probe_transport
+from mvc_lab.consistency.digest import TensorDigests, view_bytes
+from mvc_lab.consistency.evidence import probe_transport, read_stored, step_again
 from mvc_lab.consistency.reports import Deviation
-from mvc_lab.consistency.shadow import step_again
-from mvc_lab.consistency.stored import read_stored
 from mvc_lab.consistency.verdict import Suspect, Testimony, Trial
 
 if TYPE_CHECKING:
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc_hooks.ranks.group import Ranks
-    from mvc_lab.consistency.held import Held, Holdings
+    from mvc_lab.consistency.held import ComparedTensors, HeldTensor
+    from mvc_lab.consistency.kept import CheckedShare
     from mvc_lab.consistency.learning import Learned
-    from mvc_lab.consistency.sight import Sight
 
 MOST = 8
 """How many tensors are compared element by element."""
@@ -39,46 +37,40 @@ class Inquiry:
     """What an inquiry needs; ``rows`` are group → the rows of ranks that hold the same part."""
 
     ranks: Ranks
-    holdings: Holdings
+    holdings: ComparedTensors
     rows: Mapping[str, Sequence[tuple[int, ...]]]
     learned: Learned
 
-    def testify(self, sights: Sequence[Sight]) -> list[Testimony]:
+    def testify(self, checked: Sequence[CheckedShare]) -> list[Testimony]:
         """Return what each rank says of itself; every rank must call it."""
         held = self.holdings.tensors
-        here = [one.local() for one in held]
-        digests = Digests(here).read()
-        live = {
-            one.name: (digest, 0 if tensor is None else tensor.nbytes)
-            for one, tensor, digest in zip(held, here, digests, strict=True)
-        }
+        digests = TensorDigests(tensor.local() for tensor in held).read()
+        live = {tensor.name: digest for tensor, digest in zip(held, digests, strict=True)}
         changed = frozenset(
-            one.name
-            for one in held
-            if one.kind != "parameter" and self.learned.has_changed(one.name, live[one.name][0])
+            tensor.name
+            for tensor in held
+            if tensor.kind != "parameter"
+            and self.learned.has_changed(tensor.name, live[tensor.name])
         )
-        said = Testimony(
-            live,
-            changed,
-            frozenset(self.learned.shared),
-            _join(one.list_before() for one in sights),
-            _join(one.list_gradients() for one in sights),
-            _join(one.list_after() for one in sights),
-            _join(step_again(one) for one in sights),
-        )
-        return self.ranks.exchange(said)
+        testimony = Testimony(live, changed, frozenset(self.learned.shared), {}, {}, {}, {})
+        for checked_share in checked:
+            testimony.before.update(checked_share.list_before())
+            testimony.grads.update(checked_share.list_gradients())
+            testimony.after.update(checked_share.list_after())
+            testimony.redone.update(step_again(checked_share))
+        return self.ranks.exchange(testimony)
 
     def find_suspects(self, testimonies: Sequence[Testimony]) -> Trial:
         """Return what differs and must not."""
-        state = [
-            suspect
-            for one in self.holdings.tensors
-            for suspect in self._compare_row(one, testimonies)
-            if not self._is_legal(one, suspect, testimonies)
-        ]
-        groups = {one.name: one.group for one in self.holdings.tensors}
-        rows = {name: tuple(self.rows[group]) for name, group in groups.items()}
-        keys = dict.fromkeys(key for one in testimonies for key in one.grads)
+        state = []
+        for held in self.holdings.tensors:
+            for row in self.rows[held.group]:
+                digests = {rank: testimonies[rank].live[held.name] for rank in row}
+                is_same = len(set(digests.values())) == 1
+                if not is_same and not self._is_legal(held, row, testimonies):
+                    state.append(Suspect(held.name, digests))
+        rows = {held.name: tuple(self.rows[held.group]) for held in self.holdings.tensors}
+        keys = dict.fromkeys(key for testimony in testimonies for key in testimony.grads)
         gradients = [
             Suspect(
                 key[0],
@@ -89,79 +81,77 @@ class Inquiry:
             for key in keys
             for row in rows[key[0]]
         ]
-        unlike = [one for one in gradients if len(set(one.digests.values())) > 1]
+        unlike = [suspect for suspect in gradients if len(set(suspect.digests.values())) > 1]
         return Trial(state, unlike, testimonies, rows=rows)
 
-    def _compare_row(self, held: Held, testimonies: Sequence[Testimony]) -> Iterator[Suspect]:
-        for row in self.rows[held.group]:
-            found = {rank: testimonies[rank].live[held.name][0] for rank in row}
-            if len(set(found.values())) > 1:
-                yield Suspect(held.name, found)
-
-    def _is_legal(self, held: Held, suspect: Suspect, testimonies: Sequence[Testimony]) -> bool:
-        if held.kind == "parameter" or any(held.name in one.shared for one in testimonies):
+    def _is_legal(
+        self, held: HeldTensor, row: Sequence[int], testimonies: Sequence[Testimony]
+    ) -> bool:
+        """Return whether a tensor may differ on ranks, and learn it."""
+        is_shared = any(held.name in testimony.shared for testimony in testimonies)
+        if held.kind == "parameter" or is_shared:
             return False
-        changed = [held.name in testimonies[rank].changed for rank in suspect.row]
+        changed = [held.name in testimonies[rank].changed for rank in row]
         return self.learned.is_own(held.name, changed)
 
     def gather(self, trial: Trial, stored_in: tuple[Repo, str] | None) -> Trial:
         """Return the trial with what storage and transport say; every rank must call it."""
         first = (*trial.state, *trial.gradients)[0]
-        held = {one.name: one for one in self.holdings.tensors}
+        held = {tensor.name: tensor for tensor in self.holdings.tensors}
         is_sound = probe_transport(held[first.name].find())
         stored = {}
         if stored_in is not None:
-            names = dict.fromkeys(one.name for one in trial.state[:MOST])
+            names = dict.fromkeys(suspect.name for suspect in trial.state[:MOST])
             stored = {name: read_stored(*stored_in, held[name]) for name in names}
-        said = self.ranks.exchange((stored, is_sound))
-        return Trial(
-            trial.state, trial.gradients, trial.testimonies,
-            [one for one, _ in said], [one for _, one in said], trial.rows,
-        )  # fmt: skip
+        answers = self.ranks.exchange((stored, is_sound))
+        tables, verdicts = zip(*answers, strict=True)
+        return replace(trial, stored=tables, is_sound=verdicts)
 
-    def locate(self, trial: Trial, sights: Sequence[Sight]) -> tuple[Deviation, ...]:
+    def locate(self, trial: Trial, checked: Sequence[CheckedShare]) -> tuple[Deviation, ...]:
         """Compare the first suspects element by element; every rank must call it."""
-        some = trial.list_origins()[:MOST]
-        return tuple(self._locate(trial, one, sights) for one in some)
+        origins = trial.list_origins()[:MOST]
+        return tuple(self._locate(trial, suspect, checked) for suspect in origins)
 
-    def _locate(self, trial: Trial, suspect: Suspect, sights: Sequence[Sight]) -> Deviation:
+    def _locate(self, trial: Trial, suspect: Suspect, checked: Sequence[CheckedShare]) -> Deviation:
         right = trial.find_right(suspect)
         source = right[0] if right else suspect.row[0]
-        held = next(one for one in self.holdings.tensors if one.name == suspect.name)
+        held = next(tensor for tensor in self.holdings.tensors if tensor.name == suspect.name)
         if suspect.key is None:
             here, offset = held.local(), 0
         else:
-            here, offset = _find_kept(sights, suspect)
+            here, offset = _find_kept(checked, suspect)
         mine = here.cpu() if here is not None and self.ranks.rank in suspect.row else None
-        found = self._compare_with(mine, source)
-        told = self.ranks.exchange(None if found is None else _place(held, found, offset))
-        others = [one for one in (told[rank] for rank in suspect.row) if one is not None]
-        index, *_ = [one for one, _ in others if one is not None] or [()]
-        differences = [one for _, one in others]
+        difference = self._compare_with(mine, source)
+        answers = self.ranks.exchange(
+            None if difference is None else _place(held, difference, offset)
+        )
+        heard = [answer for answer in (answers[rank] for rank in suspect.row) if answer is not None]
+        index, *_ = [index for index, _ in heard if index is not None] or [()]
+        differences = [difference for _, difference in heard]
         odd = [rank for rank in suspect.row if suspect.digests[rank] != suspect.digests[source]]
         return Deviation(
             f"gradient of {suspect.name}" if suspect.is_gradient else suspect.name,
             tuple(odd) if right else suspect.row,
             source if right else None,
             index,
-            max((one.max_delta for one in differences), default=0.0),
-            sum(one.bits for one in differences),
-            sum(one.elements for one in differences),
+            max((difference.max_delta for difference in differences), default=0.0),
+            sum(difference.bits for difference in differences),
+            sum(difference.elements for difference in differences),
         )
 
     def _compare_with(self, mine: torch.Tensor | None, source: int) -> BitDifference | None:
         """Return how this rank's tensor differs from that of another rank, None if it has none."""
         data = None if mine is None else view_bytes(mine)
-        found = BitDifference()
+        difference = BitDifference()
         for first, block in self.send(mine, source):
             if mine is not None and data is not None and first + len(block) <= len(data):
                 ours = data[first : first + len(block)].view(mine.dtype)
-                one = compare_bits(ours, block.view(mine.dtype))
-                found = found.then(one, first // mine.element_size())
-        return None if mine is None else found
+                more = compare_bits(ours, block.view(mine.dtype))
+                difference = difference.then(more, first // mine.element_size())
+        return None if mine is None else difference
 
     def send(self, mine: torch.Tensor | None, source: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the bytes of a rank's tensor on every rank, by blocks: where each begins, and it."""
+        """Send a rank's tensor to all ranks; yield its bytes in blocks, each with its offset."""
         is_source = self.ranks.rank == source
         data = view_bytes(mine) if is_source and mine is not None else None
         size = self.ranks.exchange(None if data is None else len(data))[source] or 0
@@ -174,7 +164,7 @@ class Inquiry:
 
     def resync(self, trial: Trial) -> None:
         """Give all ranks the right bits of what differs; every rank must call it."""
-        held = {one.name: one for one in self.holdings.tensors}
+        held = {tensor.name: tensor for tensor in self.holdings.tensors}
         for suspect in trial.state:
             here = held[suspect.name].local()
             is_mine = here is not None and self.ranks.rank in suspect.row
@@ -190,16 +180,14 @@ class Inquiry:
                     here.copy_(right)
 
 
-def _join(tables: Iterator[dict[Any, Any]]) -> dict[Any, Any]:
-    return {key: value for table in tables for key, value in table.items()}
-
-
-def _find_kept(sights: Sequence[Sight], suspect: Suspect) -> tuple[torch.Tensor | None, int]:
-    """Return what was kept of a tensor or its gradient, and at which element of what is here it begins."""
-    for sight in sights:
-        for held, piece in sight.pieces:
+def _find_kept(
+    checked: Sequence[CheckedShare], suspect: Suspect
+) -> tuple[torch.Tensor | None, int]:
+    """Return the kept copy of a tensor or gradient, and the number of its first element in the local tensor."""
+    for checked_share in checked:
+        for held, piece in checked_share.pieces:
             here = held.local() if (held.name, piece.part) == suspect.key else None
-            for before in sight.before if here is not None else ():
+            for before in checked_share.before if here is not None else ():
                 kept = before.find(held, piece, of_gradient=suspect.is_gradient)
                 if kept is not None and here is not None:
                     is_cut = piece.parts > 1 and kept.numel() != here.numel()
@@ -208,14 +196,14 @@ def _find_kept(sights: Sequence[Sight], suspect: Suspect) -> tuple[torch.Tensor 
 
 
 def _place(
-    held: Held, found: BitDifference, offset: int
+    held: HeldTensor, difference: BitDifference, offset: int
 ) -> tuple[tuple[int, ...] | None, BitDifference]:
     """Return the index of the first difference in the whole tensor."""
     tensor, here = held.find(), held.local()
-    if found.first is None or here is None:
-        return None, found
+    if difference.first is None or here is None:
+        return None, difference
     offsets: Sequence[int] = ()
     if is_sharded(tensor):
         (chunk,) = tensor.__create_chunk_list__()
         offsets = tuple(chunk.offsets)
-    return find_index(found.first + offset, here.shape, offsets), found
+    return find_index(difference.first + offset, here.shape, offsets), difference

@@ -36,7 +36,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class UnitSlice:
     """The slice ``part`` of ``parts`` of a unit."""
 
     unit: int
@@ -51,39 +51,41 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PlannedShare:
     """What is looked at in one step: slices of units of one group."""
 
     group: str
-    slices: tuple[Slice, ...]
+    slices: tuple[UnitSlice, ...]
 
 
 def cut_shares(
     units: Iterable[Unit], every: int, share_bytes: int = SHARE_BYTES
-) -> tuple[Share, ...]:
+) -> tuple[PlannedShare, ...]:
     """Return the shares in the order of their turns."""
     groups: dict[str, list[Unit]] = {}
     for unit in units:
         groups.setdefault(unit.group, []).append(unit)
     return tuple(
-        Share(group, slices)
+        PlannedShare(group, slices)
         for group, members in groups.items()
         for slices in _cut_group(members, every, share_bytes)
     )
 
 
-def _cut_group(units: Sequence[Unit], every: int, share_bytes: int) -> Iterable[tuple[Slice, ...]]:
+def _cut_group(
+    units: Sequence[Unit], every: int, share_bytes: int
+) -> Iterable[tuple[UnitSlice, ...]]:
     total = sum(unit.size_bytes for unit in units)
     count = min(max(total // share_bytes, 1), every)
     target = max(total / count, 1)
-    shares: dict[int, list[Slice]] = {}
+    shares: dict[int, list[UnitSlice]] = {}
     start = 0.0
     for unit in units:
         parts = max(math.ceil(unit.size_bytes / target), 1) if unit.can_cut else 1
         for part in range(parts):
             size = unit.size_bytes / parts
             turn = min(int((start + size / 2) / target), count - 1)
-            shares.setdefault(turn, []).append(Slice(unit.number, part, parts))
+            shares.setdefault(turn, []).append(UnitSlice(unit.number, part, parts))
             start += size
     return (tuple(shares[turn]) for turn in sorted(shares))
 

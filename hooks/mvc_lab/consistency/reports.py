@@ -75,7 +75,7 @@ class ConsistencyReport:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that deviate, in any tensor."""
-        return tuple(sorted({rank for one in self.deviations for rank in one.ranks}))
+        return tuple(sorted({rank for deviation in self.deviations for rank in deviation.ranks}))
 
     @property
     def index(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class ConsistencyReport:
     @property
     def max_delta(self) -> float:
         """The largest difference of two elements."""
-        return max(one.max_delta for one in self.deviations)
+        return max(deviation.max_delta for deviation in self.deviations)
 
     @property
     def is_small(self) -> bool:

@@ -23,9 +23,9 @@ from mvc_lab.consistency.bits import find_majority
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from mvc_lab.consistency.evidence import StoredTensor
+    from mvc_lab.consistency.kept import Key
     from mvc_lab.consistency.reports import Cause
-    from mvc_lab.consistency.sight import Key
-    from mvc_lab.consistency.stored import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class Testimony:
     """What one rank says of itself, as digests.
 
     Attributes:
-        live: name → all of a tensor, now, and its size.
+        live: name → digest of the whole tensor as it is now.
         changed: names of those that changed since they were last the same.
-        shared: names of those that are known to be no rank's own.
+        shared: names of those that must be the same on all ranks.
         before, grads, after: of the pieces of the share that was checked.
         redone: whether the step done again comes to what is there.
     """
 
-    live: Mapping[str, tuple[bytes, int]]
+    live: Mapping[str, bytes]
     changed: frozenset[str]
     shared: frozenset[str]
-    before: Mapping[Key, bytes]
-    grads: Mapping[Key, bytes]
-    after: Mapping[Key, bytes]
-    redone: Mapping[Key, bool]
+    before: dict[Key, bytes]
+    grads: dict[Key, bytes]
+    after: dict[Key, bytes]
+    redone: dict[Key, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Trial:
 
     def judge(self) -> tuple[Cause, str]:
         """Return the cause, and what speaks for it."""
-        for found in self.stored:
-            for name, one in found.items():
-                if one.damage is not None:
-                    return "storage", f"{name} is damaged in the newest commit: {one.damage}"
+        for table in self.stored:
+            for name, tensor in table.items():
+                if tensor.damage is not None:
+                    return "storage", f"{name} is damaged in the newest commit: {tensor.damage}"
         unsound = [rank for rank, is_sound in enumerate(self.is_sound) if not is_sound]
         if unsound:
             return "transport", f"a sum of known numbers came out wrong on {spell_ranks(unsound)}"
@@ -94,14 +94,26 @@ class Trial:
                 "parameters and state were the same before the step, and gradients differ after the collective"
             )
         if moved:
-            return "compute", self._explain_memory(moved[0])
-        return "compute", self._explain_step()
+            faulty = sorted(self.find_faulty())
+            where = f"the memory of {spell_ranks(faulty)}" if faulty else "the memory of a rank"
+            sound = "storage and transport are sound" if any(self.stored) else "transport is sound"
+            return "compute", f"{moved[0]} changed between two steps, while {sound}: {where}"
+        wrong, healthy = self._split_redone()
+        same = "parameters, state and gradients were the same before the step"
+        if not wrong or not healthy:
+            return "compute", f"{same}; the step done again is inconclusive"
+        ranks = spell_ranks(sorted(wrong))
+        return "compute", f"{same}, and done again it gives other bits on {ranks}"
 
     def _list_moved(self) -> list[str]:
         """Return the names of suspects that differed before the step, or were not part of it."""
-        seen = {name for one in self.testimonies for name, _ in one.before}
+        seen = {name for testimony in self.testimonies for name, _ in testimony.before}
         early = {name for name, _ in self._list_differing("before")}
-        return [one.name for one in self.state if one.name in early or one.name not in seen]
+        return [
+            suspect.name
+            for suspect in self.state
+            if suspect.name in early or suspect.name not in seen
+        ]
 
     @property
     def has_moved(self) -> bool:
@@ -110,11 +122,11 @@ class Trial:
 
     def list_names(self) -> tuple[str, ...]:
         """Return the names of all that differs."""
-        gradients = (f"gradient of {one.name}" for one in self.gradients)
-        return tuple(dict.fromkeys([*(one.name for one in self.state), *gradients]))
+        gradients = (f"gradient of {suspect.name}" for suspect in self.gradients)
+        return tuple(dict.fromkeys([*(suspect.name for suspect in self.state), *gradients]))
 
     def list_origins(self) -> list[Suspect]:
-        """Return what differs, that first from which the rest may have come."""
+        """Return what differs; first what the other differences may have come from."""
         if not self.has_moved:
             return [*self.gradients, *self.state]
         early = [
@@ -124,38 +136,31 @@ class Trial:
             for key in sorted(self._list_differing("before"))
             for row in self.rows[key[0]]
         ]
-        early = [one for one in early if len(set(one.digests.values())) > 1]
-        names = {one.name for one in early}
+        early = [suspect for suspect in early if len(set(suspect.digests.values())) > 1]
+        names = {suspect.name for suspect in early}
         moved = self._list_moved()
-        rest = [one for one in self.state if one.name not in names]
-        return [*early, *sorted(rest, key=lambda one: one.name not in moved), *self.gradients]
-
-    def _explain_memory(self, name: str) -> str:
-        faulty = sorted(self.find_faulty())
-        where = f"the memory of {spell_ranks(faulty)}" if faulty else "the memory of a rank"
-        sound = "storage and transport are sound" if any(self.stored) else "transport is sound"
-        return f"{name} changed between two steps, while {sound}: {where}"
-
-    def _explain_step(self) -> str:
-        same = "parameters, state and gradients were the same before the step"
-        faulty, healthy = self._split_redone()
-        if not faulty or not healthy:
-            return f"{same}; the step done again is inconclusive"
-        return f"{same}, and done again it gives other bits on {spell_ranks(sorted(faulty))}"
+        rest = [suspect for suspect in self.state if suspect.name not in names]
+        return [
+            *early,
+            *sorted(rest, key=lambda suspect: suspect.name not in moved),
+            *self.gradients,
+        ]
 
     def _split_redone(self) -> tuple[set[int], set[int]]:
         """Return the ranks that do not come to their own bits, and those that do."""
         keys = self._list_differing("after") - self._list_differing("before")
         faulty, healthy = set[int](), set[int]()
-        for rank, one in enumerate(self.testimonies):
-            answers = [one.redone[key] for key in keys if key in one.redone]
+        for rank, testimony in enumerate(self.testimonies):
+            answers = [testimony.redone[key] for key in keys if key in testimony.redone]
             if answers:
                 (healthy if all(answers) else faulty).add(rank)
         return faulty, healthy
 
     def _list_differing(self, what: str) -> set[Key]:
         """Return the pieces that differ in a row."""
-        tables: list[Mapping[Key, bytes]] = [getattr(one, what) for one in self.testimonies]
+        tables: list[Mapping[Key, bytes]] = [
+            getattr(testimony, what) for testimony in self.testimonies
+        ]
         keys = {key for table in tables for key in table}
         return {
             key
@@ -168,15 +173,15 @@ class Trial:
         """Return the ranks that are known to be wrong in some suspect."""
         return {
             rank
-            for one in (*self.state, *self.gradients)
-            for right in [self.find_right(one)]
+            for suspect in (*self.state, *self.gradients)
+            for right in [self.find_right(suspect)]
             if right
-            for rank in one.row
-            if one.digests[rank] != one.digests[right[0]]
+            for rank in suspect.row
+            if suspect.digests[rank] != suspect.digests[right[0]]
         }
 
     def find_right(self, suspect: Suspect) -> tuple[int, ...]:
-        """Return the ranks that have the right bits; none if that cannot be told.
+        """Return the ranks that have the right bits; none if that is not known.
 
         The step done again knows best, then what was stored of a tensor that has not changed since, then
         the majority.
@@ -191,8 +196,8 @@ class Trial:
             if is_known and len({suspect.digests[rank] for rank in right}) == 1:
                 yield right
         if suspect.key is None:
-            for found in self.stored:
-                known = found.get(suspect.name)
+            for table in self.stored:
+                known = table.get(suspect.name)
                 digest = None if known is None else known.digest
                 yield tuple(rank for rank in suspect.row if suspect.digests[rank] == digest)
         yield find_majority(suspect.digests)

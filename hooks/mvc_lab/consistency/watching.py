@@ -15,25 +15,24 @@ from mvc import UnsupportedError
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.ranks.spelling import spell_ranks
 from mvc_hooks.run.ranges import ranged
-from mvc_lab.consistency.digest import Digests, fold
-from mvc_lab.consistency.held import Holdings, list_held, list_optimizers
+from mvc_lab.consistency.digest import TensorDigests, fold
+from mvc_lab.consistency.held import ComparedTensors, list_held, list_optimizers
 from mvc_lab.consistency.inquiry import Inquiry
+from mvc_lab.consistency.kept import CheckedShare, KeptStep, digest_share, keep_step
 from mvc_lab.consistency.learning import LOOKS, Learned
-from mvc_lab.consistency.plan import Share, cut_shares, find_due
+from mvc_lab.consistency.plan import PlannedShare, cut_shares, find_due
 from mvc_lab.consistency.reports import ConsistencyReport, InconsistentError
-from mvc_lab.consistency.sight import Before, Sight, keep_before, see
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch.optim import Optimizer
 
-    from mvc import Repo
     from mvc_hooks.extension import Host
     from mvc_hooks.reports import RollbackReport
     from mvc_lab.consistency.answers import Answers
-    from mvc_lab.consistency.held import Held
-    from mvc_lab.consistency.plan import Slice
+    from mvc_lab.consistency.held import HeldTensor
+    from mvc_lab.consistency.plan import UnitSlice
     from mvc_lab.consistency.reports import Answer
     from mvc_lab.consistency.verdict import Trial
 
@@ -71,26 +70,22 @@ class Findings:
 class Watching:
     """Compares the ranks of a run; every rank makes one."""
 
-    def __init__(
-        self,
-        settings: ConsistencySettings,
-        findings: Findings,
-        host: Host,
-    ) -> None:
+    def __init__(self, settings: ConsistencySettings, findings: Findings, host: Host) -> None:
         """Take a run where it is, and put hooks on its optimizers."""
         self._settings, self._findings, self.host = settings, findings, host
         self.parts, self.next_step = host.parts, host.step + 1
         self._learned, self._looks = Learned(), 0
-        self._holdings = Holdings((), {})
+        self._holdings = ComparedTensors((), {})
         self._form = self._next_form = b""
         self._left_out: set[str] = set()
         self._rows: dict[str, list[tuple[int, ...]]] = {}
-        self._shares: tuple[Share, ...] = ()
-        self._before: dict[int, dict[int, Before]] = {}
-        self._late: tuple[int, list[Sight]] | None = None
+        self._shares: tuple[PlannedShare, ...] = ()
+        self._before: dict[int, dict[int, KeptStep]] = {}
+        self._late: tuple[int, list[CheckedShare]] | None = None
         self._good: dict[int, int] = {}
         self._handles = [
-            one.register_step_pre_hook(self._before_step) for _, one in list_optimizers(self.parts)
+            optimizer.register_step_pre_hook(self._before_step)
+            for _, optimizer in list_optimizers(self.parts)
         ]
 
     def remove(self) -> None:
@@ -108,9 +103,9 @@ class Watching:
             share = self._shares[number]
             # Of a share of counters alone, as beside DTensors, there is no step to be done again.
             units = {
-                one.unit
-                for one in self._holdings.tensors
-                if one.kind == "parameter" and one.group == share.group
+                held.unit
+                for held in self._holdings.tensors
+                if held.kind == "parameter" and held.group == share.group
             }
             pieces = [
                 (slot, piece)
@@ -120,8 +115,8 @@ class Watching:
             ]
             if pieces:
                 given = (*args[1:], *kwargs.values())  # the optimizer itself comes first
-                has_closure = any(one is not None for one in given)
-                kept = keep_before(optimizer, pieces, has_closure=has_closure)
+                has_closure = any(value is not None for value in given)
+                kept = keep_step(optimizer, pieces, has_closure=has_closure)
                 self._before.setdefault(number, {})[id(optimizer)] = kept
         self._findings.seconds += time.perf_counter() - started_s
 
@@ -147,29 +142,31 @@ class Watching:
             back = None if late is None else self._compare(*late)
             if back is not None:
                 return back
-            sights = self._see(step, before)
-            if any(one.is_late for one in sights):
-                self._late = step, sights
+            checked = self._see(step, before)
+            if any(share.is_late for share in checked):
+                self._late = step, checked
                 return None
-            return self._compare(step, sights) if sights else None
+            return self._compare(step, checked) if checked else None
         finally:
             self._findings.seconds += time.perf_counter() - started_s
 
-    def _see(self, step: int, before: Mapping[int, Mapping[int, Before]]) -> list[Sight]:
+    def _see(self, step: int, before: Mapping[int, Mapping[int, KeptStep]]) -> list[CheckedShare]:
         """Digest the shares that are due."""
-        sights = []
+        checked = []
         for number in self._find_due(step):
             wholes, pieces = self._list_pieces(self._shares[number])
-            sight = see(number, pieces, wholes, before.get(number, {}).values())
-            kept = (one.grads for one in sight.before)
-            size = sum(one.digested_bytes for one in (sight.after, *kept))
+            checked_share = digest_share(number, pieces, wholes, before.get(number, {}).values())
+            grads = (kept.grads for kept in checked_share.before)
+            size = sum(digests.digested_bytes for digests in (checked_share.after, *grads))
             self._findings.digested_bytes += size
-            sights.append(sight)
-        if sights and step % self._settings.every == 0:
+            checked.append(checked_share)
+        if checked and step % self._settings.every == 0:
             self._next_form = _digest_form(self._list_held())
-        return sights
+        return checked
 
-    def _list_pieces(self, share: Share) -> tuple[dict[int, int], list[tuple[Held, Slice]]]:
+    def _list_pieces(
+        self, share: PlannedShare
+    ) -> tuple[dict[int, int], list[tuple[HeldTensor, UnitSlice]]]:
         """Return the elements of what is here of each unit's parameter, and the pieces of a share."""
         members = {piece.unit: list[Any]() for piece in share.slices}
         for held in self._holdings.tensors:
@@ -183,45 +180,50 @@ class Watching:
         ]
         wholes: dict[int, int] = {}
         for unit, tensors in members.items():
-            local = [one.local() for one in tensors]
-            wholes[unit] = max(0 if one is None else one.numel() for one in local)
+            local = [held.local() for held in tensors]
+            wholes[unit] = max(0 if tensor is None else tensor.numel() for tensor in local)
         return wholes, pieces
 
     # What is compared.
 
-    def _list_held(self) -> Holdings:
-        found = list_held(self.parts, self.host.ranks.size)
-        return found.without(self._left_out | self._learned.own, self._settings.ignore)
+    def _list_held(self) -> ComparedTensors:
+        holdings = list_held(self.parts, self.host.ranks.size)
+        return holdings.without(self._left_out | self._learned.own, self._settings.ignore)
 
     def _learn(self) -> None:
         """Look at everything; what differs and is not a parameter is a rank's own."""
         self._looks += 1
         self._agree_on(self._list_held())
         ranks, tensors = self.host.ranks, self._holdings.tensors
-        seen = Digests(one.local() for one in tensors)
+        seen = TensorDigests(held.local() for held in tensors)
         self._findings.digested_bytes += seen.digested_bytes
-        mine = dict(zip((one.name for one in tensors), seen.read(), strict=True))
-        members: dict[tuple[str, str], list[Held]] = {}
-        for one in tensors:
-            members.setdefault((one.kind, one.group), []).append(one)
+        mine = dict(zip((held.name for held in tensors), seen.read(), strict=True))
+        members: dict[tuple[str, str], list[HeldTensor]] = {}
+        for held in tensors:
+            members.setdefault((held.kind, held.group), []).append(held)
         for (kind, group), some in members.items():
-            told = ranks.exchange_bytes(fold(mine[one.name] for one in some))
+            digests = ranks.exchange_bytes(fold(mine[held.name] for held in some))
             rows = self._rows[group]
-            if all(len({told[rank] for rank in row}) == 1 for row in rows):
-                for one in some if kind != "parameter" else ():
-                    self._learned.note_same(one.name, mine[one.name])
+            if all(len({digests[rank] for rank in row}) == 1 for row in rows):
+                for held in some if kind != "parameter" else ():
+                    self._learned.note_same(held.name, mine[held.name])
                 continue
-            tables = ranks.exchange([mine[one.name] for one in some])
-            for at, one in enumerate(some):
+            tables = ranks.exchange([mine[held.name] for held in some])
+            for at, held in enumerate(some):
                 for row in rows:
-                    self._learn_row(one, {rank: tables[rank][at] for rank in row})
+                    self._learn_row(held, {rank: tables[rank][at] for rank in row})
         self._learned.own = set().union(*ranks.exchange(self._learned.own))
         self._learned.shared -= self._learned.own
         self._agree_on(self._list_held())
-        if self._looks == LOOKS:
-            self._tell_start()
+        kinds = {held.kind for held in self._holdings.tensors}
+        if self._looks == LOOKS and "parameter" not in kinds:
+            rest = sum(held.size_bytes for held in self._holdings.tensors)
+            text = f"only {rest:,} bytes of buffers and counters are" if rest else "nothing is"
+            self.host.log.doubt(
+                [f"consistency: no two ranks hold the same part of a parameter: {text} compared"]
+            )
 
-    def _learn_row(self, held: Held, digests: Mapping[int, bytes]) -> None:
+    def _learn_row(self, held: HeldTensor, digests: Mapping[int, bytes]) -> None:
         is_same = len(set(digests.values())) == 1
         if held.kind == "parameter" and not is_same:
             raise UnsupportedError(
@@ -233,16 +235,7 @@ class Watching:
         elif self.host.ranks.rank in digests:
             self._learned.note_same(held.name, digests[self.host.ranks.rank])
 
-    def _tell_start(self) -> None:
-        held = self._holdings.tensors
-        if not any(one.kind == "parameter" for one in held):
-            rest = sum(one.size_bytes for one in held)
-            text = f"only {rest:,} bytes of buffers and counters are" if rest else "nothing is"
-            self.host.log.doubt(
-                [f"consistency: no two ranks hold the same part of a parameter: {text} compared"]
-            )
-
-    def _agree_on(self, holdings: Holdings) -> None:
+    def _agree_on(self, holdings: ComparedTensors) -> None:
         """Compare these from now on, as far as all ranks have them; every rank must call it."""
         ranks = self.host.ranks
         missing = self._find_missing(holdings)
@@ -258,71 +251,63 @@ class Watching:
         settings = self._settings
         self._shares = cut_shares(holdings.units(), settings.every, settings.share_bytes)
         rows: dict[str, set[tuple[int, ...]]] = {}
-        for one in ranks.exchange({held.group: held.row for held in holdings.tensors}):
-            for group, row in one.items():
+        for table in ranks.exchange({held.group: held.row for held in holdings.tensors}):
+            for group, row in table.items():
                 rows.setdefault(group, set()).add(row)
-        self._rows = {group: sorted(found) for group, found in rows.items()}
+        self._rows = {group: sorted(members) for group, members in rows.items()}
         self._good.clear()
 
-    def _find_missing(self, holdings: Holdings) -> set[str]:
+    def _find_missing(self, holdings: ComparedTensors) -> set[str]:
         """Return the names of what not all ranks have in one form."""
         ranks = self.host.ranks
         if len(set(ranks.exchange_bytes(_digest_form(holdings)))) == 1:
             return set()
-        told = ranks.exchange(holdings.describe())
-        common = set(told[0]).intersection(*told[1:])
-        return {name for one in told for name, *rest in one if (name, *rest) not in common}
-
-    def _find_commit(self) -> tuple[Repo, str] | None:
-        """Return the newest commit of the run that rank 0 knows."""
-        tip = self.host.ranks.share(self.host.tip)
-        return (self.host.repo, tip) if tip else None
-
-    def _inquire(self) -> Inquiry:
-        return Inquiry(self.host.ranks, self._holdings, self._rows, self._learned)
+        every = ranks.exchange(holdings.describe())
+        common = set(every[0]).intersection(*every[1:])
+        return {line[0] for lines in every for line in lines if line not in common}
 
     # What is found.
 
-    def _compare(self, step: int, sights: Sequence[Sight]) -> RollbackReport | None:
+    def _compare(self, step: int, checked: Sequence[CheckedShare]) -> RollbackReport | None:
         """Compare shares with those of the other ranks."""
-        told = self._next_form + b"".join(fold(one.read(), _DIGEST_BYTES) for one in sights)
-        heard = self.host.ranks.exchange_bytes(told)
+        mine = self._next_form + b"".join(
+            fold(checked_share.read(), _DIGEST_BYTES) for checked_share in checked
+        )
+        heard = self.host.ranks.exchange_bytes(mine)
         self._findings.checks += 1
-        back = None
-        if any(self._is_unlike(at, one, heard) for at, one in enumerate(sights)):
-            back = self._answer(step, sights)
-        else:
-            for sight in sights:
-                self._note_same(step, sight)
-        if any(one[:_FORM_BYTES] != self._form for one in heard) and back is None:
+        is_unlike = False
+        for at, checked_share in enumerate(checked):
+            first = _FORM_BYTES + at * _DIGEST_BYTES
+            digests = [message[first : first + _DIGEST_BYTES] for message in heard]
+            rows = self._rows[self._shares[checked_share.number].group]
+            is_unlike |= any(len({digests[rank] for rank in row}) > 1 for row in rows)
+        back = self._answer(step, checked) if is_unlike else None
+        for checked_share in () if is_unlike else checked:
+            self._good[checked_share.number] = step
+            for (held, piece), digest in zip(
+                checked_share.pieces, checked_share.after.read(), strict=True
+            ):
+                if held.kind != "parameter" and piece.parts == 1:
+                    self._learned.note_same(held.name, digest)
+        if any(message[:_FORM_BYTES] != self._form for message in heard) and back is None:
             self._agree_on(self._list_held())
         return back
 
-    def _is_unlike(self, at: int, sight: Sight, heard: Sequence[bytes]) -> bool:
-        first = _FORM_BYTES + at * _DIGEST_BYTES
-        found = [one[first : first + _DIGEST_BYTES] for one in heard]
-        rows = self._rows[self._shares[sight.number].group]
-        return any(len({found[rank] for rank in row}) > 1 for row in rows)
-
-    def _note_same(self, step: int, sight: Sight) -> None:
-        self._good[sight.number] = step
-        for (held, piece), digest in zip(sight.pieces, sight.after.read(), strict=True):
-            if held.kind != "parameter" and piece.parts == 1:
-                self._learned.note_same(held.name, digest)
-
-    def _answer(self, step: int, sights: Sequence[Sight]) -> RollbackReport | None:
+    def _answer(self, step: int, checked: Sequence[CheckedShare]) -> RollbackReport | None:
         """Find out what differs and why, and do something about it; every rank does the same."""
-        inquiry = self._inquire()
-        trial = inquiry.find_suspects(inquiry.testify(sights))
+        host = self.host
+        inquiry = Inquiry(host.ranks, self._holdings, self._rows, self._learned)
+        trial = inquiry.find_suspects(inquiry.testify(checked))
         if not trial.state and not trial.gradients:  # a rank's own, learned now
             self._agree_on(self._list_held())
             return None
-        trial = inquiry.gather(trial, self._find_commit())
+        tip = host.ranks.share(host.tip)  # the newest commit of the run that rank 0 knows
+        trial = inquiry.gather(trial, (host.repo, tip) if tip else None)
         report = ConsistencyReport(
             step,
             *trial.judge(),
             self._choose(step, trial),
-            inquiry.locate(trial, sights),
+            inquiry.locate(trial, checked),
             trial.list_names(),
             self._settings.tolerance,
         )
@@ -360,8 +345,8 @@ class Watching:
         """Return the last step at which all that differs is known to have been the same."""
         if not trial.has_moved:
             return step - 1
-        names = {one.name for one in trial.state}
-        units = {one.unit for one in self._holdings.tensors if one.name in names}
+        names = {suspect.name for suspect in trial.state}
+        units = {held.unit for held in self._holdings.tensors if held.name in names}
         numbers = [
             number
             for number, share in enumerate(self._shares)
@@ -370,11 +355,11 @@ class Watching:
         return min((self._good.get(number, 0) for number in numbers), default=0)
 
     def note(self, report: ConsistencyReport) -> None:
-        """Keep a report, and tell it."""
+        """Keep a report, and log it."""
         self._findings.reports.append(report)
         self.host.log.alarm(Verdict(report.cause, str(report), report.step, report.step))
         self.host.log.action(report.step, f"{report.answer}: {report.tensor}")
 
 
-def _digest_form(holdings: Holdings) -> bytes:
+def _digest_form(holdings: ComparedTensors) -> bytes:
     return fold([repr(holdings.describe()).encode()], _FORM_BYTES)

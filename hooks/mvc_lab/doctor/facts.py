@@ -81,19 +81,21 @@ def describe_interfaces(
 ) -> dict[str, object]:
     """Return which interfaces the variables choose, and which one is used."""
     nccl, gloo = variables.get("NCCL_SOCKET_IFNAME"), variables.get("GLOO_SOCKET_IFNAME")
-    facts: dict[str, object] = {"interfaces.all": [one.name for one in interfaces]}
+    facts: dict[str, object] = {"interfaces.all": [interface.name for interface in interfaces]}
     chosen: list[Interface] = []
     if gloo:
         wanted = [name.strip() for name in gloo.split(",") if name.strip()]
-        chosen = [one for one in interfaces if one.name in wanted]
-        facts["interfaces.gloo_missing"] = sorted(set(wanted) - {one.name for one in chosen})
-        facts["interfaces.gloo_kinds"] = sorted({one.kind for one in chosen})
+        chosen = [interface for interface in interfaces if interface.name in wanted]
+        facts["interfaces.gloo_missing"] = sorted(
+            set(wanted) - {interface.name for interface in chosen}
+        )
+        facts["interfaces.gloo_kinds"] = sorted({interface.kind for interface in chosen})
     if nccl:
-        chosen = [one for one in interfaces if matches(one.name, nccl)]
-        facts["interfaces.nccl"] = [one.name for one in chosen]
+        chosen = [interface for interface in interfaces if matches(interface.name, nccl)]
+        facts["interfaces.nccl"] = [interface.name for interface in chosen]
         # Those that a list of exclusions leaves are not chosen: NCCL prefers others to these.
         named = [] if nccl.startswith("^") else chosen
-        facts["interfaces.nccl_kinds"] = sorted({one.kind for one in named})
+        facts["interfaces.nccl_kinds"] = sorted({interface.kind for interface in named})
     used = next(iter(chosen), None) or _find_routed(interfaces)
     if used is not None:
         facts["network.name"], facts["network.mtu"] = used.name, used.mtu
@@ -105,7 +107,7 @@ def matches(name: str, wanted: str) -> bool:
     """Whether NCCL_SOCKET_IFNAME chooses an interface: prefixes, ``=`` for whole names, ``^`` for all others."""
     is_excluding, wanted = wanted.startswith("^"), wanted.removeprefix("^")
     is_exact, wanted = wanted.startswith("="), wanted.removeprefix("=")
-    names = [one.strip() for one in wanted.split(",") if one.strip()]
+    names = [part.strip() for part in wanted.split(",") if part.strip()]
     is_named = name in names if is_exact else name.startswith(tuple(names))
     return is_named != is_excluding
 
@@ -120,7 +122,7 @@ def describe_nccl(variables: Mapping[str, str]) -> dict[str, object]:
     for kind, name in (("algorithms", "NCCL_ALGO"), ("protocols", "NCCL_PROTO")):
         value = variables.get(name, "").strip().lower()
         if value and not value.startswith("^"):
-            facts[f"nccl.{kind}"] = [one.strip() for one in value.split(",") if one.strip()]
+            facts[f"nccl.{kind}"] = [part.strip() for part in value.split(",") if part.strip()]
     return facts
 
 
@@ -134,7 +136,7 @@ def _find_routed(interfaces: Sequence[Interface]) -> Interface | None:
     names = [
         row[0] for row in rows if len(row) >= _ROUTE_COLUMNS and row[1] == row[7] == "00000000"
     ]
-    return next((one for one in interfaces if one.name in names[:1]), None)
+    return next((interface for interface in interfaces if interface.name in names[:1]), None)
 
 
 def _find_addresses() -> list[str]:

@@ -18,8 +18,7 @@ from mvc import Repo, UsageError
 from mvc.training import RunStore
 from mvc_hooks.entry import load_entry
 from mvc_hooks.parts.tree import find_at
-from mvc_lab.replay.launching import launch
-from mvc_lab.replay.rank import Answer, as_mvc_error, serve
+from mvc_lab.replay.ranks import ReplayAnswer, as_mvc_error, launch, serve
 from mvc_lab.replay.replaying import find_size, replay_steps
 from mvc_lab.replay.stretch import find_stretch
 
@@ -50,16 +49,16 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.rank_of is not None:
             return serve(Path(chosen.rank_of), partial(_replay, chosen))
         answer = None if chosen.rank else _launch(chosen)
-        answer = answer or Answer.of(_replay(chosen))
+        answer = answer or ReplayAnswer.of(_replay(chosen))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
         if os.environ.get("MVC_DEBUG"):
             traceback.print_exc()
-        told = as_mvc_error(error)
-        hint = f"\nhint: {told.hint}" if told.hint else ""
-        sys.stderr.write(f"error: {who}{told}{hint}\n")
-        return told.exit_code
+        shown = as_mvc_error(error)
+        hint = f"\nhint: {shown.hint}" if shown.hint else ""
+        sys.stderr.write(f"error: {who}{shown.message}{hint}\n")
+        return shown.exit_code
     if not chosen.rank or os.environ.get("RANK", "0") == "0":
         text = json.dumps(answer.fields) if chosen.json else "\n".join(answer.lines)
         sys.stdout.write(f"{text}\n")
@@ -78,8 +77,8 @@ def _replay(chosen: argparse.Namespace) -> ReplayReport:
     )
 
 
-def _launch(chosen: argparse.Namespace) -> Answer | None:
-    """Have as many ranks replay as made the commits; None if it was one process."""
+def _launch(chosen: argparse.Namespace) -> ReplayAnswer | None:
+    """Replay with as many ranks as made the commits; None if it was one process."""
     with Repo.open(chosen.repo) as repo:
         stretch = find_stretch(repo, chosen.revision, chosen.steps)
         size = find_size(repo, stretch)

@@ -26,7 +26,7 @@ from mvc_hooks.parts.tree import (
     to_local,
 )
 from mvc_hooks.ranks.pieces import PIECES, RANKS, hide, overlay, parse_pieces
-from mvc_lab.replay.report import FirstDifference
+from mvc_lab.replay.report import ReplayDifference
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.pieces import RankPiece
     from mvc_hooks.run.live import LiveRun
-    from mvc_lab.replay.stretch import Point
+    from mvc_lab.replay.stretch import ReplayPoint
 
     Measure = tuple[object, int, int, float | None]
 
@@ -45,37 +45,43 @@ _NOTHING = (None, 0, 0, None)
 
 
 def compare_run(
-    repo: Repo, run: LiveRun, ranks: Ranks, point: Point, exact_to: int
-) -> tuple[int, FirstDifference | None]:
+    repo: Repo, run: LiveRun, ranks: Ranks, point: ReplayPoint, exact_to: int
+) -> tuple[int, ReplayDifference | None]:
     """Count the tensors of a live run and a commit; find their first difference after ``exact_to``.
 
     Every rank must call it, and all return the same.
     """
-    side = _RankCommit(repo, point.commit, ranks.rank, run.extras)
+    commit = _RankCommit(repo, point.commit, ranks.rank, run.extras)
     live = run.capture({})
-    tensors, lines = side.verify(live)
+    tensors, lines = commit.verify(live)
     of_extensions: list[str] = []
     for extension in run.extensions:
         if extension.entry is not None:
-            stored = ranks.together(partial(side.load_entry, extension.entry))
+            stored = ranks.together(partial(commit.load_entry, extension.entry))
             of_extensions += extension.compare(stored)
     every = ranks.exchange((tensors, lines))
     total = sum(count for count, _ in every)
-    if not any(lines for _, lines in every):
-        if not of_extensions:
-            return total, None
-        difference = FirstDifference(
-            point.step, exact_to, point.commit, of_extensions[0], 0, 0, None, len(of_extensions) - 1
-        )
-        return total, difference
-    mine = [(at, side.name(path), path) for at, path in side.find(live)] if lines else []
-    found = sorted({(at, name) for names in ranks.exchange([one[:2] for one in mine]) for at, name in names})  # fmt: skip
-    first = found[0][1] if found else next(lines[0] for _, lines in every if lines)
-    path = next((path for _, name, path in mine if name == first), None)
-    measure = _NOTHING if path is None else side.measure(live, path)
-    elements, size, largest = _join(ranks.exchange(measure))
     most = max(len(lines) for _, lines in every)
-    return total, FirstDifference(
+    if not most and not of_extensions:
+        return total, None
+    names: list[str] = []
+    elements, size, largest = 0, 0, None
+    if most:
+        mine = [(at, commit.name(path), path) for at, path in commit.find(live)] if lines else []
+        places = ranks.exchange([(at, name) for at, name, _ in mine])
+        names = [name for _, name in sorted({place for rank in places for place in rank})]
+        # A difference without a place has its line alone, of the first rank that has one.
+        first = names[0] if names else next(lines[0] for _, lines in every if lines)
+        path = next((path for _, name, path in mine if name == first), None)
+        measures = ranks.exchange(_NOTHING if path is None else commit.measure(live, path))
+        # Ranks with the same part of the tensor count once.
+        parts = {box: (count, gap) for box, count, _, gap in measures if count}
+        elements = sum(count for count, _ in parts.values())
+        size = max(size for _, _, size, _ in measures)
+        largest = max((gap for _, gap in parts.values() if gap is not None), default=None)
+    else:
+        first = of_extensions[0]
+    return total, ReplayDifference(
         step=point.step,
         after_step=exact_to,
         commit=point.commit,
@@ -83,16 +89,8 @@ def compare_run(
         elements=elements,
         size=size,
         largest=largest,
-        others=max(len({name for _, name in found}), most, 1) - 1 + len(of_extensions),
+        others=max(len(set(names)), most) + len(of_extensions) - 1,
     )
-
-
-def _join(every: list[Measure]) -> tuple[int, int, float | None]:
-    """Return what all ranks measured of one tensor; those with the same part of it count once."""
-    parts = {box: (elements, largest) for box, elements, _, largest in every if elements}
-    gaps = [largest for _, largest in parts.values() if largest is not None]
-    size = max(size for _, _, size, _ in every)
-    return sum(elements for elements, _ in parts.values()), size, max(gaps, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +122,8 @@ class _RankCommit:
     def load_entry(self, name: str) -> Any:
         """Return what the commit has of an extension, with what is this rank's own; None if nothing."""
         entry = self._base.load((name,)) if name in self._base.outline else None
-        places = [number for number, one in enumerate(self._pieces) if one.path == (name, OWN)]
+        places = [number for number, piece in enumerate(self._pieces) if piece.path == (name, OWN)]
         return {**entry, OWN: self._load_own(places[0])} if entry and places else entry
-
-    def _is_of_extension(self, path: Steps) -> bool:
-        return len(path) == 2 and path[0] in self._extras and path[1] == OWN  # noqa: PLR2004
 
     def _load_own(self, number: int) -> Any:
         assert self._own is not None
@@ -143,8 +138,13 @@ class _RankCommit:
         """Return how many tensors were compared that no other rank counts, and what differs."""
         state = hide(self._pick(live), self._pieces)
         check = self._repo.verify_state(order_like(state, self._base.outline), self._commit)
-        left_out = [(name,) for name in (*self._extras, RANKS)] + [one.path for one in self._pieces]
-        starts = tuple(map(_spell, left_out))
+        paths: list[Steps] = [(name,) for name in (*self._extras, RANKS)]
+        # As the lines of ``verify_state`` begin.
+        starts = tuple(
+            "state"
+            + "".join(f"[{json.dumps(step) if type(step) is str else repr(step)}]" for step in path)
+            for path in [*paths, *(piece.path for piece in self._pieces)]
+        )
         lines = [line for line in check.differences if not line.startswith(starts)]
         if self._own is None:
             return check.tensors, lines
@@ -152,7 +152,8 @@ class _RankCommit:
         for number, piece in enumerate(self._own.pieces):
             value = find_at(live, piece.path)
             kept = None if value is ABSENT else piece.under(value)
-            if self._is_of_extension(piece.path):  # compared apart: it may list other ids
+            own_of = piece.path[0] if piece.path[1:] == (OWN,) else None
+            if own_of in self._extras:  # compared apart: it may list other ids
                 kept = self._load_own(number)
             mine = edit_at(mine, (PIECES, number, "value"), kept)
         mine = order_like(mine, self._own.state.outline)
@@ -168,12 +169,12 @@ class _RankCommit:
             if not isinstance(theirs, ArrayOutline):
                 if read_bits(ours) != read_bits(theirs):
                     yield number, path
-            elif not _has_form(ours, theirs) or self._differs(path, ours):
+            elif not _has_form(ours, theirs):
                 yield number, path
-
-    def _differs(self, path: Steps, ours: Any) -> bool:
-        here, there = self._read(path, ours)
-        return read_bits(here) != read_bits(there)
+            else:
+                here, there = self._read(path, ours)
+                if read_bits(here) != read_bits(there):
+                    yield number, path
 
     def name(self, path: Steps) -> str:
         """Return a path dotted; it says whose it is, if that is not rank 0 or all."""
@@ -189,7 +190,7 @@ class _RankCommit:
         return path, False
 
     def _read(self, path: Steps, ours: Any) -> tuple[Any, Any]:
-        """Return of a leaf what is here, and what the commit has there."""
+        """Return a leaf as it is here, and as the commit has it."""
         place, is_own = self._find_piece(path)
         state = self._own.state if is_own and self._own is not None else self._base
         if not is_sharded(ours):
@@ -222,13 +223,7 @@ def _has_form(ours: object, theirs: ArrayOutline) -> bool:
 def _find_box(shard: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return offsets and sizes of the part of a DTensor that is here; None if nothing is."""
     chunks = shard.__create_chunk_list__() if to_local(shard).numel() else ()
-    return next(((tuple(one.offsets), tuple(one.sizes)) for one in chunks), None)
-
-
-def _spell(path: Steps) -> str:
-    """Return a path as a line of ``verify_state`` begins."""
-    steps = (f"[{json.dumps(step) if type(step) is str else repr(step)}]" for step in path)
-    return "state" + "".join(steps)
+    return next(((tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in chunks), None)
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -247,7 +242,7 @@ def _measure(live: Any, stored: Any) -> tuple[int, float | None]:
         return 0, None
     left, right = np.atleast_1d(ours).ravel(), np.atleast_1d(theirs).ravel()
     width = left.dtype.itemsize
-    rows = [np.ascontiguousarray(one).view(np.uint8).reshape(-1, width) for one in (left, right)]
+    rows = [np.ascontiguousarray(side).view(np.uint8).reshape(-1, width) for side in (left, right)]
     is_different = (rows[0] != rows[1]).any(axis=1)
     with np.errstate(all="ignore"):
         gaps = np.abs(left[is_different].astype(complex) - right[is_different].astype(complex))

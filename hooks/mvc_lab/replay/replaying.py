@@ -21,7 +21,7 @@ from mvc_hooks.ranks.topology import count_ranks
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.training import StepRun, as_training
 from mvc_lab.replay.comparing import compare_run
-from mvc_lab.replay.report import FirstDifference, ReplayReport
+from mvc_lab.replay.report import ReplayDifference, ReplayReport
 from mvc_lab.replay.stretch import find_stretch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.run.live import StoredRun
     from mvc_hooks.training import Training
-    from mvc_lab.replay.stretch import Stretch
+    from mvc_lab.replay.stretch import ReplayStretch
 
 
 def replay_steps(
@@ -89,7 +89,7 @@ def replay_steps(
         run.remove()
 
 
-def find_size(repo: Repo, stretch: Stretch) -> int:
+def find_size(repo: Repo, stretch: ReplayStretch) -> int:
     """Return how many ranks made the commits of a stretch."""
     points = (stretch.start, *stretch.points)
     sizes: list[int] = []
@@ -107,7 +107,7 @@ def find_size(repo: Repo, stretch: Stretch) -> int:
     return sizes[0]
 
 
-def _check_size(live: int, stored: int, stretch: Stretch) -> None:
+def _check_size(live: int, stored: int, stretch: ReplayStretch) -> None:
     if live == stored:
         return
     where = f"commit {stretch.start.commit[:10]} was made by {_count(stored)}"
@@ -125,7 +125,7 @@ def _count(size: int) -> str:
 
 def _replay(
     repo: Repo,
-    stretch: Stretch,
+    stretch: ReplayStretch,
     training: Training,
     live: tuple[LiveRun, Ranks],
     started_s: float,
@@ -135,7 +135,7 @@ def _replay(
     inexact: list[str] = []
     changes: list[tuple[str, object, object]] = []
     compared: list[int] = []
-    difference: FirstDifference | None = None
+    difference: ReplayDifference | None = None
     tensors = 0
     try:
         stored = run.restore(from_commit(repo, stretch.start.commit))

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_lab.replay.stretch import Stretch
+    from mvc_lab.replay.stretch import ReplayStretch
 
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class FirstDifference:
+class ReplayDifference:
     """Where a replay begins to differ from the run.
 
     Attributes:
@@ -53,7 +53,7 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay found.
+    """What a replay shows.
 
     Attributes:
         stretch: what was replayed.
@@ -65,10 +65,10 @@ class ReplayReport:
         seconds: how long it took.
     """
 
-    stretch: Stretch
+    stretch: ReplayStretch
     state_differences: tuple[str, ...]
     compared: tuple[int, ...]
-    difference: FirstDifference | None
+    difference: ReplayDifference | None
     environment_changes: tuple[tuple[str, object, object], ...]
     tensors: int
     seconds: float
@@ -117,9 +117,22 @@ class ReplayReport:
         if not self.is_state_exact:
             yield f"state       NOT restored exactly from {where}"
             yield from (f"            {line}" for line in self.state_differences[:_NAMED])
+            trajectory = "not replayed"
         else:
             yield f"state       restored exactly from {where}"
-        yield f"trajectory  {self._describe_trajectory()}"
+            if self.difference is not None:
+                trajectory = (
+                    f"DIFFERS at {self.difference}; exact up to step {self.difference.after_step}"
+                )
+            elif not self.compared:
+                trajectory = "nothing to compare"
+            else:
+                count, steps = len(self.compared), self.compared[-1] - start.step
+                commits = f"{count} commit{'' if count == 1 else 's'}"
+                trajectory = (
+                    f"exact for {steps} steps, {self.tensors:,} tensors in each of {commits}"
+                )
+        yield f"trajectory  {trajectory}"
         if self.stretch.rollback is not None:
             yield f"            the run was rolled back to step {self.stretch.rollback}; compared up to there"
         if not self.environment_changes:
@@ -127,22 +140,6 @@ class ReplayReport:
         for item, then, now in self.environment_changes:
             yield f"environment {item} was {then!r}, is {now!r}"
 
-    def _describe_trajectory(self) -> str:
-        if not self.is_state_exact:
-            return "not replayed"
-        if self.difference is not None:
-            same = f"; exact up to step {self.difference.after_step}"
-            return f"DIFFERS at {self.difference}{same}"
-        if not self.compared:
-            return "nothing to compare"
-        count = len(self.compared)
-        steps = self.compared[-1] - self.stretch.start.step
-        return (
-            f"exact for {steps} steps, {self.tensors:,} tensors in each of {count} "
-            f"commit{'' if count == 1 else 's'}"
-        )
-
 
 def _plain(value: object) -> object:
-    is_plain = value is None or isinstance(value, (bool, int, float, str))
-    return value if is_plain else str(value)
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)

@@ -22,7 +22,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ReplayPoint:
     """A commit with the step whose state it holds."""
 
     step: int
@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReplayStretch:
     """What is replayed: from ``start`` over later ``points``, oldest first, to the last of them.
 
     ``rollback`` is the step that the run was rolled back to within the requested steps, if it was;
@@ -38,16 +38,16 @@ class Stretch:
     """
 
     branch: str
-    start: Point
-    points: tuple[Point, ...]
+    start: ReplayPoint
+    points: tuple[ReplayPoint, ...]
     rollback: int | None = None
 
 
-_Line: TypeAlias = "Sequence[tuple[Point, bool]]"
+_Line: TypeAlias = "Sequence[tuple[ReplayPoint, bool]]"
 """Commits of a branch, oldest first; with each, whether a rollback came right before it."""
 
 
-def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
+def find_stretch(repo: Repo, revision: str, steps: int) -> ReplayStretch:
     """Return the stretch of that many steps that begins at a commit.
 
     If no commit follows, as at the tip of a branch, it is the stretch that leads there.
@@ -58,73 +58,75 @@ def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
     step = repo.show(commit).annotations.step
     if step is None:
         raise NotFoundError(f"commit {commit[:10]} has no training step")
-    walked = [(name, _walk(repo, tip, commit)) for name, tip in _tips(repo)]
+    # The current branch first, abandoned ones last.
+    branches = sorted(
+        repo.branches.list(),
+        key=lambda branch: (
+            not branch.is_current,
+            branch.name.startswith("diverged/"),
+            branch.name,
+        ),
+    )
+    walked = [(branch.name, _walk(repo, branch.commit, commit)) for branch in branches]
     lines = [(name, line) for name, line in walked if line and line[0][0].commit == commit]
     for name, line in lines:
-        found = _cut(name, line, step + steps)
-        if found is not None:
-            return found
+        stretch = _cut(name, line, step + steps)
+        if stretch is not None:
+            return stretch
     if all(len(line) == 1 for _, line in lines):
-        return _find_before(repo, lines[0][0] if lines else "", Point(step, commit), steps)
-    raise _no_commit(step + steps, [line for _, line in lines])
-
-
-def _tips(repo: Repo) -> list[tuple[str, str]]:
-    """Return name and tip of the branches: the current one first, abandoned ones last."""
-    branches = repo.branches.list()
-    branches.sort(key=lambda one: (not one.is_current, one.name.startswith("diverged/"), one.name))
-    return [(one.name, one.commit) for one in branches]
+        return _find_before(repo, lines[0][0] if lines else "", ReplayPoint(step, commit), steps)
+    end = step + steps
+    known = {point.step for _, line in lines for point, _ in line[1:]}
+    nearest = sorted(
+        sorted(known, key=lambda known_step: (abs(known_step - end), known_step))[:_NAMED]
+    )
+    raise NotFoundError(
+        f"no commit of step {end} follows that commit",
+        hint=f"steps of the commits after it: {', '.join(map(str, nearest)) or 'none'}",
+    )
 
 
 def _walk(repo: Repo, tip: str, stop: str | None) -> _Line:
     """Return the line from ``stop``, or the first commit, to a tip."""
-    line: list[tuple[Point, bool]] = []
+    line: list[tuple[ReplayPoint, bool]] = []
     for entry in repo.log(tip, first_parent=True):
         step = entry.annotations.step
         if step is not None:
             is_after_rollback = _ROLLED_BACK in (entry.annotations.meta or {})
-            line.append((Point(step, entry.info.id), is_after_rollback))
+            line.append((ReplayPoint(step, entry.info.id), is_after_rollback))
         if entry.info.id == stop:
             break
     return line[::-1]
 
 
-def _cut(branch: str, line: _Line, end: int) -> Stretch | None:
+def _cut(branch: str, line: _Line, end: int) -> ReplayStretch | None:
     """Return the stretch from the start of a line to step ``end``, or to a rollback before it."""
     start = line[0][0]
-    points: list[Point] = []
+    points: list[ReplayPoint] = []
     for point, is_after_rollback in line[1:]:
         if is_after_rollback:
             before = points[-1].step if points else start.step
-            return Stretch(branch, start, tuple(points), before)
+            return ReplayStretch(branch, start, tuple(points), before)
         if point.step > end:
             return None
         points.append(point)
         if point.step == end:
-            return Stretch(branch, start, tuple(points))
+            return ReplayStretch(branch, start, tuple(points))
     return None
 
 
-def _find_before(repo: Repo, branch: str, last: Point, steps: int) -> Stretch:
+def _find_before(repo: Repo, branch: str, last: ReplayPoint, steps: int) -> ReplayStretch:
     line = _walk(repo, last.commit, None)
-    at = next((at for at, one in enumerate(line) if one[0].step == last.step - steps), None)
+    first = last.step - steps
+    at = next((at for at, (point, _) in enumerate(line) if point.step == first), None)
     if at is None:
-        near = ", ".join(str(one.step) for one, _ in line[-1 - _NAMED : -1]) or "none"
+        near = ", ".join(str(point.step) for point, _ in line[-1 - _NAMED : -1]) or "none"
         raise NotFoundError(
             f"no commit is {steps} steps before or after commit {last.commit[:10]}"
             f" of step {last.step}",
             hint=f"steps of the commits before it: {near}",
         )
-    found = _cut(branch, line[at:], last.step)
-    if found is None:
-        raise NotFoundError(f"no commit of step {last.step} follows step {last.step - steps}")
-    return found
-
-
-def _no_commit(step: int, lines: Sequence[_Line]) -> NotFoundError:
-    steps = sorted({point.step for line in lines for point, _ in line[1:]})
-    near = sorted(sorted(steps, key=lambda one: abs(one - step))[:_NAMED])
-    return NotFoundError(
-        f"no commit of step {step} follows that commit",
-        hint=f"steps of the commits after it: {', '.join(map(str, near)) or 'none'}",
-    )
+    stretch = _cut(branch, line[at:], last.step)
+    if stretch is None:
+        raise NotFoundError(f"no commit of step {last.step} follows step {first}")
+    return stretch

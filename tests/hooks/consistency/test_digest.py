@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc_lab.consistency import digest as digests
-from mvc_lab.consistency.digest import Digests, digest_on_host, digest_words, fold, view_bytes
+from mvc_lab.consistency.digest import TensorDigests, digest_on_host, digest_words, fold, view_bytes
 from support.cases import for_each
 
 pytestmark = pytest.mark.torch
@@ -113,7 +113,7 @@ def test_slices_at_odd_places_have_the_digest_of_their_bytes():
 
 
 def test_digests_keep_their_order_and_nothing_has_one_of_its_own():
-    some = Digests([torch.zeros(2), None, torch.ones(2)])
+    some = TensorDigests([torch.zeros(2), None, torch.ones(2)])
     first, nothing, last = some.read()
     assert (len(first), nothing, len(last)) == (16, b"", 16)
     assert (some.is_late, some.digested_bytes) == (False, 16)
@@ -122,7 +122,7 @@ def test_digests_keep_their_order_and_nothing_has_one_of_its_own():
 
 
 def test_what_a_device_digests_is_read_later():
-    late = Digests([])
+    late = TensorDigests([])
     words = torch.stack([digest_words(torch.arange(100.0))])
     late._host, late._late = [None], [([0], words, None)]
     assert late.is_late

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.consistency.plan import SHARE_BYTES, Slice, Unit, cut_shares, find_due
+from mvc_lab.consistency.plan import SHARE_BYTES, Unit, UnitSlice, cut_shares, find_due
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +43,7 @@ def test_every_share_has_its_turn_once_in_every_steps(count, every, rotation):
 
 @given(st.integers(0, 5000), st.integers(1, 9))
 def test_slices_cover_a_tensor(numel, parts):
-    ends = [Slice(0, part, parts).range(numel) for part in range(parts)]
+    ends = [UnitSlice(0, part, parts).range(numel) for part in range(parts)]
     assert [ends[0][0], ends[-1][1]] == [0, numel]
     assert all(left[1] == right[0] for left, right in itertools.pairwise(ends))
 

@@ -13,8 +13,7 @@ import pytest
 
 from mvc import Repo, UnsupportedError, UsageError
 from mvc_lab import replay_steps
-from mvc_lab.replay.launching import _choose
-from mvc_lab.replay.rank import RankFailure
+from mvc_lab.replay.ranks import RankFailure, _choose
 from support.bounds import rest_nightly
 
 support = pytest.importorskip("support.replay_ranks")
@@ -189,10 +188,10 @@ def test_the_first_failure_counts():
         RankFailure(1, 9.0, "conflict", "a", "do"),
     )
     error = _choose([late, first], {0: 2, 1: 4}, 2)
-    assert (str(error), error.hint, error.exit_code) == ("rank 1: a", "do", 4)
-    assert str(_choose([late], {1: -9, 0: 2}, 2)) == "rank 1 was killed by SIGKILL"
-    assert str(_choose([late], {1: -6, 0: 2}, 2)) == "rank 0: b"
-    assert str(_choose([], {1: 3}, 2)) == "rank 1 ended with exit code 3 and said nothing"
+    assert (error.message, error.hint, error.exit_code) == ("rank 1: a", "do", 4)
+    assert _choose([late], {1: -9, 0: 2}, 2).message == "rank 1 was killed by SIGKILL"
+    assert _choose([late], {1: -6, 0: 2}, 2).message == "rank 0: b"
+    assert _choose([], {1: 3}, 2).message == "rank 1 ended with exit code 3 and said nothing"
 
 
 def test_commits_of_another_number_of_ranks_end_it(root):
