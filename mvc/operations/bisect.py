@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from mvc.errors import ConflictError, NotFoundError, ReleasedError
-from mvc.history.bisection import choose, find_doubtful, steps_left, weigh
-from mvc.operations.bisect_marks import (
-    BisectPlan,
-    answer,
-    begin,
-    leave_out,
-    name_commit,
-    replay_log,
-)
+from mvc.errors import ConflictError, NotFoundError, ReleasedError, UsageError
+from mvc.history.revisions import split_range
 from mvc.operations.checkout import checkout_revision
 from mvc.workspace import bisection as files
-from mvc.workspace.bisection import find_bisection, get_bisection
+from mvc.workspace.bisection import BisectOptions, find_bisection, get_bisection
 from mvc.workspace.checkout_plan import CheckoutResult
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.manifests import TensorContents
+from mvc.workspace.pending import BISECTION
+from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
@@ -69,6 +64,7 @@ class BisectStep:
     released: tuple[GitId, ...] = ()
 
 
+@holds_sweep_lock
 def start(
     context: Context,
     bad: str | None = None,
@@ -98,12 +94,15 @@ def start(
         ConflictError: a good commit is the bad one or comes after it.
         UsageError: a term is not a word that can be used.
     """
-    plan = BisectPlan(tuple(relative_paths(context, paths)), tensors, terms, checkout, first_parent)
+    options = BisectOptions(
+        tuple(relative_paths(context, paths)), tensors, terms, checkout, first_parent
+    )
     recover(context)
-    begin(context, bad, good, plan)
+    _begin(context, [] if bad is None else [bad, *good], options)
     return advance(context, progress=progress)
 
 
+@holds_sweep_lock
 def mark(context: Context, term: str, *revisions: str, progress: ByteProgress = None) -> BisectStep:
     """Mark commits as ``bad`` or ``good``; the tested one by default.
 
@@ -111,20 +110,22 @@ def mark(context: Context, term: str, *revisions: str, progress: ByteProgress = 
         ConflictError: no bisection is under way, or a commit would be both.
         UsageError: another word, or two bad commits.
     """
-    answer(context, term, revisions)
+    _answer(context, term, revisions)
     return advance(context, progress=progress)
 
 
+@holds_sweep_lock
 def skip(context: Context, *revisions: str, progress: ByteProgress = None) -> BisectStep:
     """Mark commits or ranges, the tested commit by default, as untestable.
 
     Raises:
         ConflictError: no bisection is under way.
     """
-    leave_out(context, revisions)
+    _leave_out(context, revisions)
     return advance(context, progress=progress)
 
 
+@holds_sweep_lock
 def replay(context: Context, log: str, *, progress: ByteProgress = None) -> BisectStep:
     """Begin the bisection in a log and replay its answers.
 
@@ -132,10 +133,23 @@ def replay(context: Context, log: str, *, progress: ByteProgress = None) -> Bise
         FormatError: the text is not such a log; a bisection under way is kept.
     """
     recover(context)
-    replay_log(context, log)
+    steps = files.parse_log(log)
+    for _, *revisions in steps[1:]:  # all of it is checked before anything changes
+        for revision in revisions:
+            old, _, new = split_range(revision) or (revision, "", revision)
+            for end in dict.fromkeys((old, new)):
+                context.history.resolve_commit(end)
+    for name, *words in steps:
+        if name == "start":
+            _begin(context, *files.parse_start(words))
+        elif name == "skip":
+            _leave_out(context, words)
+        else:
+            _answer(context, name, words)
     return advance(context, progress=progress)
 
 
+@holds_sweep_lock
 def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
     """Go to the commit to test, as after a crash or a checkout elsewhere.
 
@@ -146,20 +160,28 @@ def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
     while True:
         state = get_bisection(context)
         step = _decide(context, state, tuple(released))
-        if step.status in ("found", "undecided"):
-            files.add_to_log(context, _found_lines(context, step))
-        if step.status != "testing":
+        bad = step.terms[0]
+        if step.status == "undecided":
+            lines = [
+                f"# possible first {bad} commit: {files.name_commit(context, commit)}"
+                for commit in step.doubtful
+            ]
+            files.add_to_log(context, ["# only skipped commits left to test", *lines])
+        if step.commit is None:
             return step
-        assert step.commit is not None
+        if step.status == "found":
+            name = files.name_commit(context, step.commit)
+            files.add_to_log(context, [f"# first {bad} commit: {name}"])
+            return step
         files.write(context, files.EXPECTED, step.commit)
-        if not state.checks_out:
+        if not state.options.checks_out:
             files.write(context, files.UNTOUCHED, step.commit)
             return step
         try:
             checkout_revision(context, step.commit, detach=True, progress=progress)
         except ReleasedError:
             released.append(step.commit)
-            leave_out(context, [step.commit])
+            _leave_out(context, [step.commit])
         except ConflictError as error:
             error.hint = 'commit or restore them, then run "mvc bisect next"'
             raise
@@ -167,65 +189,36 @@ def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
             return step
 
 
-def _found_lines(context: Context, step: BisectStep) -> Iterator[str]:
-    term = step.terms[0]
-    if step.commit is not None:
-        yield f"# first {term} commit: {name_commit(context, step.commit)}"
-        return
-    yield "# only skipped commits left to test"
-    for commit in step.doubtful:
-        yield f"# possible first {term} commit: {name_commit(context, commit)}"
-
-
 def _decide(context: Context, state: Bisection, released: tuple[GitId, ...] = ()) -> BisectStep:
     """Return where a bisection stands; nothing is changed."""
-    facts = (state.words, state.bad, state.good)
-    if state.bad is None or not state.good:
-        return BisectStep("waiting", None, 0, 0, *facts)
-    base = _untested_base(context, state)
+    first_parent, bad = state.options.first_parent, state.bad
+    waiting = BisectStep("waiting", None, 0, 0, state.terms, bad, state.good, released=released)
+    if bad is None or not state.good:
+        return waiting
+    base = files.find_untested_base(context.history, state, bad)
     if base is not None:
-        return BisectStep("testing", base, 0, 0, *facts, is_merge_base=True)
-    doubtful = find_doubtful(
-        context.history, state.bad, state.good, first_parent=state.first_parent
-    )
-    counted = _count(context, doubtful, state)
-    weights = weigh(doubtful, counted, first_parent=state.first_parent)
-    chosen = choose(weights, counted, state.skipped)
-    tried = [one for one in counted if one in state.skipped]
-    if chosen is None or chosen == state.bad:
-        if tried:
-            rest: list[GitId] = [state.bad, *(one for one in tried if one != state.bad)]
-            return BisectStep(
-                "undecided", None, 0, 0, *facts, doubtful=tuple(rest), released=released
-            )
-        if chosen is None:
-            raise ConflictError(
-                f"none of the {len(doubtful):,} commits in doubt changed any of these paths or tensors",
-                hint="start again without paths and tensors",
-            )
-        return BisectStep("found", state.bad, 0, 0, *facts, released=released)
-    left, steps = len(counted) - weights[chosen] - 1, steps_left(len(counted))
-    return BisectStep("testing", chosen, max(left, 0), steps, *facts, released=released)
+        return replace(waiting, status="testing", commit=base, is_merge_base=True)
+    doubtful = files.find_doubtful(context.history, bad, state.good, first_parent=first_parent)
+    counted = _count(context, doubtful, state.options)
+    weights = files.weigh(doubtful, counted, first_parent=first_parent)
+    chosen = files.choose(weights, counted, state.skipped)
+    if chosen is not None and chosen != bad:
+        left, steps = len(counted) - weights[chosen] - 1, files.steps_left(len(counted))
+        return replace(waiting, status="testing", commit=chosen, left=max(left, 0), steps=steps)
+    skipped = [commit for commit in counted if commit in state.skipped]
+    if skipped:
+        return replace(waiting, status="undecided", doubtful=tuple(dict.fromkeys([bad, *skipped])))
+    if chosen is None:
+        raise ConflictError(
+            f"none of the {len(doubtful):,} commits in doubt changed any of these paths or tensors",
+            hint="start again without paths and tensors",
+        )
+    return replace(waiting, status="found", commit=bad)
 
 
-def _untested_base(context: Context, state: Bisection) -> GitId | None:
-    """Return a common ancestor to test first: a good commit on another line says nothing of it."""
-    history, bad = context.history, state.bad
-    assert bad is not None
-    known = {*state.good, *state.skipped}
-    for good in state.good:
-        if not history.is_ancestor(good, bad):
-            for base in history.find_merge_bases(bad, good):
-                if base not in known and not any(
-                    history.is_ancestor(base, one) for one in state.good if one != good
-                ):
-                    return base
-    return None
-
-
-def _count(context: Context, doubtful: Sequence[CommitInfo], state: Bisection) -> list[GitId]:
+def _count(context: Context, doubtful: Sequence[CommitInfo], options: BisectOptions) -> list[GitId]:
     """Return the commits that are worth a test, in the order of ``doubtful``."""
-    if not state.paths and state.tensors is None:
+    if not options.paths and options.tensors is None:
         return [info.id for info in doubtful]
     reader, read_tree = TensorContents(context), lru_cache(_TREES_KEPT)(context.history.read_tree)
 
@@ -233,7 +226,7 @@ def _count(context: Context, doubtful: Sequence[CommitInfo], state: Bisection) -
         """Return whether a commit differs from all its parents in the chosen paths and tensors."""
         trees = [read_tree(parent) for parent in info.parents] or [{}]
         return all(
-            reader.differ(before, read_tree(info.id), state.paths, state.tensors)
+            reader.differ(before, read_tree(info.id), options.paths, options.tensors)
             for before in trees
         )
 
@@ -295,7 +288,7 @@ def reset(
         ConflictError: local changes would be lost; the bisection continues.
     """
     recover(context)
-    origin = files.find_start(context)
+    origin = files.read(context, BISECTION)
     if origin is None:
         return None
     is_untouched = (context.git_dir / files.UNTOUCHED).exists() and revision is None
@@ -320,3 +313,80 @@ def read_log(context: Context) -> str:
     """
     get_bisection(context)
     return files.read_log(context)
+
+
+def _begin(context: Context, revisions: Sequence[str], options: BisectOptions) -> None:
+    """Record a new bisection; everything is checked before the previous one is dropped."""
+    history, head = context.history, context.history.head()
+    if options.terms is not None:
+        files.check_terms(*options.terms)
+    origin = files.read(context, BISECTION) or head.branch or head.commit
+    if origin is None or head.commit is None:
+        raise NotFoundError("there is no commit yet", hint='make one with "mvc commit"')
+    commits = [history.resolve_commit(revision) for revision in revisions]
+    if commits:
+        _check_good(context, commits[0], commits[1:])
+    files.clear(context)
+    files.write_start(context, origin, head.commit, options)
+    terms = options.terms or files.DEFAULT_TERMS
+    lines = [
+        files.mark(context, terms, "good" if place else "bad", commit)
+        for place, commit in enumerate(commits)
+    ]
+    # By their ids: HEAD is elsewhere by the time that the log is replayed.
+    words = files.quote(options.words(commits))
+    files.add_to_log(context, [*lines, f"git bisect start {words}".rstrip()])
+
+
+def _answer(context: Context, term: str, revisions: Sequence[str]) -> None:
+    """Mark commits as bad or good; the tested one by default."""
+    state = get_bisection(context)
+    terms = state.terms
+    if state.options.terms is None and term in ("new", "old"):
+        terms = ("new", "old")
+    if term not in terms:
+        raise UsageError(
+            f"{term!r} is not a term of this bisection",
+            hint=f"its terms are {' and '.join(map(repr, terms))}",
+        )
+    is_bad = term == terms[0]
+    commits = [context.history.resolve_commit(revision) for revision in revisions]
+    commits = commits or [_tested(context)]
+    if is_bad and len(commits) > 1:
+        raise UsageError(f"only one commit can be {term!r}")
+    bad = commits[0] if is_bad else state.bad
+    if bad is not None:
+        _check_good(context, bad, state.good if is_bad else commits)
+    for commit in commits:
+        line = files.mark(context, terms, "bad" if is_bad else "good", commit)
+        files.add_to_log(context, [line, f"git bisect {term} {commit}"])
+
+
+def _leave_out(context: Context, revisions: Sequence[str]) -> None:
+    """Mark commits as untestable; the tested one by default."""
+    state = get_bisection(context)
+    commits: list[GitId] = []
+    for revision in revisions:
+        if split_range(revision) is None:
+            commits.append(context.history.resolve_commit(revision))
+        else:
+            commits += [info.id for info in walk_ranges(context, [revision])]
+    for commit in dict.fromkeys(commits if revisions else [_tested(context)]):
+        line = files.mark(context, state.terms, "skip", commit)
+        files.add_to_log(context, [line, f"git bisect skip {commit}"])
+
+
+def _tested(context: Context) -> GitId:
+    """Return the commit that is tested: BISECT_HEAD if nothing is checked out, or else HEAD."""
+    return context.history.find_ref(files.UNTOUCHED) or context.history.resolve_commit("HEAD")
+
+
+def _check_good(context: Context, bad: GitId, good: Sequence[GitId]) -> None:
+    """Check that no good commit is the bad one or has it among its ancestors."""
+    for commit in good:
+        if context.history.is_ancestor(bad, commit):
+            descendant = f"bad, and its descendant {commit[:7]} good"
+            raise ConflictError(
+                f"commit {bad[:7]} would be {'both good and bad' if commit == bad else descendant}",
+                hint='did you mix them up? To find the commit that fixed something, use "new" and "old"',
+            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.bisection import find_doubtful
+from mvc.workspace.bisection import find_doubtful
 from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def bisect_metric(
         raise UsageError("a bound must be a number")
     history = context.history
     start = history.resolve_commit(bad)
-    hidden = [history.resolve_commit(one) for one in good]
+    hidden = [history.resolve_commit(revision) for revision in good]
     infos = find_doubtful(history, start, hidden)
     values = {info.id: find_value(info, metric) for info in infos}
     known = {commit: value for commit, value in values.items() if value is not None}
@@ -107,7 +107,7 @@ def bisect_metric(
             if bad_ones
             else "none before it is: choose another bound",
         )
-    first, *others = sorted(stretch.begins, key=lambda one: stretch.begins[one] is None)
+    first, *others = sorted(stretch.begins, key=lambda commit: stretch.begins[commit] is None)
     before = stretch.begins[first]
     return MetricBreak(
         metric,
@@ -129,24 +129,26 @@ def _trace(
     start: GitId,
 ) -> _Stretch:
     """Follow bad values, and commits without a value, back to where good ones were."""
-    found = _Stretch({start: {}})
+    stretch = _Stretch({start: {}})
     for info in infos:  # children before parents
-        after = found.open.pop(info.id, None)
+        after = stretch.open.pop(info.id, None)
         if after is None:
             continue
         value = values[info.id]
         if value is None:
-            for one in after:
-                found.unknown.setdefault(one, []).append(info.id)
+            for bad in after:
+                stretch.unknown.setdefault(bad, []).append(info.id)
         elif is_bad(value):
-            for one in after:  # its bad values began before it
-                found.begins.pop(one, None)
-                found.unknown.pop(one, None)
-            found.begins[info.id] = None
+            for bad in after:  # its bad values began before it
+                stretch.begins.pop(bad, None)
+                stretch.unknown.pop(bad, None)
+            stretch.begins[info.id] = None
             after = {info.id: None}
         else:
-            found.begins |= dict.fromkeys((one for one in after if one in found.begins), info.id)
+            stretch.begins |= dict.fromkeys(
+                (bad for bad in after if bad in stretch.begins), info.id
+            )
             continue
         for parent in info.parents:
-            found.open.setdefault(parent, {}).update(after)
-    return found
+            stretch.open.setdefault(parent, {}).update(after)
+    return stretch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.history.bisection import choose, find_doubtful, steps_left, weigh
 from mvc.history.git import GitHistory
+from mvc.workspace.bisection import choose, find_doubtful, steps_left, weigh
 from support.bounds import rest_nightly
 from support.stockgit import build_tangle, commit_on_head, git
 
