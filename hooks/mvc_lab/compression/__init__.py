@@ -5,9 +5,8 @@ compression.attach(ddp)
 ckpt = Checkpointer("runs/gpt", model=ddp, optimizer=optimizer, compression=compression)
 """
 
-from mvc_lab.compression.casts import Bf16, Fp16
 from mvc_lab.compression.hook import Compression
+from mvc_lab.compression.narrow import Bf16, Fp16, SignSgd
 from mvc_lab.compression.power_sgd import PowerSgd
-from mvc_lab.compression.signs import SignSgd
 
 __all__ = ["Bf16", "Compression", "Fp16", "PowerSgd", "SignSgd"]

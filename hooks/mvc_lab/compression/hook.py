@@ -23,7 +23,7 @@ from mvc_hooks.parts.names import name_parameters
 from mvc_hooks.parts.part import Part
 from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
 from mvc_hooks.ranks.syncing import TimedHook
-from mvc_lab.compression.memory import Memory, Piece
+from mvc_lab.compression.memory import BucketMemory, BucketPiece
 from mvc_lab.compression.stretch import stretch
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Compression(Part):
         self.sent_bytes = self.gradient_bytes = 0
         self._last = (0, 0)
         self._step = (0, 0)
-        self._errors = Memory()
+        self._errors = BucketMemory()
         self._params: dict[str, torch.nn.Parameter] = {}
         self._names: dict[int, str] = {}
         self._group: Any = None
@@ -85,25 +85,29 @@ class Compression(Part):
             )
         if self._ddp is not None:
             raise UsageError(f"this {kind} is already attached", hint="make one for each model")
-        told = _ask(ddp)
-        if told.get("comm_hook"):
+        wrapper: Any = ddp  # torch's documentation calls both
+        wrapper.logger.set_runtime_stats_and_log()
+        stats = wrapper._get_ddp_logging_data()  # noqa: SLF001
+        if stats.get("comm_hook"):
             raise UsageError(
-                f"the DistributedDataParallel already has a communication hook, {told['comm_hook']}",
+                f"the DistributedDataParallel already has a communication hook, {stats['comm_hook']}",
                 hint="it can have one: wrap the model again, or leave the other hook out",
             )
-        if told.get("iteration"):
+        if stats.get("iteration"):
             raise UsageError(
                 f"{kind} is attached after training began: its steps so far were not compressed",
                 hint="call attach() right after DistributedDataParallel(...)",
             )
         reduced = {
-            name: one for name, one in name_parameters(ddp.module).items() if one.requires_grad
+            name: param
+            for name, param in name_parameters(ddp.module).items()
+            if param.requires_grad
         }
         for name, param in reduced.items():
             self._check(name, param)
         ddp.register_comm_hook(self, TimedHook(_compress))  # a monitor may be there
         self._ddp, self._group = weakref.ref(ddp), ddp.process_group
-        self._params, self._names = reduced, {id(one): name for name, one in reduced.items()}
+        self._params, self._names = reduced, {id(param): name for name, param in reduced.items()}
 
     def _check(self, name: str, param: torch.nn.Parameter) -> None:
         if param.dtype not in _DTYPES:
@@ -140,8 +144,9 @@ class Compression(Part):
     @property
     def expected_ratio(self) -> float:
         """The same as computed from the shapes of the parameters, once compression has begun."""
-        plain = sum(one.numel() * one.element_size() for one in self._params.values())
-        sent = self._expect(list(self._params.values()))
+        params = list(self._params.values())
+        plain = sum(param.numel() * param.element_size() for param in params)
+        sent = self._expect(params)
         return plain / sent if sent else 1.0
 
     @abstractmethod
@@ -158,15 +163,15 @@ class Compression(Part):
             self.gradient_bytes += self._last[1]
 
     def take_longer(self, schedulers: Sequence[object]) -> Iterator[str]:
-        """Stretch schedules if that is asked and not done yet; say in words what is, or is to be, done."""
+        """Stretch schedules if ``extend`` asks for it and it is not done yet; yield what was, or should be, done."""
         kind, ratio = type(self).__name__, self.expected_ratio
         if ratio <= MUCH or self.is_extended:
             return
-        told = f"{kind} compresses gradients {ratio:.0f}:1, beyond {MUCH:.0f}:1"
+        finding = f"{kind} compresses gradients {ratio:.0f}:1, beyond {MUCH:.0f}:1"
         if not self.extend:
-            yield f"{told}: train 10 % more steps, or pass extend=True, which has steps() and the schedule take them"
+            yield f"{finding}: train 10 % more steps, or pass extend=True, which has steps() and the schedule take them"
             return
-        yield f"{told}: steps() takes 10 % more steps, and the schedule is stretched"
+        yield f"{finding}: steps() takes 10 % more steps, and the schedule is stretched"
         self.is_extended = True
         for name in stretch(schedulers):
             yield f"{name} cannot be stretched: for 10 % more steps, change its arguments"
@@ -179,14 +184,14 @@ class Compression(Part):
 
     def _lay_out(self, bucket: Any) -> Layout:
         return tuple(
-            Piece(self._names[id(param)], tuple(param.shape)) for param in bucket.parameters()
+            BucketPiece(self._names[id(param)], tuple(param.shape)) for param in bucket.parameters()
         )
 
     def _add_errors(self, bucket: Any) -> torch.Tensor:
         """Add the errors to a bucket, and return them."""
         buffer = bucket.buffer()
         self._errors.fit(
-            bucket.index(), self._lay_out(bucket), lambda one: buffer.new_zeros(one.size)
+            bucket.index(), self._lay_out(bucket), lambda piece: buffer.new_zeros(piece.size)
         )
         errors = self._errors.flats[bucket.index()]
         buffer.add_(errors)
@@ -229,22 +234,16 @@ class Compression(Part):
         self._errors.put(self._place(stored["errors"]))
 
     def _place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: one.to(self._params[name].device) for name, one in tensors.items()}
+        return {name: tensor.to(self._params[name].device) for name, tensor in tensors.items()}
 
 
 def compare_memory(wanted: Mapping[str, Any], stored: Any, path: Steps) -> Iterator[Difference]:
     """Yield what is stored of parameters that are not there, or have another form."""
-    found = stored if isinstance(stored, dict) else {}
-    for name in found:
+    for name, tensor in stored.items() if isinstance(stored, dict) else ():
         if name not in wanted:
             yield Difference((*path, name), None, "an error")
         else:
-            yield from compare_arrays(outline(wanted[name]), found[name], (*path, name))
-
-
-def _ask(ddp: Any) -> Any:
-    ddp.logger.set_runtime_stats_and_log()
-    return ddp._get_ddp_logging_data()  # noqa: SLF001  torch's documentation has users call it
+            yield from compare_arrays(outline(wanted[name]), tensor, (*path, name))
 
 
 def _compress(compression: Compression, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  torch wants no texts as annotations

@@ -20,7 +20,7 @@ from mvc import UsageError
 from mvc_hooks.checks import check_count
 from mvc_hooks.parts.tree import find_at
 from mvc_lab.compression.hook import Compression, compare_memory, keep_if_finite, then
-from mvc_lab.compression.memory import Memory, Piece
+from mvc_lab.compression.memory import BucketMemory, BucketPiece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _EPSILON = 1e-8  # a column of zeros, as of a layer that was not used, must not 
 
 
 class PowerSgd(Compression):
-    """Matrices travel as two factors of so many columns; vectors, and what would not shrink to half, whole.
+    """Matrices travel as two factors with ``rank`` columns; vectors, and what would not shrink to half, whole.
 
     Attributes:
         rank: columns of the factors.
@@ -73,8 +73,8 @@ class PowerSgd(Compression):
             use_error_feedback=error_feedback,
             orthogonalization_epsilon=_EPSILON,
         )
-        self._errors = Memory(self._state.error_dict)
-        self._factors = Memory(self._state.q_memory_dict)
+        self._errors = BucketMemory(self._state.error_dict)
+        self._factors = BucketMemory(self._state.q_memory_dict)
 
     def _check(self, name: str, param: torch.nn.Parameter) -> None:
         super()._check(name, param)
@@ -93,10 +93,10 @@ class PowerSgd(Compression):
 
     def _expect(self, params: Sequence[torch.Tensor]) -> float:
         sent = 0
-        for one in params:
-            found = self._shrink(one.shape)
-            count = one.numel() if found is None else (found[0] + found[1]) * found[2]
-            sent += count * one.element_size()
+        for param in params:
+            form = self._shrink(param.shape)
+            count = param.numel() if form is None else (form[0] + form[1]) * form[2]
+            sent += count * param.element_size()
         return sent
 
     # The hook.
@@ -131,29 +131,33 @@ class PowerSgd(Compression):
         state.q_memory_dict[index] = factors
 
     def _prepare(self, bucket: Any) -> None:
-        """Have the memory of a bucket as the hook expects it."""
+        """Bring the memory of a bucket into the order that the hook expects."""
         index, buffer, layout = bucket.index(), bucket.buffer(), self._lay_out(bucket)
         if self.error_feedback:
-            self._errors.fit(index, layout, lambda one: buffer.new_zeros(one.size))
-        factors = tuple(
-            Piece(one.name, (one.shape[1], one.shape[2])) for one in self._order(layout)
-        )
-        if not self._factors.fit(index, factors, lambda one: _draw(one).to(buffer)):
+            self._errors.fit(index, layout, lambda piece: buffer.new_zeros(piece.size))
+        compressed = self._order(layout)
+        factors = tuple(BucketPiece(piece.name, piece.shape[1:]) for piece in compressed)
+
+        def draw(piece: BucketPiece) -> torch.Tensor:
+            generator = torch.Generator().manual_seed(zlib.crc32(piece.name.encode()))
+            return torch.randn(piece.shape, generator=generator).to(buffer)
+
+        if not self._factors.fit(index, factors, draw):
             self._state.p_memory_dict.pop(index, None)
         if not factors:
             self._state.q_memory_dict[index] = buffer.new_empty(0)
         if index not in self._state.p_memory_dict:
-            count = sum(one.shape[0] * one.shape[2] for one in self._order(layout))
+            count = sum(piece.shape[0] * piece.shape[2] for piece in compressed)
             self._state.p_memory_dict[index] = buffer.new_empty(count)
 
-    def _order(self, layout: Layout) -> list[Piece]:
+    def _order(self, layout: Layout) -> list[BucketPiece]:
         """Return rows, columns and rank of what is compressed in a bucket, in the order of its memory."""
-        by_shape: dict[tuple[int, ...], list[Piece]] = {}
-        for one in layout:
-            found = self._shrink(one.shape)
-            if found is not None:
-                by_shape.setdefault(found[:2], []).append(Piece(one.name, found))
-        return [one for group in by_shape.values() for one in group]
+        by_shape: dict[tuple[int, ...], list[BucketPiece]] = {}
+        for piece in layout:
+            form = self._shrink(piece.shape)
+            if form is not None:
+                by_shape.setdefault(form[:2], []).append(BucketPiece(piece.name, form))
+        return [piece for pieces in by_shape.values() for piece in pieces]
 
     # The part.
 
@@ -168,9 +172,9 @@ class PowerSgd(Compression):
         yield from super()._compare_memory(stored, path)
         wanted = {}
         for name, param in self._params.items():
-            found = self._shrink(param.shape)
-            if found is not None:
-                wanted[name] = param.detach().new_empty(found[1:])
+            form = self._shrink(param.shape)
+            if form is not None:
+                wanted[name] = param.detach().new_empty(form[1:])
         yield from compare_memory(wanted, find_at(stored, ("factors",)), (*path, "factors"))
 
     def restore(self, stored: Any) -> None:
@@ -179,8 +183,3 @@ class PowerSgd(Compression):
         self._factors.put(self._place(stored["factors"]))
         self._state.p_memory_dict.clear()
         self._state.iter = stored["passes"]
-
-
-def _draw(piece: Piece) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(zlib.crc32(piece.name.encode()))
-    return torch.randn(piece.shape, generator=generator)

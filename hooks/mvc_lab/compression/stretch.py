@@ -26,16 +26,17 @@ def extend(steps: int) -> int:
 
 def stretch(schedulers: Iterable[Any]) -> Iterator[str]:
     """Make the horizons of schedules 10 % longer, and yield the names of those that have none."""
-    for one in schedulers:
-        horizon = _HORIZONS.get(type(one))
-        if isinstance(one, _OUTER):
-            yield from stretch(one._schedulers)  # noqa: SLF001  there is no public way
-            if isinstance(one, lr_scheduler.SequentialLR):
-                one._milestones = [extend(step) for step in one._milestones]  # noqa: SLF001
+    for scheduler in schedulers:
+        horizon = _HORIZONS.get(type(scheduler))
+        if isinstance(scheduler, _OUTER):
+            yield from stretch(scheduler._schedulers)  # noqa: SLF001  there is no public way
+            if isinstance(scheduler, lr_scheduler.SequentialLR):
+                steps = [extend(step) for step in scheduler._milestones]  # noqa: SLF001
+                scheduler._milestones = steps  # noqa: SLF001
         elif horizon is None:
-            yield type(one).__name__
+            yield type(scheduler).__name__
         else:
-            _stretch_one(one, horizon)
+            _stretch_one(scheduler, horizon)
 
 
 def _stretch_one(scheduler: Any, horizon: str) -> None:
@@ -44,9 +45,8 @@ def _stretch_one(scheduler: Any, horizon: str) -> None:
     old = getattr(scheduler, horizon)
     setattr(scheduler, horizon, extend(old))
     phases = getattr(scheduler, "_schedule_phases", ())
-    for number, phase in enumerate(
-        phases
-    ):  # they end 1 step before a share of all, the middle one 2
+    for number, phase in enumerate(phases):
+        # A phase ends 1 step before a share of all steps, the middle one 2.
         early = 2 if 0 < number < len(phases) - 1 else 1
         phase["end_step"] = (phase["end_step"] + early) * extend(old) / old - early
     for group, was, rate in zip(

@@ -124,7 +124,7 @@ def test_other_settings_or_another_model_do_not_fit(tmp_path):
         with pytest.raises(ConflictError) as caught:
             restore_parts(source, make_parts({"hook": other}))
         assert other.capture() == before
-        return str(caught.value)
+        return caught.value.message
 
     assert "hook.rank is 3 here, 2 in the stored state" in refuse(PowerSgd(3, start_step=2))
     assert "hook.kind is SignSgd here, PowerSgd in the stored state" in refuse(SignSgd())
@@ -186,8 +186,8 @@ def test_ratios():
 def _refused(call):
     with pytest.raises(UsageError) as caught:
         call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    assert "\n" not in caught.value.message
+    return caught.value.message
 
 
 def test_a_model_that_is_not_wrapped():

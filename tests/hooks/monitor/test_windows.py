@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc_hooks.ranks.syncing import join_intervals
-from mvc_lab.monitor.windows import SECONDS, LastValues, SecondsHistogram
+from mvc_lab.monitor.numbers import SECONDS, LastValues, SecondsHistogram
 
 NUMBERS = st.floats(0, 1e6, allow_nan=False)
 
