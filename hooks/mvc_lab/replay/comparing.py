@@ -64,32 +64,31 @@ def compare_run(
     most = max(len(lines) for _, lines in every)
     if not most and not of_extensions:
         return total, None
-    names: list[str] = []
+    names = of_extensions[:1]
     elements, size, largest = 0, 0, None
     if most:
         mine = [(at, commit.name(path), path) for at, path in commit.find(live)] if lines else []
         places = ranks.exchange([(at, name) for at, name, _ in mine])
         names = [name for _, name in sorted({place for rank in places for place in rank})]
         # A difference without a place has its line alone, of the first rank that has one.
-        first = names[0] if names else next(lines[0] for _, lines in every if lines)
-        path = next((path for _, name, path in mine if name == first), None)
+        names = names or [next(lines[0] for _, lines in every if lines)]
+        path = next((path for _, name, path in mine if name == names[0]), None)
         measures = ranks.exchange(_NOTHING if path is None else commit.measure(live, path))
         # Ranks with the same part of the tensor count once.
         parts = {box: (count, gap) for box, count, _, gap in measures if count}
         elements = sum(count for count, _ in parts.values())
         size = max(size for _, _, size, _ in measures)
         largest = max((gap for _, gap in parts.values() if gap is not None), default=None)
-    else:
-        first = of_extensions[0]
+    others = max(len(set(names)), most) if most else 0
     return total, ReplayDifference(
         step=point.step,
         after_step=exact_to,
         commit=point.commit,
-        name=first,
+        name=names[0],
         elements=elements,
         size=size,
         largest=largest,
-        others=max(len(set(names)), most) + len(of_extensions) - 1,
+        others=others + len(of_extensions) - 1,
     )
 
 

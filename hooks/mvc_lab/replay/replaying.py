@@ -6,6 +6,7 @@ A run of several ranks is replayed by as many, each of which does all of this.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, Repo, UnsupportedError, UsageError
@@ -77,14 +78,10 @@ def replay_steps(
     host.repo = repo
     try:
         run.extensions.open(host)
-        for extension in run.extensions:
-            extension.begin()
-        start = stretch.start.commit
-        run.extensions.check_commit(StoredCommit(start, from_commit(repo, start), is_replay=True))
-        report = _replay(repo, stretch, training, (run, ranks), started_s)
+        report = _replay(host, stretch, training, run)
         for extension in run.extensions:
             extension.settle()
-        return report
+        return replace(report, seconds=time.perf_counter() - started_s)
     finally:
         run.remove()
 
@@ -123,14 +120,12 @@ def _count(size: int) -> str:
     return f"{size} rank" if size == 1 else f"{size} ranks"
 
 
-def _replay(
-    repo: Repo,
-    stretch: ReplayStretch,
-    training: Training,
-    live: tuple[LiveRun, Ranks],
-    started_s: float,
-) -> ReplayReport:
-    run, ranks = live
+def _replay(host: Host, stretch: ReplayStretch, training: Training, run: LiveRun) -> ReplayReport:
+    repo, ranks, start = host.repo, host.ranks, stretch.start
+    for extension in run.extensions:
+        extension.begin()
+    source = from_commit(repo, start.commit)
+    run.extensions.check_commit(StoredCommit(start.commit, source, is_replay=True))
     stored: StoredRun | None = None
     inexact: list[str] = []
     changes: list[tuple[str, object, object]] = []
@@ -138,7 +133,7 @@ def _replay(
     difference: ReplayDifference | None = None
     tensors = 0
     try:
-        stored = run.restore(from_commit(repo, stretch.start.commit))
+        stored = run.restore(source)
     except InexactRestoreError as error:
         inexact = [error.message]
     inexact = ranks.share(ranks.merge(inexact))
@@ -150,19 +145,13 @@ def _replay(
         replayed = _ReplayRun(training, run, stored)
         for point in stretch.points:
             replayed.train_to(point.step)
-            exact_to = compared[-1] if compared else stretch.start.step
+            exact_to = compared[-1] if compared else start.step
             tensors, difference = compare_run(repo, run, ranks, point, exact_to)
             if difference is not None:
                 break
             compared.append(point.step)
     return ReplayReport(
-        stretch=stretch,
-        state_differences=tuple(inexact),
-        compared=tuple(compared),
-        difference=difference,
-        environment_changes=tuple(changes),
-        tensors=tensors,
-        seconds=time.perf_counter() - started_s,
+        stretch, tuple(inexact), tuple(compared), difference, tuple(changes), tensors
     )
 
 

@@ -71,7 +71,7 @@ class ReplayReport:
     difference: ReplayDifference | None
     environment_changes: tuple[tuple[str, object, object], ...]
     tensors: int
-    seconds: float
+    seconds: float = 0.0
 
     @property
     def is_state_exact(self) -> bool:
