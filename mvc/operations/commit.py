@@ -103,10 +103,12 @@ def commit(
         parents += pending.heads
     elif tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
-    _check_kept(context, tree_entries)
+    if context.has_releases:  # few histories have any
+        from mvc.workspace.released import check_kept  # noqa: PLC0415
+
+        check_kept(context, tree_entries)
     committer = context.stamp(author, time_s)
-    picked = last or _find_picked(context, pending)
-    written = committer if picked is None else _amended_stamp(picked, author, time_s, committer)
+    written = _author_stamp(context, last, pending, committer, author, time_s)
     new = record(
         context,
         tree_entries,
@@ -172,22 +174,8 @@ def _find_pending(context: Context, *, amend: bool) -> Pending | None:
 def _check_decided(index: Index, added: AddResult | None) -> None:
     """Check that nothing is undecided, once what was added is."""
     decided = set() if added is None else {*added.entries(), *added.removed}
-    left = {path: it for path, it in index.unmerged.items() if path not in decided}
+    left = {path: versions for path, versions in index.unmerged.items() if path not in decided}
     check_decided(replace(index, unmerged=left))
-
-
-def _find_picked(context: Context, pending: Pending | None) -> CommitInfo | None:
-    """Return the commit whose author a picked one keeps."""
-    if pending is None or pending.kind != "cherry-pick" or not pending.heads:
-        return None
-    return context.history.read_commit(pending.heads[0])
-
-
-def _check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
-    if context.has_releases:
-        from mvc.workspace.released import check_kept  # noqa: PLC0415  few histories have any
-
-        check_kept(context, tree)
 
 
 def _take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> ReleasedTwin | None:
@@ -198,12 +186,22 @@ def _take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> R
     return take_back(context, new, tree)
 
 
-def _amended_stamp(
-    last: CommitInfo, author: Identity | None, time_s: int | None, committer: Stamp
+def _author_stamp(
+    context: Context,
+    last: CommitInfo | None,
+    pending: Pending | None,
+    committer: Stamp,
+    author: Identity | None,
+    time_s: int | None,
 ) -> Stamp:
-    """Return the author's stamp: an amended commit keeps it unless another one is given."""
-    kept = Stamp(last.author, last.author_time_s, last.author_timezone_s)
-    return replace(kept if time_s is None else committer, identity=author or last.author)
+    """Return the author's stamp: an amended or picked commit keeps its own unless one is given."""
+    original = last
+    if original is None and pending is not None and pending.kind == "cherry-pick" and pending.heads:
+        original = context.history.read_commit(pending.heads[0])
+    if original is None:
+        return committer
+    kept = Stamp(original.author, original.author_time_s, original.author_timezone_s)
+    return replace(kept if time_s is None else committer, identity=author or original.author)
 
 
 def _check_may_be_empty(

@@ -84,14 +84,19 @@ def commit_recipe(
     checkout.check(STASH_THEM)
     parents, stamp = _find_parents(context, head, plan), context.stamp()
     subject = message or f"Merge {', '.join(plan.recipe.models)} by recipe ({plan.recipe.method})"
+    folder, slash, _ = target_of(plan).rpartition("/")
+    trailers = [(RECIPE, f"{folder}{slash}{RECIPE_FILE}")]
+    trailers += [(INPUT, f"{name}={source or _FILES}") for name, source in plan.commits.items()]
+    if plan.seed:
+        trailers.append((SEED, str(plan.seed)))
     commit = record(
-        context, entries, parents, format_message(subject, _trailers(plan)), committer=stamp,
+        context, entries, parents, format_message(subject, trailers), committer=stamp,
         no_gate=no_gate,
     )  # fmt: skip
     move = plan_head_move("move", commit, head, f"merge: {subject}", stamp)
     marks = (*ENDED, *mark_origin(head.commit))
     done = execute(context, checkout, index, move, progress, source=commit, marks=marks)
-    counts = Counter("kept" if one.method is None else "merged" for one in plan.tensors)
+    counts = Counter("kept" if tensor.method is None else "merged" for tensor in plan.tensors)
     return MergeResult(
         "merged", done.commit, done.branch, tuple(parents[1:]), done.written, done.removed,
         (), dict(counts), plan.read_bytes,
@@ -101,34 +106,25 @@ def commit_recipe(
 def _find_parents(context: Context, head: Head, plan: MergePlan) -> list[GitId]:
     """Return HEAD, and the commits of models that nothing among them contains."""
     history = context.history
-    named = dict.fromkeys(one for one in plan.commits.values() if one is not None)
+    named = dict.fromkeys(commit for commit in plan.commits.values() if commit is not None)
     first = [] if head.commit is None else [head.commit]
-    others = [one for one in named if one not in first]
-    return [
-        *first,
-        *(
-            one
-            for one in others
-            if not any(history.is_ancestor(one, more) for more in (*first, *others) if more != one)
-        ),
+    others = [commit for commit in named if commit not in first]
+    everything = [*first, *others]
+    return first + [
+        commit
+        for commit in others
+        if not any(history.is_ancestor(commit, other) for other in everything if other != commit)
     ]
-
-
-def _trailers(plan: MergePlan) -> list[tuple[str, str]]:
-    folder = target_of(plan).rpartition("/")[0]
-    inputs = [(INPUT, f"{name}={commit or _FILES}") for name, commit in plan.commits.items()]
-    seed = [(SEED, str(plan.seed))] if plan.seed else []
-    return [(RECIPE, f"{folder}/{RECIPE_FILE}" if folder else RECIPE_FILE), *inputs, *seed]
 
 
 def read_inputs(trailers: Mapping[str, list[str]]) -> dict[str, str]:
     """Return what the names of a recipe stood for when it was merged: commits, or files as named."""
-    found = {}
+    inputs = {}
     for value in trailers.get(INPUT, []):
         name, _, commit = value.rpartition("=")
         _, colon, path = name.partition(":")
-        found[name] = name if commit == _FILES else commit + colon + path
-    return found
+        inputs[name] = name if commit == _FILES else commit + colon + path
+    return inputs
 
 
 def target_of(plan: MergePlan) -> str:
@@ -151,7 +147,8 @@ def store_result(
     A tensor that is a model's own keeps its chunks and is not read.
     """
     target = target_of(plan)
-    tensors = {one.name: one for one in in_file_order([one.tensor for one in plan.tensors])}
+    ordered = in_file_order([merged.tensor for merged in plan.tensors])
+    tensors = {tensor.name: tensor for tensor in ordered}
     like = Manifest("safetensors", 0, context.chunk_bytes, ())
     checkpoint = CheckpointMerge(target, tensors, header_of([*tensors.values()]), like, (), {})
     announce(progress, checkpoint.fresh_bytes)

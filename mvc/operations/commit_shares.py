@@ -22,7 +22,12 @@ from mvc.ids import ChunkId, split_ids
 from mvc.numbers.figures import Health
 from mvc.operations.aftercare import keeps_up, tidy_up
 from mvc.operations.check_shares import add_checked, compare_checked
-from mvc.operations.commit_state import commit_files, find_place, store_state_file
+from mvc.operations.commit_state import (
+    CommitRequest,
+    commit_files,
+    find_place,
+    store_state_file,
+)
 from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
 from mvc.states.layout import RANKS_FOLDER
@@ -33,7 +38,7 @@ from mvc.workspace.bases import OwnMasters, Relatives, masters_first
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.measuring import SessionHealth
-from mvc.workspace.stored_share import ID_BYTES, StoredShare, list_ids
+from mvc.workspace.stored_share import StoredShare, list_ids
 from mvc.workspace.trailers import Annotations
 
 if TYPE_CHECKING:
@@ -137,7 +142,7 @@ class _ShareWriter:
         self.packs: list[PackId] = []
 
     def store(self, mode: DeltaMode, progress: ByteProgress) -> StoredShare:
-        """Store everything; return what is to be told."""
+        """Store everything; return what the committing rank needs."""
         context, share, gaps = self._context, self._share, list[ChunkId]()
         layouts = {path: layout for path, _, layout in share.plan.layouts}
         with context.here.writer(mode, measure=True) as writer:
@@ -158,7 +163,7 @@ class _ShareWriter:
             }
         health.keep()
         self.packs = writer.packs
-        ids = (one for array in sorted(self._ids) for one in self._ids[array])
+        ids = (chunk for array in sorted(self._ids) for chunk in self._ids[array])
         return StoredShare(
             share.rank,
             share.digest,
@@ -179,8 +184,8 @@ class _ShareWriter:
         hints = cutter.relatives.find_hints(path, layout)
         early, late = cutter.relatives.split(layout.segments)
         cutter.health.begin()
-        self._store_arrays(cutter, path, {one: arrays[one] for one in early}, hints)
-        self._store_arrays(cutter, path, {one: arrays[one] for one in late}, hints)
+        self._store_arrays(cutter, path, {segment: arrays[segment] for segment in early}, hints)
+        self._store_arrays(cutter, path, {segment: arrays[segment] for segment in late}, hints)
         return cutter.health.total
 
     def _store_arrays(
@@ -197,13 +202,13 @@ class _ShareWriter:
         for segment, array in arrays.items():
             owned = counts[array] = self._share.plan.keepers.owned(array, self._share.rank)
             if owned:
-                found = list(cut_segment(segment, cutter.chunk_bytes, hints.get(segment)))
-                mine = ((number, found[number]) for number in owned)
+                chunks = list(cut_segment(segment, cutter.chunk_bytes, hints.get(segment)))
+                mine = ((number, chunks[number]) for number in owned)
                 spans += self._masters.offer(segment, array, mine, cutter.writer)
         source = self._files[path]
-        found_ids = cutter.writer.add(source, spans, cutter.progress)
-        cutter.health.note(source, spans, found_ids)
-        ids = iter(found_ids)
+        written = cutter.writer.add(source, spans, cutter.progress)
+        cutter.health.note(source, spans, written)
+        ids = iter(written)
         for segment, array in arrays.items():
             self._ids[array] = list(islice(ids, len(counts[array])))
             self._masters.note(
@@ -215,11 +220,11 @@ def _open_own(share: Share) -> list[StateFile]:
     """Return the files that a rank has of its own; of the first, those in the state, and its text."""
     files = share.own_files()
     if share.rank == FIRST:
-        found = [open_file(path, data) for path, data in files.items()]
-        layouts = [(path, one) for path, _, one in share.plan.layouts]
-        layouts += [(file.path, file.layout) for file in found]
+        opened = [open_file(path, data) for path, data in files.items()]
+        layouts = [(path, layout) for path, _, layout in share.plan.layouts]
+        layouts += [(file.path, file.layout) for file in opened]
         check_sizes(bytes(files[STATE_FILE]), measure_tensors(layouts))
-        return found
+        return opened
     if not files:
         return []
     folder = f"{RANKS_FOLDER}/{share.rank}/"
@@ -270,38 +275,35 @@ def commit_shares(
     """
     by_rank = _check_shares(context, share, stored)
     manifests = _join_manifests(context, share, by_rank)
-    own = {path: data for one in by_rank for path, data in one.files.items()}
-    own_health = {path: found for one in by_rank for path, found in one.own_health.items()}
+    own = {path: data for part in by_rank for path, data in part.files.items()}
+    own_health = {path: health for part in by_rank for path, health in part.own_health.items()}
     agreement = compare_checked(share, by_rank, manifests)
     _check_stored(context, by_rank)
 
     def write(*_: object) -> tuple[dict[str, TreeEntry], WriteCounts]:
-        data = {path: encode_manifest(one) for path, one in manifests.items()} | own
-        blobs = {path: context.history.write_blob(one) for path, one in data.items()}
-        totals = zip(manifests, zip(*(one.health for one in by_rank), strict=True), strict=True)
-        found = {path: sum(parts, Health()) for path, parts in totals} | own_health
+        data = {path: encode_manifest(manifest) for path, manifest in manifests.items()} | own
+        blobs = {path: context.history.write_blob(content) for path, content in data.items()}
+        totals = zip(manifests, zip(*(part.health for part in by_rank), strict=True), strict=True)
+        healths = {path: sum(parts, Health()) for path, parts in totals} | own_health
         context.kept.keep_file_health(
-            {blobs[path]: one for path, one in found.items() if path in blobs}
+            {blobs[path]: health for path, health in healths.items() if path in blobs}
         )
         entries = {path: TreeEntry(MODE_FILE, blob) for path, blob in blobs.items()}
-        names = [one.name for one in fields(WriteCounts)]
-        counts = {name: sum(getattr(one.counts, name) for one in by_rank) for name in names}
+        names = [field.name for field in fields(WriteCounts)]
+        counts = {name: sum(getattr(part.counts, name) for part in by_rank) for name in names}
         return entries, WriteCounts(**counts)
 
-    result = commit_files(
-        context,
-        [*manifests, *own],
-        write,
-        message,
+    request = CommitRequest(
+        message=message,
         annotations=Annotations(step, metrics, meta),
         branch=branch,
         parent=parent,
-        describe=describe,
         no_gate=no_gate,
-        agreement=agreement,
+        describe=describe,
         texts=texts,
     )
-    elsewhere_bytes = sum(one.counts.stored_bytes for one in by_rank if one.packs)
+    result = commit_files(context, request, [*manifests, *own], write, agreement)
+    elsewhere_bytes = sum(part.counts.stored_bytes for part in by_rank if part.packs)
     return replace(result, written_bytes=result.written_bytes + elsewhere_bytes)
 
 
@@ -309,38 +311,38 @@ def _check_shares(
     context: Context, share: Share, stored: Sequence[StoredShare]
 ) -> list[StoredShare]:
     """Return the shares in the order of their ranks, after checking that they fit together."""
-    by_rank = sorted(stored, key=lambda one: one.rank)
-    if [one.rank for one in by_rank] != list(range(share.ranks)):
+    by_rank = sorted(stored, key=lambda part: part.rank)
+    if [part.rank for part in by_rank] != list(range(share.ranks)):
         raise FormatError(f"not the shares of {share.ranks} ranks, one of each")
-    for one in by_rank:
-        if one.digest != share.digest:
+    for part in by_rank:
+        if part.digest != share.digest:
             raise ConflictError(
-                f"rank {one.rank} holds another state than rank {share.rank}: other tensors, shapes or "
+                f"rank {part.rank} holds another state than rank {share.rank}: other tensors, shapes or "
                 "shards",
                 hint="every rank of a run has the same parts, and trains the same model",
             )
-        if one.chunk_bytes != context.chunk_bytes:
+        if part.chunk_bytes != context.chunk_bytes:
             raise ConflictError(
-                f"rank {one.rank} cuts tensors every {one.chunk_bytes:,} bytes, and this one every "
+                f"rank {part.rank} cuts tensors every {part.chunk_bytes:,} bytes, and this one every "
                 f"{context.chunk_bytes:,}",
                 hint="mvc.chunkbytes has to be the same everywhere",
             )
-        if len(one.health) != len(share.plan.layouts):
-            raise FormatError(f"the stored share of rank {one.rank} has other files than its form")
+        if len(part.health) != len(share.plan.layouts):
+            raise FormatError(f"the stored share of rank {part.rank} has other files than its form")
     return by_rank
 
 
 def _check_stored(context: Context, shares: Sequence[StoredShare]) -> None:
     """Check that all chunks are here, or on the store if their rank has sent them."""
     store = context.here
-    for one in shares:
-        ids = () if one.packs else list(split_ids(list_ids(one).tobytes()))
+    for part in shares:
+        ids = () if part.packs else list(split_ids(list_ids(part).tobytes()))
         if not (store.contains_all(ids) or _come_to_sight(store, ids)):
             raise StorageError(
-                f"rank {one.rank} has stored chunks that are not in this repository",
+                f"rank {part.rank} has stored chunks that are not in this repository",
                 hint="all ranks need a folder that all of them see, or a common store",
             )
-    if any(one.packs for one in shares):
+    if any(part.packs for part in shares):
         from mvc.operations.send_share import take_brought  # noqa: PLC0415  few runs need it
 
         take_brought(context, shares)
@@ -358,14 +360,14 @@ def _come_to_sight(store: ChunkStore, ids: Sequence[ChunkId]) -> bool:
 def _join_manifests(
     context: Context, share: Share, by_rank: Sequence[StoredShare]
 ) -> dict[str, Manifest]:
-    """Return the manifests of the state's files, of the ids that the ranks have told."""
-    ids = [_split_ids(one.ids) for one in by_rank]
+    """Return the manifests of the state's files, of the ids that the ranks sent."""
+    ids = [iter(split_ids(part.ids)) for part in by_rank]
     gaps = [
         tuple(islice(ids[FIRST], len(cut_sizes(len(head), context.chunk_bytes))))
         for _, head, _ in share.plan.layouts
     ]
     owners = iter(share.plan.keepers.owners)
-    found = {}
+    manifests = {}
     try:
         for (path, _, layout), around in zip(share.plan.layouts, gaps, strict=True):
             segments = tuple(
@@ -373,13 +375,11 @@ def _join_manifests(
                 for segment in layout.segments
             )
             size_bytes = layout.size_bytes
-            found[path] = Manifest(layout.format, size_bytes, context.chunk_bytes, around, segments)
+            manifests[path] = Manifest(
+                layout.format, size_bytes, context.chunk_bytes, around, segments
+            )
     except (StopIteration, RuntimeError):  # the first becomes the second within a generator
         raise FormatError("a rank has stored fewer chunks than it owns") from None
     if any(next(rest, None) is not None for rest in ids):
         raise FormatError("a rank has stored more chunks than it owns")
-    return found
-
-
-def _split_ids(data: bytes) -> Iterator[ChunkId]:
-    return (ChunkId(data[at : at + ID_BYTES]) for at in range(0, len(data), ID_BYTES))
+    return manifests

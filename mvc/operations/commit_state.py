@@ -48,6 +48,31 @@ if TYPE_CHECKING:
     from mvc.workspace.trailers import Agreement
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What a commit of a state says and where it goes; the rest is as for ``commit_state``.
+
+    Attributes:
+        message: subject, and body after an empty line.
+        annotations: step, metrics and meta.
+        describe: called once everything but the commit itself is durable; what it returns joins
+            ``meta``.
+        texts: path → content of small files for the same commit; one that is staged or committed
+            with this content already is left as it is.
+    """
+
+    message: str
+    annotations: Annotations
+    branch: str | None
+    parent: str | None
+    no_gate: bool
+    author: Identity | None = None
+    time_s: int | None = None
+    delta: bool | None = None
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None
+    texts: Mapping[str, bytes] | None = None
+
+
 @keeps_up
 def commit_state(
     context: Context,
@@ -100,24 +125,23 @@ def commit_state(
         ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
             name is staged; nothing is lost.
     """
-    return commit_encoded(
-        context,
-        encode_state(state),
-        message,
+    request = CommitRequest(
+        message=message,
         annotations=Annotations(step, metrics, meta),
         branch=branch,
+        parent=parent,
+        no_gate=no_gate,
         author=author,
         time_s=time_s,
         delta=delta,
-        previous=() if previous is None else encode_state(previous),
-        parent=parent,
-        beside=[
-            given_file(relative_paths(context, path)[0], content)
-            for path, content in (files or {}).items()
-        ],
-        no_gate=no_gate,
-        progress=progress,
     )
+    given = [
+        given_file(relative_paths(context, path)[0], content)
+        for path, content in (files or {}).items()
+    ]
+    encoded = encode_state(state)
+    earlier = () if previous is None else encode_state(previous)
+    return _commit_encoded(context, request, encoded, earlier, given, progress)
 
 
 @keeps_up
@@ -148,125 +172,98 @@ def commit_image(
         FormatError: not the files of a state.
         ConflictError, GateError: as for ``commit_state``.
     """
-    return commit_encoded(
-        context,
-        open_image(files),
-        message,
+    request = CommitRequest(
+        message=message,
         annotations=Annotations(step, metrics, meta),
         branch=branch,
-        delta=delta,
         parent=parent,
-        describe=describe,
         no_gate=no_gate,
+        delta=delta,
+        describe=describe,
         texts=texts,
-        progress=progress,
     )
+    return _commit_encoded(context, request, open_image(files), progress=progress)
 
 
 @holds_sweep_lock
-def commit_encoded(
+def _commit_encoded(
     context: Context,
+    request: CommitRequest,
     files: Sequence[StateFile],
-    message: str,
-    *,
-    annotations: Annotations | None = None,
-    branch: str | None = None,
-    author: Identity | None = None,
-    time_s: int | None = None,
-    delta: bool | None = None,
     previous: Sequence[StateFile] = (),
-    parent: str | None = None,
     beside: Sequence[StateFile] = (),
-    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
-    no_gate: bool = False,
-    texts: Mapping[str, bytes] | None = None,
     progress: ByteProgress = None,
 ) -> CommitResult:
-    """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit.
-
-    ``beside`` are other files for the same commit, which the next state leaves as they are; ``texts``
-    are small ones, as of ``commit_files``.
-    """
-    files = [*_checked_beside(beside, files), *files]
+    """Commit the files of a state; ``beside`` are others, which the next state leaves as they are."""
+    own = {file.path for file in files}
+    for file in beside:
+        fault = find_path_fault(file.path)
+        if fault is None and file.path in own:
+            fault = "is a file of the state itself"
+        if fault is not None:
+            raise UsageError(f"path {file.path!r} {fault}")
+    files = [*beside, *files]
 
     def store(
         base: Mapping[str, TreeEntry], mode: DeltaMode
     ) -> tuple[dict[str, TreeEntry], WriteCounts]:
         return _store_state(context, files, base, mode, previous, progress)
 
-    return commit_files(
-        context,
-        [file.path for file in files],
-        store,
-        message,
-        annotations=annotations,
-        branch=branch,
-        author=author,
-        time_s=time_s,
-        delta=delta,
-        parent=parent,
-        describe=describe,
-        no_gate=no_gate,
-        texts=texts,
-    )
+    return commit_files(context, request, [file.path for file in files], store)
 
 
 def commit_files(
     context: Context,
+    request: CommitRequest,
     paths: Sequence[str],
     store: Callable[[Mapping[str, TreeEntry], DeltaMode], tuple[dict[str, TreeEntry], WriteCounts]],
-    message: str,
-    *,
-    annotations: Annotations | None,
-    branch: str | None,
-    author: Identity | None = None,
-    time_s: int | None = None,
-    delta: bool | None = None,
-    parent: str | None = None,
-    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
-    no_gate: bool = False,
     agreement: Agreement | None = None,
-    texts: Mapping[str, bytes] | None = None,
 ) -> CommitResult:
     """Commit the files of a state; ``store`` stores them on top of a tree and returns entries and counts.
 
-    ``texts`` are path → content of small files for the same commit; one that is staged or committed
-    with this content already is left as it is. The caller holds the sweep lock.
+    The caller holds the sweep lock.
     """
     started_s = time.perf_counter()
     recover(context)
-    facts = annotations or Annotations()
-    new_message(message, facts)  # raises before anything is written
-    place = find_place(context, branch, parent)
+    message, annotations = request.message, request.annotations
+    new_message(message, annotations)  # raises before anything is written
+    place = find_place(context, request.branch, request.parent)
     base = context.history.read_tree(place.tip) if place.tip is not None else {}
     index, old = context.history.read_index(), find_state_files(context, base)
     if place.is_current:
         check_decided(index)
         _check_not_staged(index, base, {*old, *paths})
-    mode = context.delta_mode(insist=delta)  # before anything is written, too
+    mode = context.delta_mode(insist=request.delta)  # before anything is written, too
     entries, counts = store(base, mode)
     kept = base
     if place.is_current:  # what is staged is committed too, as in any commit
         kept = staged_tree(index)
     kept = {path: entry for path, entry in kept.items() if path not in old}
     check_kept(context, kept)  # only what is carried over: the state itself was just stored
-    blobs = {path: context.history.write_blob(data) for path, data in (texts or {}).items()}
+    blobs = {path: context.history.write_blob(data) for path, data in (request.texts or {}).items()}
     for path, blob in blobs.items():
         if path not in kept or kept[path].blob != blob:
             entries[path] = TreeEntry(MODE_FILE, blob)
     tree = {**kept, **entries}
-    if describe is not None:
-        facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})
-    text = new_message(message, facts)
+    if request.describe is not None:
+        meta = {**(annotations.meta or {}), **request.describe(counts)}
+        annotations = replace(annotations, meta=meta)
+    text = new_message(message, annotations)
     parents = [] if place.tip is None else [place.tip]
-    committer = context.stamp(author, time_s)
+    committer = context.stamp(request.author, request.time_s)
     new = record(
-        context, tree, parents, text, committer=committer, no_gate=no_gate, agreement=agreement
+        context,
+        tree,
+        parents,
+        text,
+        committer=committer,
+        no_gate=request.no_gate,
+        agreement=agreement,
     )
     changes = _entry_changes(index, old, entries) if place.is_current else ()
-    _move_branch(context, place, new, text, context.stamp(author), changes, index)
+    _move_branch(context, place, new, text, context.stamp(request.author), changes, index)
     twin = take_back(context, new, tree)
-    name = branch or place.head.branch
+    name = request.branch or place.head.branch
     return summarise(context, new, base, tree, started_s, branch=name, twin=twin)
 
 
@@ -306,17 +303,6 @@ def find_place(context: Context, branch: str | None, parent: str | None = None) 
     return place
 
 
-def _checked_beside(beside: Sequence[StateFile], files: Sequence[StateFile]) -> Sequence[StateFile]:
-    own = {file.path for file in files}
-    for file in beside:
-        fault = find_path_fault(file.path)
-        if fault is None and file.path in own:
-            fault = "is a file of the state itself"
-        if fault is not None:
-            raise UsageError(f"path {file.path!r} {fault}")
-    return beside
-
-
 def _store_state(
     context: Context,
     files: Sequence[StateFile],
@@ -335,17 +321,15 @@ def _store_state(
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
         health = SessionHealth(context, writer)
         cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
-        entries = {path: _write_state_file(context, cutter, by_path[path]) for path in order}
+        entries = {}
+        for path in order:
+            data, is_manifest = store_state_file(cutter, by_path[path])
+            blob = context.history.write_blob(data)
+            if is_manifest:
+                cutter.finish(blob)
+            entries[path] = TreeEntry(MODE_FILE, blob)
     health.keep()
     return entries, writer.counts
-
-
-def _write_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
-    data, is_manifest = store_state_file(cutter, file)
-    blob = context.history.write_blob(data)
-    if is_manifest:
-        cutter.finish(blob)
-    return TreeEntry(MODE_FILE, blob)
 
 
 def store_state_file(cutter: Cutter, file: StateFile) -> tuple[bytes, bool]:
