@@ -30,10 +30,9 @@ from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.parts.tree import find_changes, format_path, map_tensors, to_local, walk_leaves
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.run.extensions import check_alike
-from mvc_lab.consistency.answers import DEFAULT, Answers
 from mvc_lab.consistency.bits import compare_bits, find_index
 from mvc_lab.consistency.plan import SHARE_BYTES
-from mvc_lab.consistency.reports import ConsistencyReport, Deviation
+from mvc_lab.consistency.reports import DEFAULT, Answers, ConsistencyReport, Deviation
 from mvc_lab.consistency.watching import ConsistencySettings, Findings, Watching
 
 if TYPE_CHECKING:

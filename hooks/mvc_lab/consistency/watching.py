@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
     from mvc_hooks.extension import Host
     from mvc_hooks.reports import RollbackReport
-    from mvc_lab.consistency.answers import Answers
     from mvc_lab.consistency.held import HeldTensor
     from mvc_lab.consistency.plan import UnitSlice
-    from mvc_lab.consistency.reports import Answer
+    from mvc_lab.consistency.reports import Answer, Answers
     from mvc_lab.consistency.verdict import Trial
 
 _FORM_BYTES, _DIGEST_BYTES = 8, 24

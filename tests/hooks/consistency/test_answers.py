@@ -10,7 +10,7 @@ import torch
 from mvc import UsageError
 from mvc_hooks import Checkpointer
 from mvc_lab import Consistency
-from mvc_lab.consistency.answers import Answers
+from mvc_lab.consistency.reports import Answers
 
 pytestmark = pytest.mark.torch
 
