@@ -359,8 +359,8 @@ def test_names_of_the_hooks():
             lr_scale restore rollback skip_step stop
         """,
         mvc_data: """
-            ConsistentDataLoader DataError Finding IterableSource NodeRecord PackedDataset ShardCheck ShardedStream file
-            node read_pipeline
+            ConsistentDataLoader DataError Finding IterableSource NodeRecord PackedDataset ShardCheck ShardedStream
+            cumulative_lengths file node read_pipeline
         """,
         mvc_lab: """
             Consistency ConsistencyReport Deviation InconsistentError ModuleDifference ModuleReport Monitor OutputReport

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mvc_data.nodes import file as file
     from mvc_data.nodes import node as node
     from mvc_data.packing import PackedDataset as PackedDataset
+    from mvc_data.packing import cumulative_lengths as cumulative_lengths
     from mvc_data.pipeline import read_pipeline as read_pipeline
     from mvc_data.shards import DataError as DataError
     from mvc_data.shards import Finding as Finding
@@ -25,7 +26,7 @@ else:  # imported on first use
             "mvc_data.iterables": "IterableSource",
             "mvc_data.loader": "ConsistentDataLoader",
             "mvc_data.nodes": "NodeRecord file node",
-            "mvc_data.packing": "PackedDataset",
+            "mvc_data.packing": "PackedDataset cumulative_lengths",
             "mvc_data.pipeline": "read_pipeline",
             "mvc_data.shards": "DataError Finding ShardCheck",
             "mvc_data.streams": "ShardedStream",
