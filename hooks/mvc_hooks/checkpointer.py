@@ -109,10 +109,10 @@ class Checkpointer(StepRun):
             branch: which branch; defaults to the current one.
             resume: restore the parts from the branch's tip. If False, a branch that already has
                 commits is an error.
-            detectors: judge the readings, one or several; defaults to ``default_detectors()``,
-                empty means none.
-            ladder: what to do about alarms, one step or several in turn; defaults to
-                ``default_ladder()``.
+            detectors: judge the readings, one or several; defaults to ``NotFinite()``, ``Spike()`` and
+                ``Trend()``, with a GradScaler also ``ScaleCollapse()``; empty means none.
+            ladder: what to do about alarms, one step or several in turn; defaults to a rollback, two
+                more with half the rate each time, then a stop.
             when_behind: what a commit does while earlier ones are still being written: ``wait``
                 for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
             on_failure: whether a failed commit stops the run (``raise``) or is only reported

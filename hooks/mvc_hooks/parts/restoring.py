@@ -53,7 +53,7 @@ class StateSource:
     """A state that can be given back to a live run.
 
     Attributes:
-        outline: returns its structure, with ``mvc.ArrayOutline`` in place of every array.
+        outline: returns its structure, with ``mvc.training.ArrayOutline`` in place of every array.
         load: returns the state, with the live tensors that it is given in it, filled in place. They
             are nested like the state, and may be less than it, never more.
         check: returns a line for every difference of a live state; none if it is the same bit for

@@ -235,7 +235,7 @@ def _ask(link: RankLink, question: Question, check: Callable[[], None]) -> Frame
 
 
 class TurnPeers:
-    """The other ranks in one turn (see ``mvc.Peers``)."""
+    """The other ranks in one turn (see ``mvc.training.Peers``)."""
 
     def __init__(self, asking: Asking, crew: RankCrew, join: Join) -> None:
         self._asking, self._crew, self._join = asking, crew, join
