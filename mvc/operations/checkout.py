@@ -51,11 +51,9 @@ def checkout(
     """
     chosen = relative_paths(context, paths)
     if chosen:
-        from mvc.operations.restore import restore_paths  # noqa: PLC0415  most checkouts need it not
+        from mvc.operations.restore import bring_back  # noqa: PLC0415  most checkouts need it not
 
-        return restore_paths(
-            context, chosen, source=revision, staged=True, overlay=True, progress=progress
-        )
+        return bring_back(context, chosen, revision, staged=True, removes=False, progress=progress)
     return checkout_revision(context, revision, force=force, detach=detach, progress=progress)
 
 

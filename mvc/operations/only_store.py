@@ -16,7 +16,8 @@ import numpy as np
 from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.errors import ConflictError, MvcError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, REMOTES
-from mvc.operations.push import push
+from mvc.history.refspecs import parse_refspec
+from mvc.operations.push import push_specs
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.pushed import look_up
 from mvc.remotes.remote import open_remote
@@ -107,10 +108,10 @@ def send_commit(context: Context, branch: str | None) -> str | None:
                 left = f"{DIVERGED}{branch}/{old[:10]}"
                 lease[HEADS + left] = context.history.find_ref(f"{REMOTES}{remote}/{left}")
                 specs.append(f"{old}:{HEADS}{left}")
-        push(
+        push_specs(
             context,
-            remote,
-            specs,
+            open_remote(context, remote),
+            [parse_refspec(spec) for spec in specs],
             lease=lease,
             set_upstream=find_upstream(context, branch) is None,
             notes=[HEALTHY_REF, SCALE_REF],

@@ -77,7 +77,6 @@ def push(
     dry_run: bool = False,
     limit_bytes_s: int | None = None,
     progress: ByteProgress = None,
-    notes: Sequence[str] = (),
 ) -> PushResult:
     """Send what refs name and the remote lacks, then move its refs, all of them or none.
 
@@ -91,7 +90,6 @@ def push(
         lease: force, but only what still is what was last seen of it; or full name → commit.
         set_upstream: let what is pushed follow what it is pushed to.
         dry_run: say what would move; nothing is sent.
-        notes: refs of Git notes to send along, as far as they can move forward.
         limit_bytes_s: at most so many bytes in a second.
         progress: called with bytes sent.
 
@@ -108,13 +106,43 @@ def push(
     wanted = _find_specs(context, refspecs, all_branches=all_branches, tags=tags)
     if not (refspecs or all_branches or tags or set_upstream):
         _check_upstream(context, there)
+    return push_specs(
+        context,
+        there,
+        wanted,
+        force=force,
+        lease=lease,
+        set_upstream=set_upstream,
+        dry_run=dry_run,
+        progress=progress,
+    )
+
+
+@holds_sweep_lock
+def push_specs(
+    context: Context,
+    there: Remote,
+    specs: Sequence[Refspec],
+    *,
+    force: bool = False,
+    lease: Mapping[str, GitId | None] | bool = False,
+    set_upstream: bool = False,
+    dry_run: bool = False,
+    notes: Sequence[str] = (),
+    progress: ByteProgress = None,
+) -> PushResult:
+    """Push to an open remote; refs of Git ``notes`` go along, as far as they can move forward."""
 
     def attempt() -> PushResult:
         root = there.roots.read() or Root()
         if lease is not False:
-            _check_lease(context, there, root, wanted, lease)
-        moves = _plan(context, root, wanted, force=force or lease is not False)
-        moves += _plan_notes(context, root, notes)
+            _check_lease(context, there, root, specs, lease)
+        moves = _plan(context, root, specs, force=force or lease is not False)
+        for ref in notes:
+            new = context.history.find_ref(ref)
+            if new is not None:
+                with suppress(ConflictError):
+                    moves.append(_plan_one(context, root, ref, new, force=False))
         changes = [move for move in moves if move.status != "unchanged"]
         sent_bytes = 0
         if changes and not dry_run:
@@ -123,7 +151,7 @@ def push(
         if not dry_run:
             _track(context, there, moves)
             if set_upstream:
-                _follow(context, there, wanted)
+                _follow(context, there, specs)
         return PushResult(str(there.settings.url), tuple(moves), sent_bytes)
 
     return plan_until_it_holds(attempt)
@@ -171,10 +199,10 @@ def _follow(context: Context, there: Remote, specs: Sequence[Refspec]) -> None:
         )
     for spec in specs:
         name = context.history.resolve_ref_name(spec.source) if spec.source else None
-        for one in context.history.list_refs(HEADS):
-            if one == name or ("*" in spec.source and spec.map(one)):
-                target = spec.map(one) or spec.target or one
-                upstream(context, one.removeprefix(HEADS), there.settings.name, target)
+        for branch in context.history.list_refs(HEADS):
+            if branch == name or ("*" in spec.source and spec.map(branch)):
+                target = spec.map(branch) or spec.target or branch
+                upstream(context, branch.removeprefix(HEADS), there.settings.name, target)
 
 
 def _find_specs(
@@ -199,22 +227,14 @@ def _plan(context: Context, root: Root, specs: Iterable[Refspec], *, force: bool
     return list(moves.values())
 
 
-def _plan_notes(context: Context, root: Root, refs: Iterable[str]) -> Iterator[RefPush]:
-    for ref in refs:
-        new = context.history.find_ref(ref)
-        if new is not None:
-            with suppress(ConflictError):
-                yield _plan_one(context, root, ref, new, force=False)
-
-
 def _match(context: Context, spec: Refspec) -> list[tuple[str, GitId | None]]:
     """Return (ref there, what it is to be) for all that a refspec means."""
     history = context.history
     if not spec.source:
         return [(spec.target, None)]
     if "*" in spec.source:
-        found = ((spec.map(name), value) for name, value in history.list_refs().items())
-        return [(target, value) for target, value in found if target is not None]
+        mapped = ((spec.map(name), value) for name, value in history.list_refs().items())
+        return [(target, value) for target, value in mapped if target is not None]
     name = history.resolve_ref_name(spec.source)
     value = history.resolve(spec.source)
     target = spec.target or (name or "")
@@ -300,10 +320,10 @@ def send(
                 hint="publish a commit that is complete",
             )
         gaps = find_gaps(context, entries, missing)
-        told = tell_released(context, there, root, listing, gaps)
-        if told is not None:
-            moves.append(RefPush(RELEASED_REF, root.refs.get(RELEASED_REF), told, "updated"))
-            entries.extend(list_new(context, [told], root.refs.values()))
+        released = tell_released(context, there, root, listing, gaps)
+        if released is not None:
+            moves.append(RefPush(RELEASED_REF, root.refs.get(RELEASED_REF), released, "updated"))
+            entries.extend(list_new(context, [released], root.refs.values()))
 
     with sending_folder(there.folder) as scratch:
         packs: dict[PackId, int] = {}

@@ -121,21 +121,31 @@ def plan_repack(
     *,
     everything: bool = False,
     grace_s: float | None = None,
-    only: GitId | None = None,
 ) -> RepackPlan:
     """Return how to store the repository in less space; nothing is changed.
 
     Args:
         everything: include commits that an earlier repack has already looked at.
         grace_s: garbage younger than this stays; defaults to two weeks.
-        only: pair nothing but the chunks of this commit, gather no small packs, remove no garbage.
 
     Raises:
         FormatError: the history is damaged.
         CorruptionError: something that is needed is missing.
     """
+    return make_plan(
+        context, DEFAULT_GRACE_S if grace_s is None else grace_s, everything=everything
+    )
+
+
+def make_plan(
+    context: Context,
+    grace_s: float = DEFAULT_GRACE_S,
+    *,
+    everything: bool = False,
+    only: GitId | None = None,
+) -> RepackPlan:
+    """Plan a repack; with ``only``, of the chunks that this commit added, and nothing else."""
     started_s = time.time()
-    grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
     marks = mark(context, grace_s=grace_s, expiry=None) if only is None else None
     git_files = 0
     if marks is not None:
@@ -216,9 +226,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
     with upkeep_lock(context):
         recover(context)
         if not is_current(context, plan.sweep):
-            plan = plan_repack(
-                context, everything=plan.everything, grace_s=plan.grace_s, only=plan.only
-            )
+            plan = make_plan(context, grace_s, everything=plan.everything, only=plan.only)
         sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)
         before = _count_deltas(context.here.copies())
         if plan.sweep.batches and plan.grace_s is not None:
@@ -245,7 +253,7 @@ def repack_commit(context: Context, commit: GitId) -> None:
 
     For chunks that an ``add`` stored whole before differences were asked for.
     """
-    plan = plan_repack(context, only=commit)
+    plan = make_plan(context, only=commit)
     if plan.chunks:
         run_repack(context, plan)
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mvc.workspace.worktree import Paths
 
 
-@holds_sweep_lock
 def restore_paths(
     context: Context,
     paths: Paths,
@@ -46,7 +45,6 @@ def restore_paths(
     staged: bool = False,
     worktree: bool = True,
     progress: ByteProgress = None,
-    overlay: bool = False,
 ) -> CheckoutResult:
     """Bring paths back from the index or ``source``, whatever they hold now.
 
@@ -57,7 +55,6 @@ def restore_paths(
         source: revision to take from; defaults to the index (HEAD with ``staged``).
         staged: restore the index entries as well.
         worktree: restore the files.
-        overlay: leave tracked files that the source lacks.
         progress: called with bytes written.
 
     Raises:
@@ -68,10 +65,27 @@ def restore_paths(
         raise UsageError("no path to restore", hint='"mvc restore ." restores everything')
     if not (staged or worktree):
         raise UsageError("nothing to restore: neither the index nor the worktree")
+    return bring_back(
+        context, patterns, source, staged=staged, worktree=worktree, progress=progress
+    )
+
+
+@holds_sweep_lock
+def bring_back(
+    context: Context,
+    patterns: Sequence[str],
+    source: str | None,
+    *,
+    staged: bool,
+    worktree: bool = True,
+    removes: bool = True,
+    progress: ByteProgress = None,
+) -> CheckoutResult:
+    """Restore repository paths; unless ``removes``, tracked files that the source lacks stay."""
     recover(context)
     index = context.history.read_index()
     commit, tree = _read_source(context, index, source, staged=staged)
-    lacking = set() if overlay else {path for path in index.entries if path not in tree}
+    lacking = {path for path in index.entries if path not in tree} if removes else set()
     chosen = set(select_paths(patterns, sorted({*tree, *lacking})))
     write = {
         path: tree[path]
@@ -98,8 +112,8 @@ def _read_source(
     """Return the files to restore from, and the commit they are of, if it is one."""
     history = context.history
     if source is not None:
-        found = history.resolve(source)
-        return history.find_commit(found), history.read_tree(found)
+        resolved = history.resolve(source)
+        return history.find_commit(resolved), history.read_tree(resolved)
     if staged:
         return None, head_tree(context)
     return None, staged_tree(index)
@@ -107,7 +121,7 @@ def _read_source(
 
 def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> list[str]:
     """Return those of the paths that are files whose content the index holds."""
-    found: list[str] = []
+    removable: list[str] = []
     for path in sorted(paths):
         stat = find_file_stat(context.worktree, path)
         if stat is None or stat.is_directory:
@@ -117,8 +131,8 @@ def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> lis
                 f"{path!r} is not in the source, and its changes are stored nowhere else",
                 hint="add it, or delete it yourself",
             )
-        found.append(path)
-    return found
+        removable.append(path)
+    return removable
 
 
 def _entry_changes(
@@ -223,4 +237,4 @@ def reset_paths(
         chosen = select_paths(patterns, list(index.entries))
         plan = CheckoutPlan(entries=tuple(EntryChange(path) for path in chosen))
         return execute(context, plan, index, None)
-    return restore_paths(context, patterns, source=revision, staged=True, worktree=False)
+    return bring_back(context, patterns, revision, staged=True, worktree=False)

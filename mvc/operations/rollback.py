@@ -8,16 +8,25 @@
 History is never rewritten: the abandoned commits keep their ids and their content (``prune`` spares
 ``diverged/``), and ``undo`` brings the branch back. A crash before the last step leaves a branch too
 many, never a commit too few.
+
+Undoing a rollback takes away what it made, and redoing makes it again:
+
+    undo   the branch is back at the tip ──► the note's paragraph goes ──► the diverged branch goes
+    redo   both are made again, as by the rollback ──► the branch leaves the tip
+
+So something names the abandoned tip at every moment. A branch that has moved since, or that
+something else made, stays.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, UsageError
+from mvc.errors import ConflictError, FormatError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
 from mvc.workspace.checkout_plan import execute, plan_move
@@ -27,7 +36,13 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import ROLLBACK_COMMAND, SHORT_ID, BranchLine, check_whole
 from mvc.workspace.trailers import check_steps, read_annotations
 from mvc.workspace.transition import head_moved, plan_head_move
-from mvc.workspace.verdicts import Divergence, add_divergence
+from mvc.workspace.verdicts import (
+    DIVERGED_REF,
+    DIVERGENCES,
+    Divergence,
+    add_divergence,
+    parse_divergences,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +51,11 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+
+_ROLLBACK = re.compile(r"rollback: to [0-9a-f]{7,40}(?: \(step [0-9]+\))?(?:: (.*))?")
+_UNDONE = re.compile(
+    r"the rollback from commit ([0-9a-f]{40}) was undone(?: \(at step ([0-9]{1,18})\))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +172,7 @@ def _with_name(context: Context, plan: RollbackPlan) -> RollbackPlan:
     base = f"{DIVERGED}{plan.branch}/{label}"
     refs = context.history.list_refs(HEADS + DIVERGED)
     names = (base if number == 1 else f"{base}-{number}" for number in count(1))
-    name = next(one for one in names if _is_usable(refs, HEADS + one, plan.tip))
+    name = next(name for name in names if _is_usable(refs, HEADS + name, plan.tip))
     return replace(plan, diverged_branch=name)
 
 
@@ -270,21 +290,6 @@ class _Move:
         add_divergence(self._context, plan.tip, divergence, stamp=self._stamp)
 
 
-def keep_again(
-    context: Context,
-    branch: str,
-    tip: GitId,
-    target: GitId,
-    reason: str,
-    at_step: int | None,
-    stamp: Stamp,
-) -> None:
-    """Keep what a rollback that is redone abandons, as it did."""
-    steps = [read_annotations(context.history.read_commit(one)).step for one in (tip, target)]
-    plan = RollbackPlan(branch, tip, target, steps[0], steps[1], "", 0, None, at_step)
-    _Move(context, plan, reason, stamp).keep_tip()
-
-
 def _result(
     plan: RollbackPlan, written: tuple[str, ...] = (), removed: tuple[str, ...] = ()
 ) -> RollbackResult:
@@ -292,3 +297,75 @@ def _result(
     return RollbackResult(
         plan.branch, plan.target, plan.tip, name, plan.abandoned, written, removed
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTrace:
+    """A rollback of ``branch`` from ``tip`` to ``target``; ``action`` is its line in the reflog."""
+
+    branch: str
+    tip: GitId
+    target: GitId
+    action: str
+    reason: str
+
+    def make(self, context: Context, stamp: Stamp) -> None:
+        """Make branch and note again."""
+        read_commit, at_step = context.history.read_commit, self._find_step(context)
+        tip_step, target_step = (
+            read_annotations(read_commit(commit)).step for commit in (self.tip, self.target)
+        )
+        plan = RollbackPlan(
+            self.branch, self.tip, self.target, tip_step, target_step, "", 0, None, at_step
+        )
+        _Move(context, plan, self.reason, stamp).keep_tip()
+
+    def remove(self, context: Context, stamp: Stamp) -> str | None:
+        """Remove note and branch; return the branch, or None if it stays."""
+        with context.history.lock():
+            self._drop_note(context, stamp)
+            name = self.find_branch(context)
+            if name is not None:
+                context.history.delete_ref(HEADS + name, expected=self.tip, stamp=stamp)
+        return name
+
+    def find_branch(self, context: Context) -> str | None:
+        """Return the branch that this rollback made, if it is still there."""
+        refs = context.history.list_refs(f"{HEADS}{DIVERGED}{self.branch}/")
+        for ref in (ref for ref, commit in refs.items() if commit == self.tip):
+            if [move.message for move in context.history.read_reflog(ref)] == [self.action]:
+                return ref.removeprefix(HEADS)
+        return None
+
+    def _drop_note(self, context: Context, stamp: Stamp) -> None:
+        notes = context.notebook(DIVERGENCES)
+        try:
+            paragraphs = notes.find_paragraphs(self.tip)
+        except FormatError:
+            return  # fsck reports it
+        for number in reversed(range(len(paragraphs))):
+            for divergence in parse_divergences(self.tip, paragraphs[number]):
+                if (divergence.branch, divergence.target) == (self.branch, self.target):
+                    del paragraphs[number]
+                    message = f"the rollback from commit {self.tip} was undone"
+                    if divergence.at_step is not None:
+                        message += f" (at step {divergence.at_step})"
+                    notes.write({self.tip: paragraphs}, message=message, stamp=stamp)
+                    return
+
+    def _find_step(self, context: Context) -> int | None:
+        """Return the step that the note named: the commit that took the note away says it."""
+        commit = context.history.find_ref(DIVERGED_REF)
+        while commit is not None:
+            info = context.history.read_commit(commit)
+            match = _UNDONE.match(info.message)
+            if match and match[1] == self.tip:
+                return int(match[2]) if match[2] else None
+            commit = info.parents[0] if info.parents else None
+        return None
+
+
+def find_trace(branch: str, tip: GitId, target: GitId, action: str) -> RollbackTrace | None:
+    """Return the trace of a rollback, or None for any other move."""
+    match = _ROLLBACK.fullmatch(action)
+    return RollbackTrace(branch, tip, target, action, match[1] or "") if match else None

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.ids import is_git_id
-from mvc.operations.move_stack import REDO, read_stacks, undo_texts
-from mvc.operations.rollback_trace import RollbackTrace, find_trace
+from mvc.operations.rollback import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.pending import check_nothing_pending
 from mvc.workspace.recovery import recover
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
+_UNDO, _REDO = "undo: ", "redo: "
+_DETACHED = " (detached)"
 # A stock Git need not have written the files of its merge.
 _COMMIT = re.compile(r"commit\b|merge (?!.*: (Merge made by mvc|Fast-forward))")
 
@@ -108,7 +109,7 @@ def _undo(
 ) -> UndoResult:
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")
-    done, undone = read_stacks(entries)
+    done, undone = _read_stacks(entries)
     if not force:
         check_nothing_pending(context)
     if entries:
@@ -137,6 +138,33 @@ def _undo(
         diverged_branch=diverged,
         tags=() if redo or not entries else _find_moved_tags(context, entries[0].time_s),
     )
+
+
+def _read_stacks(
+    entries: Sequence[ReflogEntry],
+) -> tuple[list[ReflogEntry], list[tuple[ReflogEntry, ReflogEntry]]]:
+    """Return the moves that stand, and (move, its undo) of those that can be redone."""
+    done: list[ReflogEntry] = []
+    undone: list[tuple[ReflogEntry, ReflogEntry]] = []
+    for entry in reversed(entries):
+        text = entry.message
+        if text.startswith(_UNDO):
+            if done and text in _undo_texts(done[-1]):
+                undone.append((done.pop(), entry))
+        elif text.startswith(_REDO):
+            if undone and text == _REDO + undone[-1][0].message:
+                done.append(undone.pop()[0])
+        else:
+            before, after = entry.switch or (entry.old, entry.new)
+            if before != after:  # a renamed branch changed nothing, a switch always does
+                done.append(entry)
+                undone.clear()
+    return done, undone
+
+
+def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
+    """Return what the undo of a move is called; the second is for an undo that left a detached HEAD."""
+    return _UNDO + move.message, _UNDO + move.message + _DETACHED
 
 
 def _find_moved_tags(context: Context, since_s: int) -> tuple[str, ...]:
@@ -169,9 +197,9 @@ def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _St
     move = done[-1]
     if move.switch is None:
         _check_place(head, move)
-        return _move_step(context, head, move, move.old, undo_texts(move)[0])
+        return _move_step(context, head, move, move.old, _undo_texts(move)[0])
     source, _ = move.switch
-    message = undo_texts(move)[head.branch is None]
+    message = _undo_texts(move)[head.branch is None]
     tip = context.history.find_ref(HEADS + source)
     if tip is not None:
         return _Step(move.message, "switch", source, tip, message)
@@ -190,14 +218,14 @@ def _plan_redo(
     if not undone:
         raise NotFoundError("there is nothing to redo: the last move was not an undo")
     move, taken_back = undone[-1]
-    message = REDO + move.message
+    message = _REDO + move.message
     if move.switch is None:
         if head.commit != move.old:
             raise _moved(f"it was at {move.old} when {move.message!r} was undone")
         return _move_step(context, head, move, move.new, message)
     _, target = move.switch
     tip, left = context.history.find_ref(HEADS + target), taken_back.old
-    if taken_back.message == undo_texts(move)[1] and left is not None:
+    if taken_back.message == _undo_texts(move)[1] and left is not None:
         _check_exists(context, left)
         return _Step(move.message, "switch", None, left, message)
     if tip is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mvc import Repo
 from mvc.formats.decoding import Encoding
-from mvc.operations.repack import plan_repack, run_repack
+from mvc.operations.repack import make_plan, run_repack
 from mvc.upkeep.repacked import read_note
 from mvc.upkeep.versions import walk_all
 from support.kept_repo import build_kept, commit_step, count_reads, load_exactly
@@ -84,11 +84,11 @@ class TestRun:
         repo, commits = whole_run
         context = repo._context
         before = pack_files(root)
-        plan = plan_repack(context, only=commits[5])
+        plan = make_plan(context, only=commits[5])
         assert len({pack for batch in plan.sweep.batches for pack in batch.remove}) == 1
         run_repack(context, plan)
         assert len(before.keys() - pack_files(root).keys()) == 2  # pack and index
-        assert plan_repack(context, only=commits[5]).chunks == 0
+        assert make_plan(context, only=commits[5]).chunks == 0
         assert load_exactly(repo, commits[5]) == 5
 
 
