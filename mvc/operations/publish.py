@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.history.refnames import is_ref_name
 from mvc.history.transfer import list_tree
-from mvc.operations.push import send
+from mvc.operations.sending import send
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Channel, Root
 from mvc.remotes.sweeping import plan_until_it_holds

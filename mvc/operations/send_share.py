@@ -24,7 +24,7 @@ from mvc.errors import (
 from mvc.history.refnames import HEADS
 from mvc.history.refspecs import map_first
 from mvc.operations.fetch import fetch
-from mvc.operations.push import sending_folder
+from mvc.operations.sending import sending_folder
 from mvc.remotes.brought import note_brought
 from mvc.remotes.content import send_content
 from mvc.remotes.history import bring_history

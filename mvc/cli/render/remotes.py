@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from mvc.cli.output import Output
     from mvc.operations.fetch import FetchResult, RefFetch
-    from mvc.operations.push import PushResult, RefPush
+    from mvc.operations.push import PushResult
     from mvc.operations.remotes import RemoteState
+    from mvc.operations.sending import RefPush
     from mvc.remotes.tracking import Upstream
 
 _PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/")
