@@ -132,8 +132,8 @@ def test_a_plan_from_before(first, second, tmp_path):
     if second == "prune":
         repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
     else:
-        getattr(repo, second)(**({"grace_s": 0} if second == "gc" else {}))
-    getattr(late, first)(plan)
+        getattr(repo.upkeep, second)(**({"grace_s": 0} if second == "gc" else {}))
+    getattr(late.upkeep, first)(plan)
     kept.check(root)
     again = _open(root)
     assert (
@@ -153,7 +153,7 @@ def test_a_plan_from_before_packs_were_joined(verb, tmp_path):
     gone = {pack for batch in plan.sweep.batches for pack in batch.remove}
     verbs.gather(root)
     assert not gone <= repo._context.store.packs()
-    getattr(repo, verb)(plan)
+    getattr(repo.upkeep, verb)(plan)
     kept.check(root)
     again = _open(root)
     assert (

@@ -181,7 +181,7 @@ def take_alone():
             queue.put(7, 1.0)
             queue.take()
         except StorageError as error:
-            said = str(error)
+            said = error.message
     return said
 
 seen = [watch_all(None), watch_all(1)]
