@@ -31,9 +31,9 @@ def export(
 ) -> None:
     """Write all files of a revision into a folder, or its model in another format.
 
-    DIR/ may be new, and anywhere. With -o FILE or --format, tensors of any format are written again:
-    to one safetensors file, to files of the Hub (DIR/), to a file for torch.load, or to a folder for
-    torch's dcp.load. REV:PATH also names a checkpoint or a folder of shards. Without PATH, all of
+    DIR/ may be new, and anywhere. With -o FILE or --format, tensors of any format become one
+    safetensors file, files of the Hub (DIR/), a file for torch.load, or a folder for torch's
+    dcp.load. REV:PATH also names a checkpoint or a folder of shards. Without PATH, all of
     the revision's are exported.
     """
     if output is None and path is not None and path.endswith("/"):
