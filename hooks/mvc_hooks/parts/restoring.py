@@ -271,7 +271,7 @@ def _try_to_fit(
             inexact = _list_changes(entries, stored)
             why = f", and not exact: {_list(inexact)}" if inexact else ""
         except Exception as error:  # noqa: BLE001  whatever the user's own method raises
-            why = f": {error}"
+            why = f": {getattr(error, 'message', error)}"  # without the hint of an error of mvc
         if not why:
             return
         for take_back in holds:

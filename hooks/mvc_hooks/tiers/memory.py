@@ -134,7 +134,8 @@ class _Answers:
         try:
             content = self._find(frame.message)
         except (MvcError, ValueError, LookupError) as error:
-            link.send(Failed(Answer(0, error="format", message=str(error))))
+            message = str(getattr(error, "message", error))
+            link.send(Failed(Answer(0, error="format", message=message)))
         else:
             link.send(Here(content.nbytes), content)
 

@@ -164,7 +164,9 @@ class Server:
             try:
                 part = memoryview(read(message.array, message.chunk)).cast("B")
             except (MvcError, ValueError, LookupError) as error:
-                self._refuse(link, message.turn, f"it has no such part: {error}")
+                self._refuse(
+                    link, message.turn, f"it has no such part: {getattr(error, 'message', error)}"
+                )
             else:
                 link.send(Here(part.nbytes), part)
 

@@ -175,7 +175,8 @@ class WriterProcess:
             return f"killed by signal {-status}"
         self._words.seek(0)
         words = self._words.read()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
-        return f"exit status {status}" + (f": {words.splitlines()[-1]}" if words else "")
+        lines = [line for line in words.splitlines() if not line.startswith("hint: ")]
+        return f"exit status {status}" + (f": {lines[-1]}" if lines else "")
 
     def drop_in_child(self) -> None:
         """Close the channel in a forked child; it is the parent's."""

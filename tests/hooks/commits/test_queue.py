@@ -169,9 +169,20 @@ def test_killed_at_any_moment(tmp_path, moment):
         _assert_works(rig, state, 3, report.commit)
 
 
-def test_stopped_with_a_message_of_its_own(tmp_path, caplog):
-    """A writer that fails by itself says why in its last words."""
+_END_WITH_A_HINT = """
+import atexit, sys
+if sys.argv[:1] == ["-c"]:
+    atexit.register(lambda: print("hint: try again", file=sys.stderr))
+"""
+
+
+@pytest.mark.parametrize("ends_with_hint", [False, True])
+def test_stopped_with_a_message_of_its_own(tmp_path, caplog, monkeypatch, ends_with_hint):
+    """A writer that fails by itself says why in its last words, of which a hint is not the one to repeat."""
     state = make_state()
+    if ends_with_hint:
+        (tmp_path / "sitecustomize.py").write_text(_END_WITH_A_HINT)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with Rig(tmp_path) as rig:
         rig.commit(state, 1)
         rig.writer._channel.sendall(b"nonsense\n")
