@@ -166,16 +166,13 @@ def plan_add(
         elif entry is not None and entry.matches(stat) and not index.is_racy(entry):
             unchanged.append(path)
         else:
-            _check_name(path)
+            fault = find_path_fault(path)
+            if fault is not None:
+                hint = "rename it, or name it in .mvcignore"
+                raise UsageError(f"path {path[:200]!r} {fault}", hint=hint)
             read.append(path)
             size_bytes += stat.size_bytes
     return AddPlan(tuple(read), tuple(drop), tuple(unchanged), size_bytes)
-
-
-def _check_name(path: str) -> None:
-    fault = find_path_fault(path)
-    if fault is not None:
-        raise UsageError(f"path {path[:200]!r} {fault}", hint="rename it, or name it in .mvcignore")
 
 
 class _Selection:
@@ -209,17 +206,14 @@ class _Selection:
     def _find(self, pattern: str) -> list[str]:
         known = self._tracked.find_named(pattern)
         if pattern and self.find_stat(pattern) is None:
-            found = known or self._find_fitting(pattern)
+            paths = known
+            if not known and is_wildcard(pattern):  # only then a look at the whole worktree
+                paths = self._tracked.find_fitting(pattern) + self._files.find_fitting(pattern)
         else:
-            found = [*known, *self._find_below(pattern)]
-        if not found and pattern:
+            paths = [*known, *self._find_below(pattern)]
+        if not paths and pattern:
             raise self._nothing(pattern)
-        return found
-
-    def _find_fitting(self, pattern: str) -> list[str]:
-        if not is_wildcard(pattern):
-            return []  # without a look at the whole worktree
-        return [*self._tracked.find_fitting(pattern), *self._files.find_fitting(pattern)]
+        return paths
 
     def _find_below(self, name: str) -> list[str]:
         """Return the files in a folder, or that file; other repositories keep theirs."""

@@ -37,7 +37,7 @@ def add_checked(
         return stored
     checker = ChunkChecker(share, peers)
     with closing(NiceThreads(threads_of(context), "mvc-check", context.niceness)) as crew:
-        jobs = [crew.submit(checker.hash_chunk, *one) for one in checker.list_chunks()]
+        jobs = [crew.submit(checker.hash_chunk, *chunk) for chunk in checker.list_chunks()]
         ids = b"".join([job.result() for job in jobs])
     return replace(stored, checked=ids, check_round=share.check.round)
 
@@ -54,15 +54,20 @@ def compare_checked(
         return None
     agreed, disputes = 0, list[Dispute]()
     stored = [
-        (path, one.segment.tensors[0].name, one.chunks)
+        (path, segment.segment.tensors[0].name, segment.chunks)
         for path, manifest in manifests.items()
-        for one in manifest.segments
+        for segment in manifest.segments
     ]
-    for array, chunk, found in _pair_checked(share, by_rank):
+    for array, chunk, checked in _pair_checked(share, by_rank):
         path, tensor, ids = stored[array]
-        agreed += found == ids[chunk]
-        if found != ids[chunk]:
-            disputes.append(Dispute(path, tensor, chunk, *_name_sides(share, array, chunk)))
+        if checked == ids[chunk]:
+            agreed += 1
+            continue
+        division = share.plan.keepers.divisions[array]
+        parts = [division.kept[number] for number, _ in division.find_parts(chunk)]
+        keepers = tuple(sorted({part.rank for part in parts}))
+        checkers = tuple(sorted({part.checker for part in parts}))
+        disputes.append(Dispute(path, tensor, chunk, keepers, checkers))
     if not agreed and not disputes:
         return None
     chunks = count_checkable(share.plan.keepers)
@@ -72,29 +77,22 @@ def compare_checked(
 def _pair_checked(
     share: Share, by_rank: Sequence[StoredShare]
 ) -> Iterator[tuple[int, int, ChunkId]]:
-    """Yield (array, chunk, id) of all that was checked, from what the ranks have told."""
+    """Yield (array, chunk, id) of all that was checked, from what the ranks sent."""
     assert share.check is not None
-    number, told = share.check.round, {}
-    for one in by_rank:
-        if one.check_round == number:
-            told[one.rank] = iter(split_ids(one.checked))
-        elif one.checked or one.check_round >= 0:
+    number, ids = share.check.round, {}
+    for part in by_rank:
+        if part.check_round == number:
+            ids[part.rank] = iter(split_ids(part.checked))
+        elif part.checked or part.check_round >= 0:
             raise FormatError(
-                f"rank {one.rank} has checked for commit {one.check_round} of the run, not {number}"
+                f"rank {part.rank} has checked for commit {part.check_round} of the run, not {number}"
             )
     for array, chunk, rank in list_checkers(share.plan.keepers, number):
-        found = next(told[rank], None) if rank in told else UNCHECKED
-        if found is None:
+        checked = next(ids[rank], None) if rank in ids else UNCHECKED
+        if checked is None:
             raise FormatError(f"rank {rank} has checked fewer chunks than it has to")
-        if found != UNCHECKED:
-            yield array, chunk, found
-    for rank, rest in told.items():
+        if checked != UNCHECKED:
+            yield array, chunk, checked
+    for rank, rest in ids.items():
         if next(rest, None) is not None:
             raise FormatError(f"rank {rank} has checked more chunks than it has to")
-
-
-def _name_sides(share: Share, array: int, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks that keep a chunk, and those that check it."""
-    division = share.plan.keepers.divisions[array]
-    parts = [division.kept[number] for number, _ in division.find_parts(chunk)]
-    return tuple(sorted({one.rank for one in parts})), tuple(sorted({one.checker for one in parts}))

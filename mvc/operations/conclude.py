@@ -29,7 +29,7 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
@@ -113,7 +113,9 @@ def _decide(
     check_rules(context, Rules(tuple(new)), everything)
     plan, left = CheckoutPlan(), list[str]()
     done: list[FileMerge] = []
-    for paths in _together(index.unmerged):
+    models = find_models(index.unmerged)  # the files of a model are decided together
+    joined = {path for paths in models for path in paths}
+    for paths in [*models, *([path] for path in index.unmerged if path not in joined)]:
         one = replace(
             sides,
             base=_only(sides.base, paths),
@@ -136,13 +138,6 @@ def _decide(
     marks = make_marks(replace(pending, message=choices.sign(pending.message)), None, left)
     execute(context, plan, index, stay, progress, marks=marks)
     return done
-
-
-def _together(unmerged: Iterable[str]) -> list[list[str]]:
-    """Return undecided paths in groups that are decided together: the files of a model."""
-    models = find_models(unmerged)
-    joined = {path for paths in models for path in paths}
-    return [*models, *([path] for path in unmerged if path not in joined)]
 
 
 def _plan_decided(

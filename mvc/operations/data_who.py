@@ -129,7 +129,9 @@ def _look(
 
 
 def _sources(name: str, entry: LedgerEntry) -> list[str]:
-    return [one.name for one in entry.plan.sources] if isinstance(entry, PlanEntry) else [name]
+    return (
+        [source.name for source in entry.plan.sources] if isinstance(entry, PlanEntry) else [name]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, _Na
     named = _list_names(ledger)
     known = _add_loaders(ledger, named)
     name, _, rest = text.rpartition(":")
-    begun = next((one for one in known if text.startswith(f"{one}:")), None)
+    begun = next((name for name in known if text.startswith(f"{name}:")), None)
     if begun is not None:
         name, rest = begun, text[len(begun) + 1 :]
     elif rest.isdecimal() and name:

@@ -76,7 +76,10 @@ def doctor(context: Context) -> DoctorReport:
     write_speed = sync_s = None
     trouble: list[str] = []
     try:
-        write_speed, sync_s = _measure_disk(context, block)
+        with scratch_folder(context) as scratch:
+            write_s = _timed(lambda: write_durable(scratch / "big", [block]))
+            sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
+        write_speed = len(block) / write_s
     except StorageError as error:
         trouble.append(f"nothing can be written here: {error.message}")
     under_way = _find_under_way(context, trouble)
@@ -100,14 +103,6 @@ def doctor(context: Context) -> DoctorReport:
         ),
         under_way=under_way,
     )
-
-
-def _measure_disk(context: Context, block: bytes) -> tuple[float, float]:
-    """Return bytes a second and seconds a sync; what is written for it is removed."""
-    with scratch_folder(context) as scratch:
-        write_s = _timed(lambda: write_durable(scratch / "big", [block]))
-        sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
-    return len(block) / write_s, sync_s
 
 
 def _find_under_way(context: Context, trouble: list[str]) -> tuple[str, ...]:

@@ -160,8 +160,8 @@ def du(
     return DuReport(
         totals=survey.sum_up(),
         selection=survey.weigh_selection(" ".join(revisions)) if revisions else None,
-        branches=_sorted(one for one in refs if one.kind == "branch" and "branch" in by),
-        tags=_sorted(one for one in refs if one.kind == "tag" and "tag" in by),
+        branches=_sorted(entry for entry in refs if entry.kind == "branch" and "branch" in by),
+        tags=_sorted(entry for entry in refs if entry.kind == "tag" and "tag" in by),
         commits=_sorted(survey.list_commits() if "commit" in by else ()),
         files=_sorted(survey.list_files() if "file" in by else ()),
         tensors=_sorted(survey.list_tensors() if "tensor" in by else ()),
@@ -182,7 +182,9 @@ def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
 def _sorted(entries: Iterable[DuEntry]) -> tuple[DuEntry, ...]:
     """Sort by weight; what weighs the same keeps its order."""
     return tuple(
-        sorted(entries, key=lambda one: (-one.alone_bytes, -one.shared_bytes, -one.raw_bytes))
+        sorted(
+            entries, key=lambda entry: (-entry.alone_bytes, -entry.shared_bytes, -entry.raw_bytes)
+        )
     )
 
 
@@ -344,8 +346,8 @@ class _Survey:
         for name in sorted(holdings.refs, key=lambda name: -places[holdings.refs[name]]):
             tip = holdings.refs[name]
             reached = reach(holdings.parents, [tip])
-            earlier = (one for one in runs if one.tip in reached)
-            run = max(earlier, key=lambda one: len(one.commits), default=None)
+            earlier = (run for run in runs if run.tip in reached)
+            run = max(earlier, key=lambda run: len(run.commits), default=None)
             if run is None:
                 run = _Run(Union(self._needs))
                 runs = [*runs[1 - _RUNS :], run]

@@ -169,16 +169,16 @@ class Follower:
             return None
         return None if match is None else int(match[1])
 
-    def _write(self, found: Channel, progress: ByteProgress) -> Path:
+    def _write(self, channel: Channel, progress: ByteProgress) -> Path:
         """Write the files of a version, durably, and give them their name."""
-        target = self.folder / f"weight_v{found.number:06}"
+        target = self.folder / f"weight_v{channel.number:06}"
         if target.is_dir():
             return target  # a kill came between its name and the link
         self._clean()
-        coming = self.folder / f"{_COMING}{found.number}"
+        coming = self.folder / f"{_COMING}{channel.number}"
         try:
-            with translate_os_errors(f"write version {found.number}"):
-                self._write_files(found, coming, progress)
+            with translate_os_errors(f"write version {channel.number}"):
+                self._write_files(channel, coming, progress)
                 fs.replace_staged(coming, target)
                 fs.fsync_dir(self.folder)
         except BaseException:
@@ -186,32 +186,32 @@ class Follower:
             raise
         return target
 
-    def _write_files(self, found: Channel, coming: Path, progress: ByteProgress) -> None:
+    def _write_files(self, channel: Channel, coming: Path, progress: ByteProgress) -> None:
         fs.make_dirs(coming)
         folders = {coming}
-        tree = self._context.history.read_tree(found.commit)
-        announce(progress, sum(stored_size(self._context, one.blob) for one in tree.values()))
+        tree = self._context.history.read_tree(channel.commit)
+        announce(progress, sum(stored_size(self._context, entry.blob) for entry in tree.values()))
         for path, entry in tree.items():
             place = coming / path
             fs.make_dirs(place.parent)
-            folders.update(one for one in place.parents if one.is_relative_to(coming))
+            folders.update(parent for parent in place.parents if parent.is_relative_to(coming))
             staged = stage_file(self._context, path, entry.mode, entry.blob, place.parent, progress)
             if not staged.is_symlink():
                 fs.fsync_file(staged)
             fs.replace_staged(staged, place)
-        for one in sorted(folders, reverse=True):
-            fs.fsync_dir(one)
+        for folder in sorted(folders, reverse=True):
+            fs.fsync_dir(folder)
 
     def _clean(self) -> None:
-        for one in self.folder.glob(".*-*"):
-            if one.name.startswith((_COMING, _GOING)):
-                shutil.rmtree(one, ignore_errors=True)
+        for path in self.folder.glob(".*-*"):
+            if path.name.startswith((_COMING, _GOING)):
+                shutil.rmtree(path, ignore_errors=True)
 
     def _remove_old(self, newest: int) -> None:
         """Remove versions that are not kept: no folder is ever half a version under its name."""
-        matches = (_VERSION.fullmatch(one.name) for one in self.folder.iterdir())
+        matches = (_VERSION.fullmatch(path.name) for path in self.folder.iterdir())
         numbers = sorted(int(match[1]) for match in matches if match is not None)
-        for number in [one for one in numbers if one != newest][: -self._keep or None]:
+        for number in [kept for kept in numbers if kept != newest][: -self._keep or None]:
             going = self.folder / f"{_GOING}{number}"
             fs.replace_staged(self.folder / f"weight_v{number:06}", going)
         self._clean()
@@ -231,22 +231,22 @@ class Follower:
 
     def tensors(self, version: Version) -> tuple[Tensors, Tensors]:
         """Return name → tensor of the version before, and of the version."""
-        found: list[Tensors] = [{}]
+        tensors: list[Tensors] = [{}]
         for commit in filter(None, (version.previous, version.commit)):
             with open_model(self._context, commit) as model:
-                found.append({one.name: one for one in model.tensors})
-        return found[-2], found[-1]
+                tensors.append({tensor.name: tensor for tensor in model.tensors})
+        return tensors[-2], tensors[-1]
 
     def changed(self, version: Version) -> Iterator[ModelTensor]:
         """Yield the tensors that are not what they were in the version before."""
         known: dict[tuple[str, str], object] = {}
         if version.previous is not None:
             with open_model(self._context, version.previous) as before:
-                known = {(one.path, one.name): one.id for one in before.tensors}
+                known = {(tensor.path, tensor.name): tensor.id for tensor in before.tensors}
         with open_model(self._context, version.commit) as after:
-            for one in after.tensors:
-                if known.get((one.path, one.name)) != one.id:
-                    yield one
+            for tensor in after.tensors:
+                if known.get((tensor.path, tensor.name)) != tensor.id:
+                    yield tensor
 
 
 @dataclass(frozen=True, slots=True)

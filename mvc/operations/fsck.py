@@ -147,15 +147,18 @@ def fsck(
         for problem in check(context.history)
     )
     problems.extend(_check_notes(context))
-    found = list(context.here.check(data=data, progress=progress))
-    walk = Reachable(context, found)
+    faults = list(context.here.check(data=data, progress=progress))
+    walk = Reachable(context, faults)
     lost = list(walk.check())
     if any(problem.kind == MISSING for problem in lost):
-        problems.extend(_explain_losses(context))
-    found = _without_settled(context, found)
-    leftovers = _find_leftovers(found, walk)
+        with contextlib.suppress(MvcError):  # a damaged ref or config was reported
+            fault = find_clone_fault(context)
+            if fault is not None:
+                problems.append(Problem("incomplete-clone", fault[0], hint=fault[1]))
+    faults = _without_settled(context, faults)
+    leftovers = _find_leftovers(faults, walk)
     problems.extend(
-        store_problem(item) for item in found if item not in leftovers and item.kind != LOST_BASE
+        store_problem(item) for item in faults if item not in leftovers and item.kind != LOST_BASE
     )
     return FsckReport(
         problems=(*problems, *lost),
@@ -171,18 +174,11 @@ def fsck(
     )
 
 
-def _explain_losses(context: Context) -> Iterator[Problem]:
-    with contextlib.suppress(MvcError):  # a damaged ref or config was reported
-        fault = find_clone_fault(context)
-        if fault is not None:
-            yield Problem("incomplete-clone", fault[0], hint=fault[1])
-
-
-def _find_leftovers(found: Sequence[StoreProblem], walk: Reachable) -> dict[StoreProblem, None]:
+def _find_leftovers(problems: Sequence[StoreProblem], walk: Reachable) -> dict[StoreProblem, None]:
     """Return what is harmless: stray files, and what no file version needs."""
     return dict.fromkeys(
         item
-        for item in found
+        for item in problems
         if item.kind == "stray-file"
         or (item.kind == "missing-index" and item.pack not in walk.health.packs)
         or (item.kind == LOST_BASE and item.chunk not in walk.health.lost)
@@ -198,12 +194,12 @@ def _describe_leftovers(leftovers: Collection[StoreProblem]) -> Iterator[str]:
         yield f"{pack}: {count:,} chunks that nothing needs cannot be decoded: a base is gone"
 
 
-def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreProblem]:
+def _without_settled(context: Context, problems: list[StoreProblem]) -> list[StoreProblem]:
     """Leave out indexes that were only late: a pack is published before its index."""
-    if not any(item.kind == "missing-index" for item in found):
-        return found
+    if not any(item.kind == "missing-index" for item in problems):
+        return problems
     again = {item.pack for item in context.here.check(data=False) if item.kind == "missing-index"}
-    return [item for item in found if item.kind != "missing-index" or item.pack in again]
+    return [item for item in problems if item.kind != "missing-index" or item.pack in again]
 
 
 def _check_notes(context: Context) -> Iterator[Problem]:
@@ -219,23 +215,28 @@ def _check_notes(context: Context) -> Iterator[Problem]:
         yield Problem("bad-release-record", error.message, hint=error.hint)
 
 
-def store_problem(found: StoreProblem) -> Problem:
+def store_problem(problem: StoreProblem) -> Problem:
     """Return what is wrong with a pack as a problem of the repository."""
     hint = None
-    if found.kind in LOST_INDEX:
+    if problem.kind in LOST_INDEX:
         hint = 'nothing is lost: "mvc fsck --repair" rebuilds the index'
-    chunk = None if found.chunk is None else found.chunk.hex()
+    chunk = None if problem.chunk is None else problem.chunk.hex()
     return Problem(
-        found.kind, found.detail, pack=found.pack, offset=found.offset, chunk=chunk, hint=hint
+        problem.kind,
+        problem.detail,
+        pack=problem.pack,
+        offset=problem.offset,
+        chunk=chunk,
+        hint=hint,
     )
 
 
 def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the packs whose index was rebuilt, and a line on every pack set aside."""
-    found = list(context.here.check(data=data))
-    damaged, salvaged = set_damaged_aside(context, found)
+    problems = list(context.here.check(data=data))
+    damaged, salvaged = set_damaged_aside(context, problems)
     repaired = dict.fromkeys(
-        item.pack for item in found if item.kind in LOST_INDEX and item.pack not in damaged
+        item.pack for item in problems if item.kind in LOST_INDEX and item.pack not in damaged
     )
     for pack in repaired:
         context.here.rebuild_index(PackId(pack))
@@ -244,19 +245,19 @@ def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str
 
 
 def set_damaged_aside(
-    context: Context, found: Iterable[StoreProblem]
+    context: Context, problems: Iterable[StoreProblem]
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """Set the packs aside that a check found to be damaged; return them, and a line on each."""
-    damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
-    told: list[str] = []
+    damaged = dict.fromkeys(item.pack for item in problems if item.kind in _DAMAGED_PACK)
+    messages: list[str] = []
     for pack in damaged:
         with contextlib.suppress(UnsupportedError):  # a newer mvc can tell what is in it
             done = context.here.salvage(PackId(pack))
-            told.append(
+            messages.append(
                 f"{pack}: damaged, now in chunks/damaged; of its chunks {done.kept:,} were saved "
                 f"and {done.lost:,} are lost"
             )
-    return frozenset(damaged), tuple(told)
+    return frozenset(damaged), tuple(messages)
 
 
 class Reachable:

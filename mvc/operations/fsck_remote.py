@@ -131,7 +131,9 @@ def _check(
         raise
     except MvcError as error:
         return _report([*problems, Problem("bad-history", error.message, hint=_HINT)], data=data)
-    problems += [Problem(one.kind, f"{one.what}: {one.detail}") for one in check(mirror.history)]
+    problems += [
+        Problem(fault.kind, f"{fault.what}: {fault.detail}") for fault in check(mirror.history)
+    ]
     problems += _check_branches(mirror, root)
     walk = Reachable(mirror, found)
     problems += walk.check()
@@ -149,7 +151,7 @@ def _check(
 def _check_branches(mirror: Mirror, root: Root) -> Iterator[Problem]:
     """Yield the branches and channels that name something else than a commit."""
     tips = {name: tip for name, tip in root.refs.items() if name.startswith(HEADS)}
-    tips |= {f"channel {name}": one.commit for name, one in root.channels.items()}
+    tips |= {f"channel {name}": channel.commit for name, channel in root.channels.items()}
     for name, tip in tips.items():
         header = mirror.history.objects.find_header(tip)
         if header is not None and header[0] != "commit":
@@ -163,23 +165,23 @@ def _report(problems: list[Problem], *, data: bool) -> FsckReport:
 def _check_packs(
     mirror: Mirror, listing: Listing, *, data: bool, progress: ByteProgress
 ) -> list[StoreProblem]:
-    found: list[StoreProblem] = []
+    problems: list[StoreProblem] = []
     packs = list(listing.packs.items())
 
     def load(item: tuple[PackId, int], _: None) -> int:
         fault = fill_index(mirror, *item)
         if fault is not None:
-            found.append(StoreProblem("bad-index", item[0], None, None, fault))
+            problems.append(StoreProblem("bad-index", item[0], None, None, fault))
         return 0
 
     for_each(packs, lambda: None, load, threads=_INDEX_THREADS)
-    return found + (_read_packs(mirror, progress) if data else [])
+    return problems + (_read_packs(mirror, progress) if data else [])
 
 
 def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
     """Bring every pack in turn, hash it and all chunks in it; return what is wrong."""
     announce(progress, sum(mirror.packs.packs.values()))
-    found: list[StoreProblem] = []
+    problems: list[StoreProblem] = []
     reader = ChunkReader(PackCatalog(mirror.packs))
     kept: deque[PackId] = deque()
     lock = threading.Lock()
@@ -189,18 +191,18 @@ def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
         try:
             mirror.indexes.fetch(index, mirror.landing)
         except FormatError as error:
-            found.append(StoreProblem("bad-pack", pack, None, None, error.message))
+            problems.append(StoreProblem("bad-pack", pack, None, None, error.message))
             return index.pack_size_bytes
-        found.extend(check_whole_pack(reader, pack))
+        problems.extend(check_whole_pack(reader, pack))
         with lock:
             kept.append(pack)
-            while sum(mirror.packs.packs[one] for one in kept) > _KEPT_BYTES:
+            while sum(mirror.packs.packs[pack] for pack in kept) > _KEPT_BYTES:
                 mirror.landing.delete(pack_key(kept.popleft()))
         return index.pack_size_bytes
 
     order = sorted(mirror.packs.packs)
     for_each(order, lambda: None, read, threads=_PACK_THREADS, progress=progress)
-    return found
+    return problems
 
 
 def _describe_rest(listing: Listing, sizes: dict[str, int]) -> tuple[str, ...]:
@@ -221,34 +223,36 @@ def repair_from(
     if before.ok:
         return before
     with upkeep_lock(context), context.history.no_sweep():
-        told = list(set_broken_aside(context))
+        messages = list(set_broken_aside(context))
     with context.history.no_sweep():
-        found = ask_remotes(remotes, told)
-        for there, root, listing in found:
-            told += _take_history(context, there, root, listing)
-        for there, _, listing in found:
-            told += _take_content(context, there, listing, progress)
+        reached = ask_remotes(remotes, messages)
+        for there, root, listing in reached:
+            messages += _take_history(context, there, root, listing)
+        for there, _, listing in reached:
+            messages += _take_content(context, there, listing, progress)
     after = fsck(context, data=True, progress=progress)
     return replace(
         after,
-        notices=(*before.notices, *told, *after.notices),
+        notices=(*before.notices, *messages, *after.notices),
         repaired=before.repaired,
     )
 
 
-def ask_remotes(remotes: Sequence[Remote], told: list[str]) -> list[tuple[Remote, Root, Listing]]:
+def ask_remotes(
+    remotes: Sequence[Remote], messages: list[str]
+) -> list[tuple[Remote, Root, Listing]]:
     """Return what each remote has; of those that cannot say it, tell why."""
-    found: list[tuple[Remote, Root, Listing]] = []
+    reached: list[tuple[Remote, Root, Listing]] = []
     for there in remotes:
         try:
             root = there.roots.read()
             if root is None:
-                told.append(f"nothing was pushed to {there.settings.url} yet")
+                messages.append(f"nothing was pushed to {there.settings.url} yet")
             else:
-                found.append((there, root, there.roots.read_listing(root)))
+                reached.append((there, root, there.roots.read_listing(root)))
         except MvcError as error:
-            told.append(f"{there.settings.url}: {error.message}")
-    return found
+            messages.append(f"{there.settings.url}: {error.message}")
+    return reached
 
 
 def _take_history(context: Context, there: Remote, root: Root, listing: Listing) -> list[str]:
@@ -257,24 +261,24 @@ def _take_history(context: Context, there: Remote, root: Root, listing: Listing)
     if not lost:
         return []
     forget_taken(there)
-    told: list[str] = []
+    messages: list[str] = []
     try:
         receive_history(context, there, listing.history, root.tips())
     except MvcError as error:
-        told.append(f"{there.settings.url}: {error.message}")
+        messages.append(f"{there.settings.url}: {error.message}")
         for name, size_bytes in listing.history.items():  # what is damaged there is left out
             with contextlib.suppress(MvcError):
                 receive_history(context, there, {name: size_bytes}, root.tips())
         forget_taken(there)
     back = lost - _count_lost_objects(context)
     if not back:
-        return told
-    return [*told, f"{back:,} of {lost:,} lost Git objects came from {there.settings.url}"]
+        return messages
+    return [*messages, f"{back:,} of {lost:,} lost Git objects came from {there.settings.url}"]
 
 
 def _count_lost_objects(context: Context) -> int:
-    found = {one.what for one in check(context.history) if one.kind.startswith("object-")}
-    return len(found)
+    problems = check(context.history)
+    return len({problem.what for problem in problems if problem.kind.startswith("object-")})
 
 
 def _take_content(
@@ -286,11 +290,11 @@ def _take_content(
     if not len(lost):
         return []
     try:
-        told = receive_lost(context, there, listing, lost, progress)
+        messages = receive_lost(context, there, listing, lost, progress)
     except MvcError as error:
         return [f"{url}: {error.message}"]
     back = len(lost) - len(_find_lost(context))
-    return [*told, f"{back:,} of {len(lost):,} lost chunks came from {url}"]
+    return [*messages, f"{back:,} of {len(lost):,} lost chunks came from {url}"]
 
 
 def _find_lost(context: Context) -> Ids:

@@ -196,20 +196,20 @@ def _delete(there: Remote, plan: RemoteGcPlan, left_packs: int, new_bytes: int) 
     before_s = _find_limit(plan.grace_s)
     root = there.read_root()
     note_unnamed(_roots_of(there), _list_unnamed(there, root), int(time.time()))
-    found = _list_unnamed(there, there.read_root())
-    due, waiting = _split(found, before_s)
+    unnamed = _list_unnamed(there, there.read_root())
+    due, waiting = _split(unnamed, before_s)
     gone = list(delete_unnamed(_roots_of(there), due, before_s=before_s))
-    for one in gone:
-        if one.name.startswith(PACKS):
-            there.packs.forget(PackId(one.name.removeprefix(PACKS)))
+    for item in gone:
+        if item.name.startswith(PACKS):
+            there.packs.forget(PackId(item.name.removeprefix(PACKS)))
     return RemoteGcResult(
         plan,
         left_packs,
         new_bytes,
-        sum(len(one.keys) for one in gone),
-        sum(one.size_bytes for one in gone),
-        sum(len(one.keys) for one in waiting),
-        sum(one.size_bytes for one in waiting),
+        sum(len(item.keys) for item in gone),
+        sum(item.size_bytes for item in gone),
+        sum(len(item.keys) for item in waiting),
+        sum(item.size_bytes for item in waiting),
     )
 
 
@@ -222,13 +222,13 @@ def _find_limit(grace_s: float) -> float:
     return time.time() - grace_s if grace_s else math.inf
 
 
-def _split(found: Iterable[Unnamed], before_s: float) -> tuple[list[Unnamed], list[Unnamed]]:
+def _split(unnamed: Iterable[Unnamed], before_s: float) -> tuple[list[Unnamed], list[Unnamed]]:
     """Return what may go, and what stays for now."""
     due: list[Unnamed] = []
     waiting: list[Unnamed] = []
-    for one in found:
-        since_s = math.inf if one.since_s is None else one.since_s
-        (due if since_s <= before_s else waiting).append(one)
+    for item in unnamed:
+        since_s = math.inf if item.since_s is None else item.since_s
+        (due if since_s <= before_s else waiting).append(item)
     return due, waiting
 
 
@@ -248,19 +248,16 @@ class _Look:
         self._mirror = make_mirror(folder, there, root)
         self._source = Remote(self._mirror, there.settings)
         self._listing = self._roots.read_listing(root)
-        self._packed = self._list_packed()
+        folder = self._source.folder / "history"
+        fs.make_dirs(folder)
+        # The objects of the Git packs, with their sizes; the mirror takes them from there.
+        self._packed = list_packed(fetch_packs(there, self._listing.history, folder))
         self._known: set[GitId] = set()
         self._objects: set[GitId] = set()
         self._later: set[GitId] = set()
         self._needed: Ids = np.empty(0, "S32")
         self._reach(root)
         self._later.clear()
-
-    def _list_packed(self) -> dict[str, dict[GitId, int]]:
-        """Return the objects of the Git packs, with their sizes; the mirror takes them from there."""
-        folder = self._source.folder / "history"
-        fs.make_dirs(folder)
-        return list_packed(fetch_packs(self._there, self._listing.history, folder))
 
     def _reach(self, root: Root) -> None:
         """Take in what a root reaches and those before did not."""
@@ -313,7 +310,9 @@ class _Look:
         """Return the Git packs to join: short ones if there are many, and those mostly of garbage."""
         chosen = set(choose_crowd(self._listing.history))
         for name, sizes in self._packed.items():
-            live_bytes = sum(size for one, size in sizes.items() if one in self._objects)
+            live_bytes = sum(
+                size for object_id, size in sizes.items() if object_id in self._objects
+            )
             if live_bytes <= (1 - MIN_WASTE) * sum(sizes.values()):
                 chosen.add(name)
         return chosen
@@ -323,13 +322,15 @@ class _Look:
         leaving = self._choose_history()
         if not leaving:
             return 0
-        others = {one for name in self._packed.keys() - leaving for one in self._packed[name]}
-        inside = {one for name in leaving for one in self._packed[name]}
+        others = {
+            object_id for name in self._packed.keys() - leaving for object_id in self._packed[name]
+        }
+        inside = {object_id for name in leaving for object_id in self._packed[name]}
         kept = sorted((inside & self._objects) - others)
         history: dict[str, int] = {}
         if kept:
             objects = self._mirror.history.objects
-            entries = [(one, objects.read(one)[0]) for one in kept]
+            entries = [(object_id, objects.read(object_id)[0]) for object_id in kept]
             path = write_objects(objects, entries, self._folder)
             history = {path.stem.removeprefix("pack-"): path.stat().st_size}
             for name in history:

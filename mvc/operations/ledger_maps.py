@@ -52,7 +52,7 @@ class SourceShards:
         inside = ids[(ids >= 0) & (ids < self.starts[-1])]
         numbers = np.searchsorted(self.starts, inside, "right") - 1
         shards, counts = np.unique(numbers, return_counts=True)
-        paths = [self.paths[one] for one in shards.tolist()]
+        paths = [self.paths[shard] for shard in shards.tolist()]
         return dict(zip(paths, counts.tolist(), strict=True))
 
 
@@ -66,7 +66,7 @@ class LedgerMaps:
     def read(self, commit: GitId) -> Maps:
         """Return path and content of the shard maps of a commit; a damaged one is left out."""
         tree = self._context.history.read_tree(commit)
-        blobs = [(path, one.blob) for path, one in tree.items() if path.endswith(MAP_SUFFIX)]
+        blobs = [(path, entry.blob) for path, entry in tree.items() if path.endswith(MAP_SUFFIX)]
         if self._known[0] != blobs:
             self._known = (blobs, tuple(self._read(blobs)))
         return self._known[1]
@@ -106,8 +106,12 @@ class LedgerMaps:
         """Return a ledger whose plans have the sizes of shards that they store as a hash, if a map has them."""
         lacking = [
             name
-            for name, one in ledger.base.items()
-            if isinstance(one, PlanEntry) and not all(map(_has_sizes, one.plan.sources))
+            for name, entry in ledger.base.items()
+            if isinstance(entry, PlanEntry)
+            and any(
+                source.order is not None and not source.order.is_known
+                for source in entry.plan.sources
+            )
         ]
         if not lacking:
             return ledger
@@ -131,14 +135,18 @@ def _choose(
 ) -> SourceShards | str:
     """Return the shards of a source of so many samples (None: that is not known)."""
     if tree is not None:
-        chosen = [(tree[:12], one) for _, one in maps if one.tree == tree][:1]
+        chosen = [(tree[:12], shard_map) for _, shard_map in maps if shard_map.tree == tree][:1]
     else:
-        named = [(path, one) for path, one in maps if name_of_map(path) in (name, loader)]
-        chosen = named or [(path, one) for path, one in maps if size and one.records == size]
+        named = [
+            (path, shard_map) for path, shard_map in maps if name_of_map(path) in (name, loader)
+        ]
+        chosen = named or [
+            (path, shard_map) for path, shard_map in maps if size and shard_map.records == size
+        ]
     if not chosen and maps and size is not None and tree is None:
-        told = ", ".join(f"{name_of_map(path)} {one.records}" for path, one in maps)
-        return f"{name} has {size} samples, and no map has as many records: {told}"
-    if len({one.tree for _, one in chosen}) != 1:
+        counts = ", ".join(f"{name_of_map(path)} {shard_map.records}" for path, shard_map in maps)
+        return f"{name} has {size} samples, and no map has as many records: {counts}"
+    if len({shard_map.tree for _, shard_map in chosen}) != 1:
         return f"which map {name} reads is not known: a map of its name tells"
     label, shard_map = chosen[0]
     if shard_map.records is None:
@@ -150,21 +158,17 @@ def _choose(
 
 def _lay_out(shard_map: ShardMap, sizes: object) -> SourceShards:
     starts = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64))])
-    return SourceShards(tuple(one.path for one in shard_map.shards), starts.astype(np.int64))
+    return SourceShards(tuple(shard.path for shard in shard_map.shards), starts.astype(np.int64))
 
 
 def _find_tree(tree: str | None, maps: Maps) -> ShardMap | None:
-    return next((one for _, one in maps if one.tree == tree), None)
-
-
-def _has_sizes(source: Source) -> bool:
-    return source.order is None or source.order.is_known
+    return next((shard_map for _, shard_map in maps if shard_map.tree == tree), None)
 
 
 def _complete_plan(entry: LedgerEntry, maps: Maps) -> LedgerEntry:
     if not isinstance(entry, PlanEntry):
         return entry
-    sources = tuple(_add_sizes(one, maps) for one in entry.plan.sources)
+    sources = tuple(_add_sizes(source, maps) for source in entry.plan.sources)
     return replace(entry, plan=replace(entry.plan, sources=sources))
 
 
@@ -172,6 +176,6 @@ def _add_sizes(source: Source, maps: Maps) -> Source:
     shard_map = _find_tree(source.shards, maps)
     if source.order is None or source.order.is_known or shard_map is None:
         return source
-    sizes = np.array([one.records or 0 for one in shard_map.shards], np.int64)
+    sizes = np.array([shard.records or 0 for shard in shard_map.shards], np.int64)
     order = BlockOrder(sizes, source.order.block)
     return replace(source, order=order) if order == source.order else source

@@ -163,7 +163,7 @@ def merge(
         raise UsageError("nothing to merge: name a branch or another revision")
     head = context.history.head()
     heads = leave_out_known(
-        context, head, [context.history.resolve_commit(one) for one in revisions]
+        context, head, [context.history.resolve_commit(revision) for revision in revisions]
     )
     if not heads:
         return MergeResult("up-to-date", head.commit, head.branch)
@@ -186,7 +186,7 @@ def merge(
     text = message or _describe(context, head, revisions)
     pending = Pending("merge", tuple(heads), choices.sign(text))
     labels = ("HEAD", revisions[0])
-    sides = Sides(base or {}, [context.history.read_tree(one) for one in commits], labels)
+    sides = Sides(base or {}, [context.history.read_tree(commit) for commit in commits], labels)
     reflog = f"merge {' '.join(revisions)}: Merge made by mvc"
     change = Change(pending, sides, commits, reflog, is_committed=commit, no_gate=no_gate)
     return apply_change(context, head, change, choices, progress)
@@ -194,13 +194,15 @@ def merge(
 
 def leave_out_known(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
     """Return the commits that bring something new: contained in neither HEAD nor another one."""
-    history, found = context.history, list(dict.fromkeys(commits))
+    history, distinct = context.history, list(dict.fromkeys(commits))
     known = [] if head.commit is None else [head.commit]
     return [
-        one
-        for one in found
-        if not any(history.is_ancestor(one, other) for other in (*known, *found) if other != one)
-        and one not in known
+        commit
+        for commit in distinct
+        if not any(
+            history.is_ancestor(commit, other) for other in (*known, *distinct) if other != commit
+        )
+        and commit not in known
     ]
 
 
@@ -230,7 +232,7 @@ def make_result(
 ) -> MergeResult:
     """Return what a merge did, given the checkout that it took."""
     tensors, size = count_tensors(merges)
-    conflicts = tuple(one for merge in merges for one in merge.conflicts)
+    conflicts = tuple(conflict for merge in merges for conflict in merge.conflicts)
     return MergeResult(
         kind, done.commit, done.branch, tuple(heads), done.written, done.removed, conflicts,
         tensors, size,
@@ -240,8 +242,8 @@ def make_result(
 def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
     """Return where the tensors of merged files are from, and how many bytes were computed."""
     checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
-    tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
-    return dict(tensors), sum(one.fresh_bytes for one in checkpoints)
+    tensors = sum((Counter(checkpoint.taken) for checkpoint in checkpoints), Counter[str]())
+    return dict(tensors), sum(checkpoint.fresh_bytes for checkpoint in checkpoints)
 
 
 def apply_change(
@@ -270,7 +272,7 @@ def apply_change(
     if merged.conflicts or not change.is_committed:
         plan = _leave_undecided(context, index, plan, merged)
         stay = plan_head_move("stay", str(head.commit), head, "", stamp)
-        marks = make_marks(pending, head.commit, [one.path for one in plan.undecided])
+        marks = make_marks(pending, head.commit, [undecided.path for undecided in plan.undecided])
         done = execute(context, plan, index, stay, progress, marks=marks)
         return make_result("conflicts" if merged.conflicts else "staged", done, heads, merges)
     new = record(
@@ -295,7 +297,7 @@ def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
 
 
 def _check_octopus(merges: Sequence[FileMerge], sides: Sides) -> None:
-    conflicts = [one.path for merge in merges for one in merge.conflicts]
+    conflicts = [conflict.path for merge in merges for conflict in merge.conflicts]
     if conflicts and len(sides.trees) > _TWO:
         raise ConflictError(
             f"{len(sides.trees) - 1} branches at once cannot be merged where they conflict: "
@@ -336,10 +338,10 @@ def _leave_undecided(
 def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
     """Return Git's default message for a merge."""
     groups: dict[str, list[str]] = {}
-    for one in revisions:
-        ref = context.history.resolve_ref_name(one) or ""
+    for revision in revisions:
+        ref = context.history.resolve_ref_name(revision) or ""
         kind = next((kind for prefix, kind in _KINDS.items() if ref.startswith(prefix)), "commit")
-        name = ref.removeprefix(REMOTES) if ref.startswith(REMOTES) else one
+        name = ref.removeprefix(REMOTES) if ref.startswith(REMOTES) else revision
         groups.setdefault(kind, []).append(f"'{name}'")
     parts = []
     for kind, names in groups.items():

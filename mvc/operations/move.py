@@ -138,7 +138,11 @@ def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tu
     try:
         for rename in renames:
             # Asked before the rename: afterwards nothing is left to compare.
-            clean = {old for old, _ in rename.paths if _is_surely_clean(context, index, old)}
+            clean = set[str]()
+            for old, _ in rename.paths:
+                entry, stat = index.entries[old], find_file_stat(context.worktree, old)
+                if stat is not None and entry.matches(stat) and not index.is_racy(entry):
+                    clean.add(old)
             if rename.on_disk:
                 _rename_on_disk(context, rename)
             for old, new in rename.paths:
@@ -155,11 +159,6 @@ def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tu
         if done:
             update_index(context, entries, [old for old, _ in done])
     return tuple(done)
-
-
-def _is_surely_clean(context: Context, index: Index, path: str) -> bool:
-    entry, stat = index.entries[path], find_file_stat(context.worktree, path)
-    return stat is not None and entry.matches(stat) and not index.is_racy(entry)
 
 
 def _rename_on_disk(context: Context, rename: _Rename) -> None:

@@ -249,7 +249,10 @@ def _apply(
         staged_tree(context.history.read_index()) if not commit else tree_of(context, head.commit)
     )
     label = f"parent of {name}" if is_revert else name
-    message = _revert_message(info, parent) if is_revert else info.message
+    message = info.message
+    if is_revert:  # Git's default message
+        merged = f", reversing\nchanges made to {parent}" if len(info.parents) > 1 else ""
+        message = f'Revert "{info.subject}"\n\nThis reverts commit {info.id}{merged}.\n'
     if step.options.get(_ORIGIN):
         between = "\n" if parse_trailers(message) else "\n\n"
         message = f"{message.rstrip()}{between}(cherry picked from commit {info.id})\n"
@@ -269,12 +272,6 @@ def _apply(
     )
     done = apply_change(context, head, change, choices, progress)
     return None if done.kind == "up-to-date" else done
-
-
-def _revert_message(info: CommitInfo, parent: GitId | None) -> str:
-    """Return Git's default message for a revert."""
-    merged = f", reversing\nchanges made to {parent}" if len(info.parents) > 1 else ""
-    return f'Revert "{info.subject}"\n\nThis reverts commit {info.id}{merged}.\n'
 
 
 def finish(

@@ -62,7 +62,7 @@ def parse_pipeline(value: object) -> dict[str, dict[str, Any]]:
     """Return a pipeline as a state holds it; an empty one if that is none."""
     if not isinstance(value, Mapping) or len(value) > _MAX_NODES:
         return {}
-    is_good = all(isinstance(name, str) and _is_node(one) for name, one in value.items())
+    is_good = all(isinstance(name, str) and _is_node(node) for name, node in value.items())
     return dict(value) if is_good else {}
 
 
@@ -75,14 +75,14 @@ def _is_node(value: object) -> bool:
         and isinstance(value.get("own"), str)
         and isinstance(value.get("is_declared"), bool)
         and isinstance(inputs, list)
-        and all(isinstance(one, str) for one in inputs)
+        and all(isinstance(name, str) for name in inputs)
         and all(_is_texts(value.get(name)) for name in _TEXTS)
     )
 
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(one, str) for pair in value.items() for one in pair
+        isinstance(text, str) for pair in value.items() for text in pair
     )
 
 
@@ -91,13 +91,17 @@ def _compare(
 ) -> NodeDiff | None:
     shown = new or old or {}
     if old is None or new is None:
-        before, after = (None if one is None else str(one["version"]) for one in (old, new))
+        before, after = (None if node is None else str(node["version"]) for node in (old, new))
         status = "added" if old is None else "removed"
         return NodeDiff(name, status, before, after, is_declared=shown["is_declared"])
     if old["version"] == new["version"]:
         return None
     is_own = old["own"] != new["own"]
-    inputs = ({one: one for one in side["inputs"]} for side in (old, new))
+    inputs = ({name: name for name in side["inputs"]} for side in (old, new))
+    code: list[tuple[str, tuple[str, ...]]] = []
+    for source, *texts in _list_changes(old["code"], new["code"]) if is_own else ():
+        encoded = [(text or "").encode("utf-8", "surrogatepass") for text in texts]
+        code.append((source, changed_lines(*encoded)))
     return NodeDiff(
         name,
         "modified",
@@ -106,7 +110,7 @@ def _compare(
         params=tuple(_list_changes(old["params"], new["params"])) if is_own else (),
         libraries=tuple(_list_changes(old["libraries"], new["libraries"])),
         inputs=tuple(_list_changes(*inputs)),
-        code=tuple(_list_code(old["code"], new["code"])) if is_own else (),
+        code=tuple(code),
         is_own=is_own,
         is_declared=shown["is_declared"],
     )
@@ -116,14 +120,6 @@ def _list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Ch
     for name in sorted({**old, **new}):
         if old.get(name) != new.get(name):
             yield name, old.get(name), new.get(name)
-
-
-def _list_code(
-    old: Mapping[str, str], new: Mapping[str, str]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name, before, after in _list_changes(old, new):
-        texts = ((text or "").encode("utf-8", "surrogatepass") for text in (before, after))
-        yield name, changed_lines(*texts)
 
 
 def find_pipeline(text: bytes) -> tuple[Mapping[str, Any], bytes]:

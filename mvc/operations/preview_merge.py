@@ -130,20 +130,22 @@ def preview_merge(
     history = context.history
     head, methods = history.head(), choices.methods(context, 1 + len(revisions))
     names, base = ("HEAD", *revisions), "the merge base"
-    heads = leave_out_known(context, head, [history.resolve_commit(one) for one in revisions])
+    heads = leave_out_known(
+        context, head, [history.resolve_commit(revision) for revision in revisions]
+    )
     if not heads:
         return MergePreview(names, base, {}, kind="up-to-date")
     commits = [history.resolve_commit("HEAD"), *heads]
     is_fast = len(heads) == 1 and is_behind(context, head, heads[0])
     choices = choices.name_tokenizer(context, commits)
-    trees = [history.read_tree(one) for one in commits]
+    trees = [history.read_tree(commit) for commit in commits]
     common = find_base(context, commits)
     sides = Sides(common or {}, trees, tokenizer=choices.tokenizer)
     merges = plan_files(context, sides, choices.rules, methods.resolve)
     check_rules(context, choices.rules, sides)
-    checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
-    outcomes = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
-    conflicts = tuple(one for merge in merges for one in merge.conflicts)
+    checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
+    outcomes = sum((Counter(checkpoint.taken) for checkpoint in checkpoints), Counter[str]())
+    conflicts = tuple(conflict for merge in merges for conflict in merge.conflicts)
     found = _measure(_shared_tensors(context, sides), threads_of(context), progress)
     return MergePreview(
         names,
@@ -153,7 +155,7 @@ def preview_merge(
         tuple(found),
         (_UNRELATED,) if common is None else (),
         "fast-forward" if is_fast else "merge",
-        {one.path: _origin(one) for one in merges if one.row.outcome is not Outcome.KEEP},
+        {merge.path: _origin(merge) for merge in merges if merge.row.outcome is not Outcome.KEEP},
     )
 
 
@@ -183,23 +185,23 @@ def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
 def _measure(
     tasks: Iterable[Task], threads: int, progress: ByteProgress
 ) -> list[TensorInterference]:
-    chosen = [one for one in tasks if _are_alike([one[2], *one[3]])]
+    chosen: list[Task] = []
+    for task in tasks:
+        views = [tensor.view for tensor in (task[2], *task[3])]
+        if len({view.shape for view in views}) == 1 and all(
+            can_blend(view.dtype) for view in views
+        ):
+            chosen.append(task)
     announce(progress, sum(base.size_bytes for _, _, base, _ in chosen))
-    found = []
+    measured = []
     for path, name, base, sides in chosen:
         strategy = make_strategy("task_arithmetic", {}, [{}] * len(sides))
         blend = Blend(strategy, name, sides, base, threads=threads)
         first, *others = blend.map(lambda piece: measure(piece.deltas))
-        found.append(TensorInterference(path, name, sum(others, first)))
+        measured.append(TensorInterference(path, name, sum(others, first)))
         if progress is not None:
             progress(base.size_bytes)
-    return found
-
-
-def _are_alike(tensors: Sequence[ModelTensor]) -> bool:
-    return len({one.view.shape for one in tensors}) == 1 and all(
-        can_blend(one.view.dtype) for one in tensors
-    )
+    return measured
 
 
 def preview_recipe(

@@ -105,14 +105,14 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
     members: list[str] = []
     results: dict[str, _Result] = {}
     problems: list[str] = []
-    told = b""
+    errors = b""
     try:
         assert child.stdin is not None
         child.stdin.write(msgspec.json.encode((str(folder), wait_s)))
         child.stdin.close()
         child.stdin = None
         members, results = meet(folder, wait_s)
-        _, told = child.communicate(timeout=_PATIENCE_S)
+        _, errors = child.communicate(timeout=_PATIENCE_S)
         problems = _judge(members, results)
     except (OSError, StorageError) as error:
         problems.append(getattr(error, "message", None) or str(error))
@@ -122,17 +122,17 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
         child.kill()
         child.wait()
     if child.returncode:
-        last = (told.decode(errors="replace").strip().splitlines() or ["no word of why"])[-1]
+        last = (errors.decode(errors="replace").strip().splitlines() or ["no word of why"])[-1]
         problems.append(f"the second process of this machine failed: {last[:200]}")
-    machines = {one.rsplit(":", 2)[0] for one in members}
+    machines = {member.rsplit(":", 2)[0] for member in members}
     return SharingReport(
         filesystem,
         options,
-        tuple(one.rsplit(":", 1)[0] for one in members),
+        tuple(member.rsplit(":", 1)[0] for member in members),
         len(machines),
         tuple(dict.fromkeys(problems)),
         tuple(known_traps(filesystem, options, is_tested=len(machines) > 1)),
-        max((one.seen_s for one in results.values()), default=0.0),
+        max((result.seen_s for result in results.values()), default=0.0),
     )
 
 
@@ -165,7 +165,9 @@ def _find_room(folder: Path, me: str, wait_s: float) -> tuple[Path, list[str]]:
     deadline_s = time.monotonic() + 2 * _MAX_WAIT_S
     while time.monotonic() < deadline_s:
         with fs.exclusive_lock(folder / "door"):
-            rooms = [one for one in sorted(folder.glob("room-*")) if not (one / "members").exists()]
+            rooms = [
+                room for room in sorted(folder.glob("room-*")) if not (room / "members").exists()
+            ]
             room = rooms[0] if rooms else folder / f"room-{me}"
             if not rooms:
                 _remove_old(folder)
@@ -176,8 +178,8 @@ def _find_room(folder: Path, me: str, wait_s: float) -> tuple[Path, list[str]]:
         if not rooms:
             time.sleep(wait_s)
             with fs.exclusive_lock(folder / "door"):
-                found = sorted(one.name.partition(".")[2] for one in room.glob("hello.*"))
-                members = [me, *(one for one in found if one != me)]
+                arrived = sorted(path.name.partition(".")[2] for path in room.glob("hello.*"))
+                members = [me, *(member for member in arrived if member != me)]
                 _put(room / "members", "\n".join(members).encode())
             return room, members
         if _wait((room / "members").exists, _read_wait(room) + _GONE_S):
@@ -224,7 +226,7 @@ def _gather(at: _Seat, name: str) -> None:
     _put(at.room / f"{name}.{at.me}", b"")
 
     def missing() -> list[str]:
-        return [one for one in at.members if not (at.room / f"{name}.{one}").exists()]
+        return [member for member in at.members if not (at.room / f"{name}.{member}").exists()]
 
     if not _wait(lambda: not missing(), _PATIENCE_S):
         raise StorageError(f"{missing()[0].rsplit(':', 1)[0]} was not heard of any more ({name})")
@@ -265,13 +267,13 @@ def _test_sight(at: _Seat) -> None:
     """Look for the files of the others, and what is in them, from the moment that each was there."""
     _put(at.room / f"note.{at.me}", at.me.encode() * 100)
     started_s = time.monotonic()
-    for one in at.members:
-        path = at.room / f"note.{one}"
+    for member in at.members:
+        path = at.room / f"note.{member}"
         if not _wait(path.exists, _PATIENCE_S):
             at.result.problems.append(
-                f"a file that {one.rsplit(':', 1)[0]} has written was not seen"
+                f"a file that {member.rsplit(':', 1)[0]} has written was not seen"
             )
-        elif path.read_bytes() != one.encode() * 100:
+        elif path.read_bytes() != member.encode() * 100:
             at.result.problems.append("a file was seen under its name before what is in it")
     at.result.seen_s = time.monotonic() - started_s
 
@@ -316,13 +318,17 @@ def _tell(at: _Seat) -> dict[str, _Result]:
 
 
 def _judge(members: list[str], results: dict[str, _Result]) -> list[str]:
-    found = [
-        f"{one.rsplit(':', 1)[0]}: {text}" for one in members for text in results[one].problems
+    problems = [
+        f"{member.rsplit(':', 1)[0]}: {text}"
+        for member in members
+        for text in results[member].problems
     ]
-    won = sum(one.won for one in results.values())
+    won = sum(result.won for result in results.values())
     if won != _ROUNDS:
-        found.append(f"{_ROUNDS} files were created {won} times: exclusive creation does not hold")
-    return found
+        problems.append(
+            f"{_ROUNDS} files were created {won} times: exclusive creation does not hold"
+        )
+    return problems
 
 
 def known_traps(filesystem: str, options: str, *, is_tested: bool) -> list[str]:

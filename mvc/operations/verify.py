@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import Manifest
-    from mvc.history.values import Index, TreeEntry
+    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
@@ -196,7 +196,10 @@ def verify_worktree(
     tree = context.history.read_tree(commit)
     chosen = select_paths(chosen, sorted(tree))
     announce(progress, sum(stored_size(context, tree[path].blob) for path in chosen))
-    unwritten = _find_unwritten(context, tree, context.history.read_index())
+    # States that were committed from memory need not be in the worktree.
+    entries = context.history.read_index().entries
+    unwritten = {path for path, entry in entries.items() if entry.skip_worktree}
+    unwritten.update(path for path in find_state_files(context, tree) if path not in entries)
     elsewhere = _Elsewhere(context, tree)
     files = []
     for path in chosen:
@@ -207,13 +210,6 @@ def verify_worktree(
             check = elsewhere.find(commit, check, progress)
         files.append(check)
     return WorktreeCheck(commit, tuple(files))
-
-
-def _find_unwritten(context: Context, tree: Mapping[str, TreeEntry], index: Index) -> set[str]:
-    """Return the files that need not be in the worktree: those of states committed from memory."""
-    kept = {path for path, entry in index.entries.items() if entry.skip_worktree}
-    states = find_state_files(context, tree)
-    return kept | {path for path in states if path not in index.entries}
 
 
 def _check_file(
@@ -287,7 +283,11 @@ def _compare_checkpoint(
     check: FileCheck,
     progress: ByteProgress,
 ) -> FileCheck:
-    is_around_same = source.size_bytes == manifest.size_bytes and _has_gaps(source, manifest)
+    is_around_same = False  # whether all bytes outside tensors are the commit's
+    if source.size_bytes == manifest.size_bytes:
+        gaps = GapStream(manifest.gap_ranges(), source)
+        size_bytes, chunk_bytes = manifest.gap_bytes, manifest.chunk_bytes
+        is_around_same = all_same(cut_live(gaps, 0, size_bytes, manifest.gaps, chunk_bytes, None))
     if is_around_same:  # the header is too, so it has the same tensors at the same places
         segments: Sequence[Segment] = [stored.segment for stored in manifest.segments]
     elif not manifest.segments:
@@ -298,7 +298,7 @@ def _compare_checkpoint(
             why = layout.warning or "it holds no tensors"
             return _different(check, f"no tensor can be found in it: {why}")
         segments = layout.segments
-    live = {one.name: one for one in live_tensors(check.path, source, segments)}
+    live = {tensor.name: tensor for tensor in live_tensors(check.path, source, segments)}
     tensors = _compare_tensors(context, version, manifest, live, progress)
     known = {view.name for view, _ in manifest.tensors()}
     tensors += [
@@ -320,15 +320,8 @@ def _compare_tensors(
 ) -> list[TensorCheck]:
     """Return the tensors of a checkpoint that are missing or differ in open files, in its order."""
     stored = stored_tensors(context, version, manifest)
-    pairs = [TensorPair(one, live.get(one.name)) for one in stored]
+    pairs = [TensorPair(tensor, live.get(tensor.name)) for tensor in stored]
     return check_pairs(pairs, threads=context.store.threads, progress=progress)
-
-
-def _has_gaps(source: FileSource, manifest: Manifest) -> bool:
-    """Return whether all bytes outside tensors are the commit's."""
-    gaps = GapStream(manifest.gap_ranges(), source)
-    size_bytes, chunk_bytes = manifest.gap_bytes, manifest.chunk_bytes
-    return all_same(cut_live(gaps, 0, size_bytes, manifest.gaps, chunk_bytes, None))
 
 
 class _Elsewhere:
@@ -352,7 +345,7 @@ class _Elsewhere:
                 for path in paths:
                     source = stack.enter_context(_open_unchanged(self._context, path))
                     segments = self._find_layouts()[path].segments
-                    live |= {one.name: one for one in live_tensors(path, source, segments)}
+                    live |= {tensor.name: tensor for tensor in live_tensors(path, source, segments)}
                 found = _compare_tensors(self._context, version, manifest, live, progress)
                 tensors = tuple(found)
             same = replace(check, status=SAME_TENSORS, found_in=paths)

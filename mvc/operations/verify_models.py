@@ -18,7 +18,7 @@ from mvc.numbers.deviation import Tolerance
 from mvc.progress import announce
 from mvc.sources import FileSource
 from mvc.workspace.context import threads_of
-from mvc.workspace.models import Model, open_model
+from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +92,10 @@ def verify_models(
     """
     tolerance = _check_tolerance(atol, rtol)
     with ExitStack() as stack:
-        sides = [_open(context, operand, stack) for operand in (old, new)]
+        models = [stack.enter_context(open_model(context, operand)) for operand in (old, new)]
+        sides = [
+            replace(model, tensors=tuple(map(_without_trust, model.tensors))) for model in models
+        ]
         for side in sides:
             if not side.tensors:
                 raise NotFoundError(f"{side.label} holds no tensor")
@@ -124,11 +127,6 @@ def _check_tolerance(atol: float | None, rtol: float | None) -> Tolerance | None
     return Tolerance(atol or 0.0, rtol or 0.0)
 
 
-def _open(context: Context | None, operand: Operand, stack: ExitStack) -> Model:
-    model = stack.enter_context(open_model(context, operand))
-    return replace(model, tensors=tuple(map(_without_trust, model.tensors)))
-
-
 def _without_trust(tensor: ModelTensor) -> ModelTensor:
     """Return a tensor of a file as if the index did not know its chunks."""
     if not isinstance(tensor.source, FileSource):
@@ -138,7 +136,7 @@ def _without_trust(tensor: ModelTensor) -> ModelTensor:
 
 def _check_unchanged(tensors: Iterable[ModelTensor]) -> None:
     """Check that no file changed while it was read."""
-    for source in {id(one.source): one.source for one in tensors}.values():
+    for source in {id(tensor.source): tensor.source for tensor in tensors}.values():
         if isinstance(source, FileSource) and stat_descriptor(source.descriptor) != source.stat:
             raise ConflictError(
                 f"{source.path} changed while it was read",

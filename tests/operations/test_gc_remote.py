@@ -17,7 +17,7 @@ from mvc import (
     UsageError,
     clone,
 )
-from mvc.operations import push as push_module
+from mvc.operations import sending
 from mvc.remotes import sweeping
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
@@ -206,7 +206,7 @@ def test_pushes_that_built_upon_what_goes_plan_again(repo, store, tmp_path, monk
     sweeper = clone(store, tmp_path / "sweeper")
     repo.push("origin", ["side"])
     repo.push("origin", [":side"])
-    real, swept = push_module.send_history, []
+    real, swept = sending.send_history, []
 
     def sweep_first(*args, **options):
         done = real(*args, **options)
@@ -214,7 +214,7 @@ def test_pushes_that_built_upon_what_goes_plan_again(repo, store, tmp_path, monk
             swept.append(sweeper.remotes.gc(grace_s=0))
         return done
 
-    monkeypatch.setattr(push_module, "send_history", sweep_first)
+    monkeypatch.setattr(sending, "send_history", sweep_first)
     repo.push("origin", ["side"])
     assert swept[0].deleted_objects == 3
     check_whole(store, tmp_path / "b", "side")
@@ -240,14 +240,14 @@ def test_uploads_of_before_that_are_swept_are_sent_again(repo, store, tmp_path, 
     """A push finds its pack there, from one that died; it is deleted before the refs move."""
     sweeper = clone(store, tmp_path / "sweeper")
     repo.remotes.gc()  # not named any more, and there for two weeks
-    real, swept = push_module.send_history, []
+    real, swept = sending.send_history, []
 
     def sweep_first(*args, **options):
         if not swept:
             swept.append(sweeper.remotes.gc(grace_s=0))
         return real(*args, **options)
 
-    monkeypatch.setattr(push_module, "send_history", sweep_first)
+    monkeypatch.setattr(sending, "send_history", sweep_first)
     repo.push("origin", ["side"])
     assert swept[0].deleted_objects == 3
     check_whole(store, tmp_path / "b", "side")
