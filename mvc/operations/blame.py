@@ -149,20 +149,20 @@ def blame(
         compute_missing(context, line, trails, places, progress)
     find = _kept_statistics(context, trails, places)
     pairs = zip(trails, views, strict=True)
-    found = tuple(_tensor(trail, view, line, places, find) for trail, view in pairs)
-    named = {one for tensor in found for one in (tensor.commit, tensor.since)}
+    blamed = tuple(_tensor(trail, view, line, places, find) for trail, view in pairs)
+    named = {commit for tensor in blamed for commit in (tensor.commit, tensor.since)}
     commits = _newest_first(context, line, {*named, *points})
-    return Blame(start, found, commits, tuple(points), reader.reads)
+    return Blame(start, blamed, commits, tuple(points), reader.reads)
 
 
 def _newest_first(
     context: Context, line: Sequence[GitId], commits: set[GitId]
 ) -> dict[GitId, CommitInfo]:
     """Return commits as they follow each other on a line; those of other lines by their time."""
-    infos = {one: context.history.read_commit(one) for one in commits}
-    found = {one: infos[one] for one in line if one in infos}
-    others = [info for one, info in infos.items() if one not in found]
-    both = [*found.values(), *others]  # sorted stably: clocks count in seconds
+    infos = {commit: context.history.read_commit(commit) for commit in commits}
+    ordered = {commit: infos[commit] for commit in line if commit in infos}
+    others = [info for commit, info in infos.items() if commit not in ordered]
+    both = [*ordered.values(), *others]  # sorted stably: clocks count in seconds
     return {info.id: info for info in sorted(both, key=lambda info: -info.commit_time_s)}
 
 

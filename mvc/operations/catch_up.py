@@ -86,14 +86,14 @@ def _take_notes(context: Context, kind: NoteKind[Any]) -> None:
     bring_history(context, there, there.roots.read_listing(root).history, [theirs], here)
     notes = context.notebook(kind)
     with history.lock():
-        mine = {one: notes.find_paragraphs(one) for one in read_notes(history, kind.ref)}
+        mine = {commit: notes.find_paragraphs(commit) for commit in read_notes(history, kind.ref)}
         stamp = context.stamp()
         history.update_ref(kind.ref, theirs, expected=ours, message="catch up", stamp=stamp)
         more: dict[GitId, list[str]] = {}
-        for one, paragraphs in mine.items():
-            known = notes.find_paragraphs(one)
+        for commit, paragraphs in mine.items():
+            known = notes.find_paragraphs(commit)
             if not set(paragraphs) <= set(known):
-                more[one] = [*known, *(text for text in paragraphs if text not in known)]
+                more[commit] = [*known, *(text for text in paragraphs if text not in known)]
         if more:
             notes.write(more, message="marks of this machine", stamp=stamp)
 

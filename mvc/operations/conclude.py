@@ -93,7 +93,9 @@ def decide(
         index = context.history.read_index()
     if index.unmerged:
         conflicts = find_conflicts(context, index, choices)
-        names = [one.path if one.tensor is None else one.tensor for one in conflicts]
+        names = [
+            conflict.path if conflict.tensor is None else conflict.tensor for conflict in conflicts
+        ]
         raise ConflictError(
             f"still undecided: {list_paths(names, _SHOWN)}",
             hint='"mvc add" the files as they should be, or give rules',
@@ -116,15 +118,15 @@ def _decide(
     models = find_models(index.unmerged)  # the files of a model are decided together
     joined = {path for paths in models for path in paths}
     for paths in [*models, *([path] for path in index.unmerged if path not in joined)]:
-        one = replace(
+        part = replace(
             sides,
             base=_only(sides.base, paths),
             trees=[_only(tree, paths) for tree in sides.trees],
             labels=("HEAD", _find_label(context, paths[-1])),
         )
-        merges = plan_files(context, one, choices.rules, methods.resolve)
-        merged = write_merge(context, merges, one.trees[0], progress)
-        _check_untouched(context, index, paths, one, earlier)
+        merges = plan_files(context, part, choices.rules, methods.resolve)
+        merged = write_merge(context, merges, part.trees[0], progress)
+        _check_untouched(context, index, paths, part, earlier)
         undecided = {file.path: file for file in merged.undecided(())}
         for path in paths:
             plan = _plan_decided(

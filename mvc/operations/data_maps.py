@@ -101,7 +101,7 @@ def diff_maps(
     if before is None:
         before = head_tree(context)
     there = set(_paths(context, after))
-    found: list[MapDiff] = []
+    diffs: list[MapDiff] = []
     for path in _select(context, {*before, *there}, name):
         one, other = before.get(path), None if after is None else after.get(path)
         if one is not None and other is not None and one.blob == other.blob:
@@ -113,12 +113,12 @@ def diff_maps(
             if name is not None:
                 raise
             nothing = compare_maps(None, None)
-            found.append(MapDiff(path, None, None, nothing, _describe(error, path)))
+            diffs.append(MapDiff(path, None, None, nothing, _describe(error, path)))
             continue
         changes = compare_maps(left, right)
         if changes or (left is None) != (right is None):
-            found.append(MapDiff(path, left, right, changes))
-    return found
+            diffs.append(MapDiff(path, left, right, changes))
+    return diffs
 
 
 def verify_maps(
@@ -203,11 +203,11 @@ def _select(context: Context, paths: Iterable[str], name: str | None) -> list[st
 def _find_shard(shard_map: ShardMap, map_path: str, name: str) -> Shard:
     """Return a shard by its path in the map, or as the worktree has it."""
     root = os.path.normpath(os.path.join(os.path.dirname(map_path), shard_map.root))
-    found = shard_map.find(name) or shard_map.find(name.removeprefix(f"{root}/"))
-    if found is None:
+    shard = shard_map.find(name) or shard_map.find(name.removeprefix(f"{root}/"))
+    if shard is None:
         hint = f'"mvc data ls {map_path}" lists what is in it'
         raise NotFoundError(f"{map_path} has no shard {name!r}", hint=hint)
-    return found
+    return shard
 
 
 def _find_rule(shard_map: ShardMap, path: str) -> bytes | None:

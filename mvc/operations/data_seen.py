@@ -154,8 +154,8 @@ class _LoaderSum:
 
     def finish(self, shards: Mapping[str, SourceShards | str]) -> LoaderSeen:
         """Return it, with the shards where they are known."""
-        seen = [one for one in self._found or () if one.reason is None]
-        skipped = [one for one in self._found or () if one.reason is not None]
+        seen = [samples for samples in self._found or () if samples.reason is None]
+        skipped = [samples for samples in self._found or () if samples.reason is not None]
         return LoaderSeen(
             self._name,
             self._digest,

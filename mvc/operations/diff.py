@@ -120,26 +120,26 @@ def _worktree_sides(
     progress: ByteProgress,
 ) -> dict[str, Side]:
     """Return the tracked files of the worktree; those that changed are hashed if that is needed."""
-    found: dict[str, Side] = {}
+    sides: dict[str, Side] = {}
     for path in filter_paths(scope.paths, entries):
         entry, stat = index.entries[path], find_file_stat(context.worktree, path)
         if stat is None or not (stat.is_regular or stat.is_symlink):
             if entry.skip_worktree:
-                found[path] = entries[path]
+                sides[path] = entries[path]
         elif is_clean(context, index, entry, stat):
-            found[path] = entries[path]
+            sides[path] = entries[path]
         elif path in before and not scope.with_tensors:
             known = before[path]
             is_same = known != entries[path] and holds(context, index, path, known.mode, known.blob)
-            found[path] = known if is_same else Side(git_mode(stat), NO_ID)
+            sides[path] = known if is_same else Side(git_mode(stat), NO_ID)
         else:
             from mvc.progress import announce  # noqa: PLC0415  few comparisons need it
             from mvc.workspace.files import hash_file  # noqa: PLC0415  brings every file format
 
             announce(progress, stat.size_bytes)
             hashed = hash_file(context, path, progress)
-            found[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
-    return found
+            sides[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
+    return sides
 
 
 def _compare(
@@ -152,17 +152,19 @@ def _compare(
     came = ((path, after[path].blob) for path in changed if path not in before)
     renamed = pair_renames(gone, came)
     compare = partial(compare_file, context, with_tensors=scope.with_tensors)
-    found: list[FileDiff] = []
+    compared: list[FileDiff] = []
     for path in changed:
         old_path = renamed.get(path, path)
         if path in after:
             new, old = after[path], before.get(old_path)
-            found.append(compare(old_path, path, old, new))
-    found.extend(compare(path, path, before[path], None) for path in gone.keys() - renamed.values())
-    found.sort(key=lambda file: file.path)
+            compared.append(compare(old_path, path, old, new))
+    compared.extend(
+        compare(path, path, before[path], None) for path in gone.keys() - renamed.values()
+    )
+    compared.sort(key=lambda file: file.path)
     if scope.with_tensors:
-        found = _find_moved(context, found, before, after)
-    return found if scope.tensors is None else _only_tensors(found, scope.tensors)
+        compared = _find_moved(context, compared, before, after)
+    return compared if scope.tensors is None else _only_tensors(compared, scope.tensors)
 
 
 def _find_moved(
@@ -194,7 +196,7 @@ def _find_moved(
 def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
     from mvc.tensor_names import takes  # noqa: PLC0415  names of files need none
 
-    found: list[FileDiff] = []
+    matching: list[FileDiff] = []
     for file in files:
         kept = tuple(
             tensor
@@ -202,7 +204,7 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
             if takes(pattern, tensor.name) or takes(pattern, tensor.old_name or "")
         )
         if kept:
-            found.append(
+            matching.append(
                 FileDiff(
                     file.path,
                     file.status,
@@ -213,4 +215,4 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
                     size_bytes=file.size_bytes,
                 )
             )
-    return found
+    return matching

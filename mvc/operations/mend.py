@@ -41,21 +41,21 @@ def mend_commit(context: Context, revision: str) -> tuple[str, ...]:
     commit = context.history.resolve(revision)
     chunks = _find_chunks(context, commit)
     with upkeep_lock(context), context.history.no_sweep():
-        found = context.here.check_packs(_find_packs(context.here, chunks))
-        _, told = set_damaged_aside(context, found)
+        problems = context.here.check_packs(_find_packs(context.here, chunks))
+        _, messages = set_damaged_aside(context, problems)
         context.here.refresh()
     with context.history.no_sweep():
-        return told + tuple(_bring(context, chunks))
+        return messages + tuple(_bring(context, chunks))
 
 
 def _find_chunks(context: Context, commit: GitId) -> set[ChunkId]:
     """Return the chunks of a commit, as far as its manifests can be read."""
-    found: set[ChunkId] = set()
+    chunks: set[ChunkId] = set()
     for entry in context.history.read_tree(commit).values():
         with contextlib.suppress(FormatError):
             manifest = find_manifest(context, entry.blob)
-            found.update(() if manifest is None else manifest.chunk_ids())
-    return found
+            chunks.update(() if manifest is None else manifest.chunk_ids())
+    return chunks
 
 
 def _find_packs(store: ChunkStore, chunks: Iterable[ChunkId]) -> set[PackId]:
@@ -73,19 +73,19 @@ def _find_packs(store: ChunkStore, chunks: Iterable[ChunkId]) -> set[PackId]:
 
 def _bring(context: Context, chunks: set[ChunkId]) -> list[str]:
     """Bring the chunks that are not here from the remotes that have them."""
-    told: list[str] = []
+    messages: list[str] = []
     if context.here.contains_all(chunks):
-        return told
+        return messages
     remotes = []
     for name in list_remotes(context):
         with contextlib.suppress(MvcError):  # it cannot even be addressed
             remotes.append(open_remote(context, name))
     wanted = np.unique(np.array(sorted(chunks), "S32"))
-    for there, _, listing in ask_remotes(remotes, told):
+    for there, _, listing in ask_remotes(remotes, messages):
         try:
-            told += receive_lost(context, there, listing, wanted)
+            messages += receive_lost(context, there, listing, wanted)
         except MvcError as error:
-            told.append(f"{there.settings.url}: {error.message}")
+            messages.append(f"{there.settings.url}: {error.message}")
         if context.here.contains_all(chunks):
-            return [*told, f"what was lost came from {there.settings.url}"]
-    return told
+            return [*messages, f"what was lost came from {there.settings.url}"]
+    return messages

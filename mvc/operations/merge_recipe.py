@@ -96,17 +96,17 @@ def _read_vocabularies(
     recipe: Recipe, files: Mapping[str, Mapping[str, bytes]]
 ) -> tuple[dict[str, Vocabulary | None], list[str]]:
     """Return the tokens of every model; a tokenizer that is not needed may be damaged."""
-    found: dict[str, Vocabulary | None] = {}
+    vocabularies: dict[str, Vocabulary | None] = {}
     notes: list[str] = []
     for name, own in files.items():
         try:
-            found[name] = read_vocabulary(own)
+            vocabularies[name] = read_vocabulary(own)
         except FormatError as error:
             if recipe.tokenizer is not None:
                 raise
-            found[name] = None
+            vocabularies[name] = None
             notes.append(f"the tokenizer of {name} is not checked: {error.message}")
-    return found, notes
+    return vocabularies, notes
 
 
 def merge_recipe(
@@ -154,13 +154,13 @@ def merge_recipe(
                 raise ConflictError(f"{path} already exists", hint="`force` replaces it")
         make_dirs(target.parent)
         size_bytes = write_file(
-            [one.tensor for one in plan.tensors], target, threads_of(context), progress
+            [merged.tensor for merged in plan.tensors], target, threads_of(context), progress
         )
         for name, data in beside.items():
             with DurableFile(output) as file:
                 file.write([data])
                 file.publish(output / name)
-    merged = sum(1 for one in plan.tensors if one.method is not None)
+    merged = sum(1 for tensor in plan.tensors if tensor.method is not None)
     return RecipeResult(
         output, plan.recipe.method, len(plan.tensors), merged, size_bytes, seed, plan.notes
     )
@@ -168,17 +168,20 @@ def merge_recipe(
 
 def files_beside(plan: MergePlan, files: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
     """Return name → content of what belongs to the result beside its tensors."""
-    found = dict(files[plan.host])
+    beside = dict(files[plan.host])
     rows = None
     if plan.alignment is not None and plan.recipe.tokenizer is not None:
         rows = plan.alignment.rows
-        found = {name: data for name, data in found.items() if name not in TOKENIZER_FILES}
-        found |= merged_files(plan.recipe.tokenizer, plan.alignment, files)
-    if CONFIG in found:
+        beside = {name: data for name, data in beside.items() if name not in TOKENIZER_FILES}
+        beside |= merged_files(plan.recipe.tokenizer, plan.alignment, files)
+    if CONFIG in beside:
         names = {kind: name for name, kind in DTYPES.items()}
         dtype = None if plan.recipe.dtype is None else names[plan.recipe.dtype]
         changed = change_config(
-            parse_config(found[CONFIG], plan.host), dtype=dtype, layers=plan.layers, vocabulary=rows
+            parse_config(beside[CONFIG], plan.host),
+            dtype=dtype,
+            layers=plan.layers,
+            vocabulary=rows,
         )
-        found[CONFIG] = (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
-    return {**found, RECIPE_FILE: plan.recipe.text.encode()}
+        beside[CONFIG] = (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
+    return {**beside, RECIPE_FILE: plan.recipe.text.encode()}

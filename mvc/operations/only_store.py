@@ -130,7 +130,7 @@ def _find_abandoned(context: Context, remote: str, branch: str) -> list[str]:
     there = f"{REMOTES}{remote}/"
     refs = context.history.list_refs(f"{HEADS}{DIVERGED}{branch}/")
     return [
-        one for one in refs if context.history.find_ref(there + one.removeprefix(HEADS)) is None
+        ref for ref in refs if context.history.find_ref(there + ref.removeprefix(HEADS)) is None
     ]
 
 
@@ -177,8 +177,8 @@ def _choose_oldest(context: Context, pushed: Pushed, goal_bytes: int) -> set[Pac
         if pack in gone:
             continue
         going = _with_users(indexes, gone | {pack})
-        if all(not len(pushed.find_lacking(indexes[one].ids)) for one in going - gone):
-            left_bytes -= sum(indexes[one].pack_size_bytes for one in going - gone)
+        if all(not len(pushed.find_lacking(indexes[pack].ids)) for pack in going - gone):
+            left_bytes -= sum(indexes[pack].pack_size_bytes for pack in going - gone)
             gone = going
     return gone
 

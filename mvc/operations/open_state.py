@@ -110,14 +110,14 @@ class StoredState(ABC):
 
     def _read(self, runs: list[tuple[StoredPiece, TensorPart, memoryview]]) -> None:
         def take(index: int, chunk: memoryview) -> None:
-            one, part, target = runs[index]
-            start = one.run.part_offset
-            part.take(one.run, chunk, target[start : start + one.run.part_bytes])
+            planned, part, target = runs[index]
+            start = planned.run.part_offset
+            part.take(planned.run, chunk, target[start : start + planned.run.part_bytes])
 
         try:
-            read_runs(self._context, [one for one, _, _ in runs], take)
+            read_runs(self._context, [run for run, _, _ in runs], take)
         except CorruptionError:  # damaged, or released?
-            self._check({one.path for one, _, _ in runs})
+            self._check({run.path for run, _, _ in runs})
             raise
 
     def _cut(self, path: Sequence[object], box: Box, target: memoryview) -> None:
@@ -125,8 +125,8 @@ class StoredState(ABC):
         value = np.asarray(self.load(path, framework="numpy"))
         _check_box(path, TensorPart(value.shape, box, value.itemsize), target)
         ends = zip(box.offsets, box.sizes, strict=True)
-        found = np.ascontiguousarray(value[tuple(slice(at, at + size) for at, size in ends)])
-        target[:] = found.reshape(-1).view(np.uint8).data
+        part = np.ascontiguousarray(value[tuple(slice(at, at + size) for at, size in ends)])
+        target[:] = part.reshape(-1).view(np.uint8).data
 
 
 def _check_box(path: Sequence[object], part: TensorPart, target: memoryview) -> None:
@@ -169,7 +169,7 @@ class _TrainingState(StoredState):
         blob = self._tree[path].blob
         manifest = self._context.manifests.read(blob)
         version = path, blob, self._commit
-        return {one.name: one for one in stored_tensors(self._context, version, manifest)}
+        return {tensor.name: tensor for tensor in stored_tensors(self._context, version, manifest)}
 
     def _find(self, path: Sequence[object]) -> _Place | None:
         node = _get_tensor(find_node(self._document.state, path), path)
@@ -198,11 +198,13 @@ class _Checkpoints(StoredState):
 
     def __init__(self, context: Context, revision: str, paths: Sequence[str]) -> None:
         super().__init__(context)
-        found = select_tensors(context, revision, paths, None, "mvc checkout {}")
-        self._tensors = {one.name: one for one in found}
-        names = ((one, TORCH_NAMES.get(one.view.dtype)) for one in found)
+        selected = select_tensors(context, revision, paths, None, "mvc checkout {}")
+        self._tensors = {tensor.name: tensor for tensor in selected}
+        names = ((tensor, TORCH_NAMES.get(tensor.view.dtype)) for tensor in selected)
         self.outline = {
-            one.name: ArrayOutline("tensor", name, one.view.shape) for one, name in names if name
+            tensor.name: ArrayOutline("tensor", name, tensor.view.shape)
+            for tensor, name in names
+            if name
         }
 
     def _get(self, path: Sequence[object]) -> ModelTensor:

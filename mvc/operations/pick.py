@@ -163,8 +163,8 @@ def pick(
     options = {_ORIGIN: "true"} if record_origin else {}
     options |= {_NO_GATE: "true"} if no_gate else {}
     options |= {} if mainline is None else {_MAINLINE: str(mainline)}
-    for one in commits:  # a mistake in the last is told before the first
-        _find_parent(context.history.read_commit(one), mainline)
+    for picked in commits:  # a mistake in the last is told before the first
+        _find_parent(context.history.read_commit(picked), mainline)
     head = context.history.head()
     if head.commit is None:
         raise ConflictError("there is no commit yet to apply it to")
@@ -174,11 +174,11 @@ def pick(
 
 def _expand(context: Context, kind: PickKind, revisions: Sequence[str]) -> list[GitId]:
     """Return the commits that revisions and ranges name, in the order in which they are applied."""
-    found: list[GitId] = []
+    expanded: list[GitId] = []
     for text in revisions:
         parts = split_range(text)
         if parts is None:
-            found.append(context.history.resolve_commit(text))
+            expanded.append(context.history.resolve_commit(text))
             continue
         old, dots, new = parts
         if dots != "..":
@@ -187,10 +187,10 @@ def _expand(context: Context, kind: PickKind, revisions: Sequence[str]) -> list[
         walk = list(context.history.walk([context.history.resolve_commit(new)]))
         known = {info.id for info in context.history.walk([start])}
         left = [info.id for info in walk if info.id not in known]
-        found += left if kind == "revert" else reversed(left)
-    if not found:
+        expanded += left if kind == "revert" else reversed(left)
+    if not expanded:
         raise UsageError(f"no commit to {kind}")
-    return found
+    return expanded
 
 
 def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
@@ -223,8 +223,8 @@ def _run(
     head = context.history.head()
     result = MergeResult("up-to-date", head.commit, head.branch)
     rest = sequence.rest
-    for number, one in enumerate(rest, 1):
-        step = replace(sequence, heads=(one,), rest=rest[number:])
+    for number, picked in enumerate(rest, 1):
+        step = replace(sequence, heads=(picked,), rest=rest[number:])
         done = _apply(context, step, choices, commit=commit, progress=progress)
         if done is None and commit and find_pending(context) is not None:
             go_back(context, None, mark_done(step))  # nothing to do: that is noted, too

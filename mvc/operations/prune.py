@@ -360,16 +360,16 @@ class _Draft:
 
     def releases(self) -> tuple[Release, ...]:
         chosen = ((commit, paths) for commit, paths in self._released.items() if paths)
-        found = [self._release(commit, self._left[commit], paths) for commit, paths in chosen]
-        blobs = {blob for release in found for blob in release.blobs}
+        releases = [self._release(commit, self._left[commit], paths) for commit, paths in chosen]
+        blobs = {blob for release in releases for blob in release.blobs}
         # Commits that only a reflog knows protect nothing: what they share goes for them too.
         for info in walk_all(self._context) if blobs else ():
             if info.id not in self._left:
                 left = self._versions.left(info, self._past)
                 paths = tuple(path for path, blob in left.items() if blob in blobs)
                 if paths:
-                    found.append(self._release(info.id, left, paths))
-        return tuple(found)
+                    releases.append(self._release(info.id, left, paths))
+        return tuple(releases)
 
     def _release(
         self, commit: GitId, files: Mapping[str, GitId], paths: tuple[str, ...]

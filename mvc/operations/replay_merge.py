@@ -63,16 +63,16 @@ def replay_merge(
         UsageError: the commit merges nothing.
     """
     commit = context.history.resolve_commit(revision)
-    found = context.history.read_commit(commit)
+    info = context.history.read_commit(commit)
     recorded = context.history.read_tree(commit)
     trailers: dict[str, list[str]] = {}
-    for key, value in parse_trailers(found.message):
+    for key, value in parse_trailers(info.message):
         trailers.setdefault(key, []).append(value)
     if RECIPE in trailers:
         again = _replay_recipe(context, recorded, trailers, progress)
         expected = {path: recorded.get(path) for path in again}
-    elif len(found.parents) > 1:
-        again = _replay_branches(context, found, progress)
+    elif len(info.parents) > 1:
+        again = _replay_branches(context, info, progress)
         expected = dict(recorded)
     else:
         raise UsageError(
@@ -96,11 +96,11 @@ def _replay_recipe(
 
 
 def _replay_branches(
-    context: Context, found: CommitInfo, progress: ByteProgress
+    context: Context, info: CommitInfo, progress: ByteProgress
 ) -> dict[str, TreeEntry]:
-    choices = read_choices(found.message)
-    trees = [context.history.read_tree(one) for one in found.parents]
-    base = find_base(context, found.parents) or {}
+    choices = read_choices(info.message)
+    trees = [context.history.read_tree(parent) for parent in info.parents]
+    base = find_base(context, info.parents) or {}
     sides = Sides(base, trees, tokenizer=choices.tokenizer)
     merges = plan_files(context, sides, choices.rules, choices.methods(context, len(trees)).resolve)
     return dict(write_merge(context, merges, trees[0], progress).entries)

@@ -45,7 +45,7 @@ class ScaleStatus:
             ConflictError: a size before it has not passed all gates.
         """
         if ranks not in self.steps:
-            sizes = ", ".join(f"{one:,}" for one in self.steps)
+            sizes = ", ".join(f"{ranks:,}" for ranks in self.steps)
             raise UsageError(f"{ranks:,} ranks are not in the plan", hint=f"it has {sizes}")
         if self.next_ranks is None or ranks <= self.next_ranks:
             return
@@ -55,7 +55,7 @@ class ScaleStatus:
                 f"{ranks:,} ranks have to wait: nothing was judged on {self.next_ranks:,} yet",
                 hint=f'"mvc scale gate --ranks {self.next_ranks} --measured FILE" judges them',
             )
-        failed = "; ".join(f"at {one.gate}: {one.text}" for one in result.failed)
+        failed = "; ".join(f"at {verdict.gate}: {verdict.text}" for verdict in result.failed)
         raise ConflictError(
             f"{ranks:,} ranks have to wait: {self.next_ranks:,} failed {failed}",
             hint="mend it and measure again, or name the gate in `waive`",
@@ -104,10 +104,10 @@ def scale_status(context: Context, revision: str = "HEAD") -> ScaleStatus:
 
 
 def _find_status(steps: tuple[int, ...], results: Sequence[ScaleResult]) -> ScaleStatus:
-    latest = {one.ranks: one for one in results}
-    open_steps = (one for one in steps if one not in latest or not latest[one].ok)
-    found = {ranks: latest[ranks] for ranks in steps if ranks in latest}
-    return ScaleStatus(steps, found, next(open_steps, None))
+    latest = {result.ranks: result for result in results}
+    open_steps = (ranks for ranks in steps if ranks not in latest or not latest[ranks].ok)
+    known = {ranks: latest[ranks] for ranks in steps if ranks in latest}
+    return ScaleStatus(steps, known, next(open_steps, None))
 
 
 def _list_results(context: Context, commit: GitId) -> list[ScaleResult]:
@@ -156,9 +156,11 @@ def record_scale(
     with context.history.lock():
         status = _find_status(steps, _list_results(context, commit))
         status.check(values.ranks)
-        before = [status.results[one] for one in steps if one < values.ranks]
+        before = [status.results[ranks] for ranks in steps if ranks < values.ranks]
         loss_before = before[-1].loss if before else None
-        number = max((one.number for some in notes.read().values() for one in some), default=0) + 1
+        number = (
+            max((result.number for some in notes.read().values() for result in some), default=0) + 1
+        )
         result = ScaleResult(
             commit,
             values.ranks,

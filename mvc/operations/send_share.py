@@ -172,21 +172,21 @@ def take_brought(context: Context, shares: Sequence[StoredShare]) -> None:
         StorageError: some are not.
         ConflictError: they are being deleted there.
     """
-    told = {pack: size for one in shares for pack, size in one.packs.items()}
+    sent = {pack: size for share in shares for pack, size in share.packs.items()}
     there = open_common(context)
     root = there.roots.read() or Root()
-    going = Listing(told).names().intersection(root.deleting)
+    going = Listing(sent).names().intersection(root.deleting)
     if going:
         raise ConflictError(
             f"the store is deleting {min(going)[:22]}, which is needed again",
             hint="the next commit sends it anew, once the gc there is done",
         )
     with contextlib.suppress(FormatError):  # it is told below whose they are
-        there.packs.indexes(told)
-    for one in shares:
-        _check_sent(there, one)
+        there.packs.indexes(sent)
+    for share in shares:
+        _check_sent(there, share)
     listing = there.roots.read_listing(root)
-    new = {pack: size for pack, size in told.items() if pack not in listing.packs}
+    new = {pack: size for pack, size in sent.items() if pack not in listing.packs}
     note_brought(there, new)
     context.forget_settings()
 

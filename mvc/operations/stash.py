@@ -104,7 +104,9 @@ def push(
     base, staged = history.read_tree(head.commit), staged_tree(index)
     plan = plan_add(context, [""], tracked_only=not untracked)
     chosen = set(select_paths(patterns, {*base, *index.entries, *plan.read}))
-    read, dropped = (tuple(one for one in some if one in chosen) for some in (plan.read, plan.drop))
+    read, dropped = (
+        tuple(path for path in some if path in chosen) for some in (plan.read, plan.drop)
+    )
     added = store_planned(context, replace(plan, read=read, drop=dropped), progress)
     files = {path: entry.version for path, entry in added.merge_into(index).items()}
     extra = {path: files.pop(path) for path in list(files) if path not in index.entries}
@@ -171,7 +173,7 @@ def _plan_back(
     plan = plan_checkout(context, index, {}, target, force=True, materialise=False)
     plan = replace(
         plan,
-        write=tuple(one for one in plan.write if one[0] in chosen),
+        write=tuple(file for file in plan.write if file[0] in chosen),
         remove=tuple(path for path in plan.remove if path in chosen),
         entries=tuple(change for change in plan.entries if change.path in chosen),
     )
@@ -192,14 +194,14 @@ def list_stashes(context: Context) -> list[StashEntry]:
     ]
 
 
-def pick_stash(found: Sequence[StashEntry], number: int) -> StashEntry:
+def pick_stash(stashes: Sequence[StashEntry], number: int) -> StashEntry:
     """Return one stash of the stack."""
-    if not 0 <= number < len(found):
+    if not 0 <= number < len(stashes):
         raise NotFoundError(
-            f"there is no stash {number}" if found else "there is no stash",
-            hint='"mvc stash list" lists them' if found else '"mvc stash" makes one',
+            f"there is no stash {number}" if stashes else "there is no stash",
+            hint='"mvc stash list" lists them' if stashes else '"mvc stash" makes one',
         )
-    return found[number]
+    return stashes[number]
 
 
 @holds_sweep_lock
@@ -268,7 +270,7 @@ def _merge_index(context: Context, sides: Sides, staged: GitId) -> Tree:
         context, plan_files(context, both, Rules(), Methods(_TWO, {}).resolve), both.trees[0]
     )
     if merged.conflicts:
-        paths = list(dict.fromkeys(one.path for one in merged.conflicts))
+        paths = list(dict.fromkeys(conflict.path for conflict in merged.conflicts))
         raise ConflictError(
             f"the stashed index conflicts with the index: {list_paths(paths, 5)}",
             hint="apply the stash without its index",

@@ -21,20 +21,20 @@ def changed_lines(old: bytes, new: bytes) -> tuple[str, ...]:
         return ()
     from difflib import SequenceMatcher  # noqa: PLC0415  few comparisons need it
 
-    found: list[str] = []
+    hunks: list[str] = []
     for group in SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
         first, last = group[0], group[-1]
         old_range = _range(first[1] + start, last[2] + start)
-        found.append(f"@@ -{old_range} +{_range(first[3] + start, last[4] + start)} @@")
+        hunks.append(f"@@ -{old_range} +{_range(first[3] + start, last[4] + start)} @@")
         for kind, left, right, new_left, new_right in group:
             if kind == "equal":
-                found += _signed(" ", before[left:right])
+                hunks += _signed(" ", before[left:right])
             else:
-                found += [
+                hunks += [
                     *_signed("-", before[left:right]),
                     *_signed("+", after[new_left:new_right]),
                 ]
-    return tuple(found)
+    return tuple(hunks)
 
 
 def _lines(data: bytes) -> list[str] | None:
@@ -61,9 +61,9 @@ def _range(start: int, stop: int) -> str:
 
 
 def _signed(sign: str, lines: list[str]) -> list[str]:
-    found: list[str] = []
+    signed: list[str] = []
     for line in lines:
-        found.append(sign + line.removesuffix("\n"))
+        signed.append(sign + line.removesuffix("\n"))
         if not line.endswith("\n"):
-            found.append(_NO_END)
-    return found
+            signed.append(_NO_END)
+    return signed

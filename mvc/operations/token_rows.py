@@ -99,7 +99,7 @@ def compare_tokens(
     if not all(files) or (files[0] == files[1] and not is_resized):
         return None
     try:
-        old, new = (read_vocabulary(one) for one in files)
+        old, new = (read_vocabulary(companions) for companions in files)
     except FormatError:
         return None
     if old is None or new is None:
@@ -139,7 +139,9 @@ def _is_table(change: TensorChange) -> bool:
     if pair.old is None or pair.new is None or change.status != "modified":
         return False
     shapes = pair.old.view.shape, pair.new.view.shape
-    is_one = find_kind(change.name, shapes[1]) in _TABLES and all(len(one) > 1 for one in shapes)
+    is_one = find_kind(change.name, shapes[1]) in _TABLES and all(
+        len(shape) > 1 for shape in shapes
+    )
     return is_one and shapes[0][1:] == shapes[1][1:] and min(shapes[0][0], shapes[1][0]) > 0
 
 

@@ -154,7 +154,7 @@ def verify_state(
         manifest = find_manifest(context, tree[path].blob) if path in tree else None
         if manifest is None:
             continue  # the comparison of the texts has named it
-        stored = {one.segment: one for one in manifest.segments}
+        stored = {segment.segment: segment for segment in manifest.segments}
         for old, new in pair_segments(stored, live[path].layout.segments):
             tensors += 1
             ids, place = stored[old].chunks, (path, old.tensors[0].name)
@@ -167,7 +167,7 @@ def verify_state(
             size_bytes += old.size_bytes
             source = live[path].source
             chunks += cut_live(source, new.start, old.size_bytes, ids, manifest.chunk_bytes, place)
-    versions = {path: tree[path].blob for path in {one.place[0] for one in parts}}
+    versions = {path: tree[path].blob for path in {part.place[0] for part in parts}}
     check_content(context, versions.items(), commit=commit)
     wrong, totals = find_different_parts(context, parts)
     wrong |= find_different(chunks, threads=context.store.threads)
@@ -346,8 +346,8 @@ class _Elsewhere:
                     source = stack.enter_context(_open_unchanged(self._context, path))
                     segments = self._find_layouts()[path].segments
                     live |= {tensor.name: tensor for tensor in live_tensors(path, source, segments)}
-                found = _compare_tensors(self._context, version, manifest, live, progress)
-                tensors = tuple(found)
+                checks = _compare_tensors(self._context, version, manifest, live, progress)
+                tensors = tuple(checks)
             same = replace(check, status=SAME_TENSORS, found_in=paths)
             if not tensors:
                 return same
@@ -359,7 +359,7 @@ class _Elsewhere:
         """Yield files that together name all tensors of a missing one, of its own name first."""
         wanted = {view.name: (view.dtype, view.shape) for view, _ in manifest.tensors()}
         shards: dict[str, list[str]] = {}
-        found: list[tuple[str, ...]] = []
+        candidates: list[tuple[str, ...]] = []
         for path, layout in self._find_layouts().items():
             has = {
                 view.name: (view.dtype, view.shape)
@@ -367,15 +367,17 @@ class _Elsewhere:
                 for view in segment.tensors
             }
             if wanted.items() <= has.items():
-                found.append((path,))
+                candidates.append((path,))
             elif has.items() <= wanted.items():
                 shards.setdefault(_stem(path), []).append(path)
         for paths in shards.values():
             layouts = (self._find_layouts()[path] for path in paths)
-            names = {view.name for one in layouts for seg in one.segments for view in seg.tensors}
+            names = {
+                view.name for layout in layouts for seg in layout.segments for view in seg.tensors
+            }
             if wanted.keys() <= names:
-                found.append(tuple(paths))
-        yield from sorted(found, key=lambda paths: _stem(paths[0]) != _stem(missing))
+                candidates.append(tuple(paths))
+        yield from sorted(candidates, key=lambda paths: _stem(paths[0]) != _stem(missing))
 
     def _find_layouts(self) -> dict[str, FileLayout]:
         """Return path → layout of the checkpoints in the worktree that the commit does not hold."""
