@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON, PROGRESS, TENSORS, check_alone
@@ -113,7 +114,11 @@ def _step(
     if name == "run":
         return run_command(repo, words, progress, as_json=as_json)
     if name == "replay":
-        return _replay(repo, words, progress)
+        from mvc.cli.editor import read_message
+
+        if len(words) != 1:
+            raise CommandUsageError("name one file: replay FILE")
+        return repo.bisect.replay(read_message(Path(words[0])), progress=progress)
     if name == "next":
         _check_no_more(words, 0)
         return repo.bisect.next(progress=progress)
@@ -134,16 +139,6 @@ def _write(repo: Repo, step: BisectStep, *, as_json: bool) -> None:
         write_step(repo, stdout(), step)
     if step.status == "undecided":
         raise Exit(UNDECIDED)
-
-
-def _replay(repo: Repo, names: Sequence[str], progress: Callable[[int], None] | None) -> BisectStep:
-    from mvc.cli.editor import read_message
-
-    if len(names) != 1:
-        raise CommandUsageError("name one file: replay FILE")
-    from pathlib import Path
-
-    return repo.bisect.replay(read_message(Path(names[0])), progress=progress)
 
 
 def _reset(
@@ -169,13 +164,9 @@ def _reset(
 def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None:
     """Show the log of a bisection, its terms, or the commits in doubt."""
     _check_no_more(words, 0)
-    step = repo.bisect.step()
-    if step is None:
-        raise ConflictError(
-            "no bisection is under way", hint='"mvc bisect start BAD GOOD" starts one'
-        )
+    text, step = repo.bisect.log(), repo.bisect.step()
+    assert step is not None  # else there is no log, and it says so
     if name == "log":
-        text = repo.bisect.log()
         if as_json:
             write_json(text)
         else:
@@ -190,7 +181,7 @@ def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None
     else:
         from mvc.cli.render.log import entry_fields, write_oneline
 
-        starts = [] if step.bad is None else [step.bad, *(f"^{one}" for one in step.good)]
+        starts = [] if step.bad is None else [step.bad, *(f"^{commit}" for commit in step.good)]
         entries = list(repo.log(*starts))
         if as_json:
             write_json([entry_fields(entry) for entry in entries])
@@ -213,11 +204,11 @@ def _by_metric(
         raise CommandUsageError("say which values are bad: --above X or --below X")
     repo = open_repo()
     bad, *good = names[names[:1] == ["start"] :] or ["HEAD"]
-    found = repo.bisect.metric(metric, above=above, below=below, bad=bad, good=good)
+    broken = repo.bisect.metric(metric, above=above, below=below, bad=bad, good=good)
     if as_json:
-        write_json(break_fields(repo, found))
+        write_json(break_fields(repo, broken))
     else:
-        write_break(repo, stdout(), found)
+        write_break(repo, stdout(), broken)
 
 
 def step_fields(repo: Repo, step: BisectStep) -> dict[str, object]:
@@ -255,38 +246,38 @@ def write_step(repo: Repo, out: Output, step: BisectStep) -> None:
         out.line(_commit_line(repo, out, step.commit))
 
 
-def break_fields(repo: Repo, found: MetricBreak) -> dict[str, object]:
+def break_fields(repo: Repo, broken: MetricBreak) -> dict[str, object]:
     """Return where a metric went wrong for ``--json``."""
-    entry = repo.show(found.commit)
+    entry = repo.show(broken.commit)
     return {
-        **pick(found, "metric commit"),
+        **pick(broken, "metric commit"),
         "subject": entry.subject,
         "step": entry.step,
-        **pick(found, "value before before_value unknown others earlier tested"),
+        **pick(broken, "value before before_value unknown others earlier tested"),
     }
 
 
-def write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
+def write_break(repo: Repo, out: Output, broken: MetricBreak) -> None:
     """Write where a metric went wrong."""
-    name = printable(found.metric)
-    out.line(f"{found.commit} is the first bad commit: {name} {number_text(found.value)}")
-    if found.before is not None and found.before_value is not None:
-        value = number_text(found.before_value)
-        out.line(f"before it, {name} was {value}: {_commit_line(repo, out, found.before)}")
+    name = printable(broken.metric)
+    out.line(f"{broken.commit} is the first bad commit: {name} {number_text(broken.value)}")
+    if broken.before is not None and broken.before_value is not None:
+        value = number_text(broken.before_value)
+        out.line(f"before it, {name} was {value}: {_commit_line(repo, out, broken.before)}")
     else:
         out.line(f"no commit before it has {name}")
-    if found.unknown:
-        count = count_text(len(found.unknown), "commit")
+    if broken.unknown:
+        count = count_text(len(broken.unknown), "commit")
         out.line(f"{count} between the two without {name}: the first bad one may be among them")
-        out.lines(f"  {_commit_line(repo, out, commit)}" for commit in found.unknown)
-    for commit in found.others:
+        out.lines(f"  {_commit_line(repo, out, commit)}" for commit in broken.unknown)
+    for commit in broken.others:
         out.line(f"also on another line of history: {_commit_line(repo, out, commit)}")
-    if found.earlier is not None:
+    if broken.earlier is not None:
         out.line(
-            f"{name} was already bad earlier, and recovered: {_commit_line(repo, out, found.earlier)}"
+            f"{name} was already bad earlier, and recovered: {_commit_line(repo, out, broken.earlier)}"
         )
     out.line()
-    _write_commit(repo, out, found.commit)
+    _write_commit(repo, out, broken.commit)
 
 
 def _commit_line(repo: Repo, out: Output, commit: GitId) -> str:
