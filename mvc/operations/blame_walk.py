@@ -51,8 +51,8 @@ class Trail:
 
     def at(self, place: int) -> Version | None:
         """Return what it was at a commit of the line, counted from the newest; None before it."""
-        found = bisect_left(self.versions, place, key=attrgetter("last"))
-        return self.versions[found] if found < len(self.versions) else None
+        number = bisect_left(self.versions, place, key=attrgetter("last"))
+        return self.versions[number] if number < len(self.versions) else None
 
 
 def follow(
@@ -66,14 +66,14 @@ def follow(
     while left:
         parent, group = left.popitem()
         others = [
-            Trail([Version(path, name, one.versions[0].content)]) for one, (path, name) in group
+            Trail([Version(path, name, trail.versions[0].content)]) for trail, (path, name) in group
         ]
         _, more = _follow_line(context, reader, parent, others, whole=False)
         for (trail, _), other in zip(group, others, strict=True):
             trail.blamed = other.blamed
         origin = {id(other): trail for (trail, _), other in zip(group, others, strict=True)}
-        for one, pairs in more.items():
-            left.setdefault(one, []).extend((origin[id(other)], place) for other, place in pairs)
+        for commit, pairs in more.items():
+            left.setdefault(commit, []).extend((origin[id(other)], place) for other, place in pairs)
     return line
 
 
@@ -92,18 +92,20 @@ def _follow_line(
     while info is not None:
         line.append(info.id)
         parent = history.read_commit(info.parents[0]) if info.parents else None
-        open_ones = [one for one in trails if not one.ended and (whole or one.blamed is None)]
-        if not whole and not open_ones:
+        followed = [
+            trail for trail in trails if not trail.ended and (whole or trail.blamed is None)
+        ]
+        if not whole and not followed:
             break
         before: Tree = {} if parent is None else tree
         if parent is not None and parent.tree != info.tree:
             before = history.read_tree(parent.tree)
-        changed = open_ones
+        changed = followed
         if parent is not None:
-            changed = _step(reader, open_ones, tree, before, len(line))
-        for one in open_ones:
-            if not one.ended and parent is not None:
-                one.oldest.last = len(line)
+            changed = _step(reader, followed, tree, before, len(line))
+        for trail in followed:
+            if not trail.ended and parent is not None:
+                trail.oldest.last = len(line)
         _blame(context, reader, info, changed, left)
         info, tree = parent, before
     return line, left
@@ -147,16 +149,16 @@ def _find_moved(
         if tree.get(path) == entry:
             continue
         now = reader.find(tree, path)
-        for name, one in reader.find(before, path).items():
+        for name, content in reader.find(before, path).items():
             if name not in now:
-                gone.setdefault(one, []).append((path, name))
+                gone.setdefault(content, []).append((path, name))
                 files.setdefault(name, []).append(path)
     changed: list[Trail] = []
     for trail in missing:
         version = trail.oldest
         places = gone.get(version.content)
         if places:
-            path, name = next((one for one in places if one[1] == version.name), places[0])
+            path, name = next((pair for pair in places if pair[1] == version.name), places[0])
             places.remove((path, name))
             trail.versions.append(Version(path, name, version.content, place))
             continue
@@ -178,7 +180,7 @@ def _blame(
     left: dict[GitId, list[tuple[Trail, Place]]],
 ) -> None:
     """Blame a commit for tensors that differ from its first parent, or another parent for them."""
-    waiting = [one for one in changed if one.blamed is None]
+    waiting = [trail for trail in changed if trail.blamed is None]
     for parent in info.parents[1:]:
         if not waiting:
             break

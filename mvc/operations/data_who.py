@@ -77,7 +77,7 @@ def find_who(
     ledgers = Ledgers(context)
     maps = LedgerMaps(context, ledgers)
     asked: _Sample | _Shard | None = None
-    found: list[tuple[GitId, GitId | None, list[SawSample]]] = []
+    looks: list[tuple[GitId, GitId | None, list[SawSample]]] = []
     for info in walk_ranges(
         context,
         () if everything else (revision,),
@@ -92,18 +92,18 @@ def find_who(
         base, before = ledgers.before(info.id)
         after = maps.complete(info.id, after)
         wanted = asked.find(info.id, after.total)
-        found.append((info.id, base, list(_look(info.id, before, after, wanted))))
+        looks.append((info.id, base, list(_look(info.id, before, after, wanted))))
     if asked is None:
         raise NotFoundError("no commit says which samples it saw")
-    source, wanted_there = asked.answer(found[0][0])
+    source, wanted_there = asked.answer(looks[0][0])
     totals: dict[GitId, int] = {}
     saw: list[SawSample] = []
-    for commit, base, its in reversed(found):
+    for commit, base, its in reversed(looks):
         totals[commit] = totals.get(base, 0) if base is not None else 0
-        for one in its:
-            totals[commit] += one.seen or 0
-            saw.append(replace(one, total=totals[commit]))
-    affected = tuple(commit for commit, _, _ in found if totals[commit])
+        for sample_saw in its:
+            totals[commit] += sample_saw.seen or 0
+            saw.append(replace(sample_saw, total=totals[commit]))
+    affected = tuple(commit for commit, _, _ in looks if totals[commit])
     return WhoSaw(source, wanted_there, tuple(reversed(saw)), affected)
 
 
@@ -117,12 +117,12 @@ def _look(
             if loader in (None, name) and source in _sources(name, entry)
         ]
         stretches = find_stretches(name, before, after) if asked else []
-        counts = [one.count(source, ids) for one in stretches for source, ids in asked]
-        found = [one for one in counts if one is not None]
-        seen, skipped = sum(one[0] for one in found), Counter[str]()
-        for _, its in found:
+        counts = [stretch.count(source, ids) for stretch in stretches for source, ids in asked]
+        known = [count for count in counts if count is not None]
+        seen, skipped = sum(count for count, _ in known), Counter[str]()
+        for _, its in known:
             skipped.update(its)
-        if len(found) < len(counts):
+        if len(known) < len(counts):
             yield SawSample(commit, name, None, 0, {})
         elif seen or any(skipped.values()):
             yield SawSample(commit, name, seen, 0, {why: n for why, n in skipped.items() if n})
@@ -187,7 +187,7 @@ def _find_sample(ledger: Mapping[str, LedgerEntry], text: str) -> tuple[str, _Na
         )
     else:
         is_index = text.isdecimal()
-        fits = [one for one, what in named.items() if (what.kind == "index") == is_index] or [
+        fits = [name for name, what in named.items() if (what.kind == "index") == is_index] or [
             *named
         ]
         if len(fits) > 1:
