@@ -263,7 +263,7 @@ def make_run(number, rank, size, folder, wanted):
     try:
         said = train(rank, size, folder, wanted)
     except (MvcError, EndedError, ValueError, RuntimeError) as error:
-        said = {"error": type(error).__name__, "message": str(error)}
+        said = {"error": type(error).__name__, "message": getattr(error, "message", str(error))}
         if isinstance(error, MvcError):
             said["hint"] = error.hint
     said["seconds"] = time.perf_counter() - started_s

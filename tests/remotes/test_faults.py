@@ -40,7 +40,7 @@ def until_done(action, tries=30):
             # A store elsewhere, where a redirect leads, truly has nothing.
             expected = StorageError | ConflictError | FormatError | NotFoundError
             assert isinstance(error, expected), error
-            assert "\n" not in str(error)
+            assert "\n" not in error.message
             assert not re.search("Signature|mvctestkey|Traceback", str(error))
     pytest.fail(f"not done after {tries} tries")
 

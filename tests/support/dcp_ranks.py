@@ -20,7 +20,6 @@ from torch.futures import Future
 
 from mvc_hooks.dcp import MvcReader, MvcWriter
 from mvc_hooks.dcp.meeting import meeting
-from mvc_hooks.dcp.plans import parse_shared
 from mvc_hooks.dcp.saving import give_up
 from support.dcp_extension import Turning, make_registry
 
@@ -316,7 +315,7 @@ def fail(path, rank, size, *, at):
             if rank != 1 or at != "told":
                 return super().write_data(plan, planner)
             meeting.relieve()
-            give_up(parse_shared(plan.storage_data), rank, RuntimeError("not told today"))
+            give_up(rank, plan, RuntimeError("not told today"))
             done = Future()
             done.set_result([])
             return done

@@ -123,7 +123,7 @@ def replay(path, *, revision, steps, kind, act=None, folder=None):
     try:
         report = replay_steps(path / (folder or kind), revision, steps, lambda: make(kind, **after_step))  # fmt: skip
     except MvcError as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error.message}"
     return {**report.fields(), "lines": list(report.lines()), "seconds": None}
 
 

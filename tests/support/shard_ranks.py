@@ -48,7 +48,7 @@ def main(rank: int, size: int, store: str, folder: str, runs: str) -> None:
         try:
             train(Path(folder, run["name"]), run["checks"][rank], run["steps"])
         except MvcError as error:
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error.message}"
         for name in run["environ"][rank]:
             del os.environ[name]
         Path(folder, f"said-{number}-{rank}").write_text(said)

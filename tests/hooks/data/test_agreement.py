@@ -208,7 +208,7 @@ try:
     Checkpointer(sys.argv[1], model=torch.nn.Linear(2, 1), dataloader=loader).close()
     print("begun")
 except MvcError as error:
-    print(type(error).__name__, error)
+    print(type(error).__name__, error.message)
 distributed.destroy_process_group()
 """
 
