@@ -43,6 +43,10 @@ def lazy_names(
         setattr(sys.modules[package], name, value)  # from now on found without this detour
         return value
 
+    own = vars(sys.modules[package])
+    own["__dir__"] = lambda: sorted(
+        {*own, *home_of}
+    )  # so that completion offers what is not loaded
     return find, sorted(home_of)
 
 

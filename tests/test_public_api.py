@@ -334,6 +334,7 @@ def test_names_for_training_data():
     }  # fmt: skip
     for package in (mvc.training, mvc.sampling, mvc.shards):
         assert package.__all__ == sorted(package.__all__)
+        assert set(package.__all__) <= set(dir(package)), "completion offers them"
         assert all(getattr(package, name).__doc__ for name in package.__all__)
 
 
@@ -369,6 +370,7 @@ def test_names_of_the_hooks():
     }
     for package, names in promised.items():
         assert package.__all__ == names.split()
+        assert set(package.__all__) <= set(dir(package)), "completion offers them"
         source = inspect.getsource(package)
         seen = re.findall(r"^    from \S+ import (\w+) as \1$", source, re.MULTILINE)
         assert sorted(seen) == package.__all__

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.numbers.statistics import TensorStatistics
-from mvc.operations.blame_walk import Trail, Version, follow
+from mvc.operations.blame_walk import TensorVersion, Trail, follow
 from mvc.tensor_names import takes
 from mvc.workspace.manifests import TensorContents, find_manifest
 from mvc.workspace.pathspec import select_paths
@@ -182,7 +182,7 @@ def _begin(
         contents = {} if manifest is None else reader.find(tree, path)
         for view, _ in () if manifest is None else manifest.tensors():
             if tensors is None or takes(tensors, view.name):
-                trails.append(Trail([Version(path, view.name, contents[view.name])]))
+                trails.append(Trail([TensorVersion(path, view.name, contents[view.name])]))
                 views.append(view)
     return trails, views
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.ids import GitId
-    from mvc.operations.blame_walk import Trail, Version
+    from mvc.operations.blame_walk import TensorVersion, Trail
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
@@ -51,7 +51,7 @@ class _Models:
         """Return whether the store has a tensor: what was released is not compared."""
         return self._context.store.contains_all(tensor.chunks or ())
 
-    def find(self, version: Version, place: int) -> ModelTensor:
+    def find(self, version: TensorVersion, place: int) -> ModelTensor:
         key = (place, version.path)
         if key not in self._tensors:
             commit = self._line[place]

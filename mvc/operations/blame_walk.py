@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Version:
+class TensorVersion:
     """A tensor as it is from one commit of a line up to ``last``, the oldest that has it so."""
 
     path: str
@@ -40,16 +40,16 @@ class Version:
 class Trail:
     """A tensor on its way back; ``versions`` are newest first, ``blamed`` changed it last."""
 
-    versions: list[Version]
+    versions: list[TensorVersion]
     blamed: GitId | None = None
     ended: bool = field(default=False)
 
     @property
-    def oldest(self) -> Version:
+    def oldest(self) -> TensorVersion:
         """The version that was met last."""
         return self.versions[-1]
 
-    def at(self, place: int) -> Version | None:
+    def at(self, place: int) -> TensorVersion | None:
         """Return what it was at a commit of the line, counted from the newest; None before it."""
         number = bisect_left(self.versions, place, key=attrgetter("last"))
         return self.versions[number] if number < len(self.versions) else None
@@ -66,7 +66,8 @@ def follow(
     while left:
         parent, group = left.popitem()
         others = [
-            Trail([Version(path, name, trail.versions[0].content)]) for trail, (path, name) in group
+            Trail([TensorVersion(path, name, trail.versions[0].content)])
+            for trail, (path, name) in group
         ]
         _, more = _follow_line(context, reader, parent, others, whole=False)
         for (trail, _), other in zip(group, others, strict=True):
@@ -134,7 +135,7 @@ def _step(
         if known is None:
             missing.append(trail)
         elif known != version.content:
-            trail.versions.append(Version(path, version.name, known, place))
+            trail.versions.append(TensorVersion(path, version.name, known, place))
             changed.append(trail)
     return changed + (_find_moved(reader, missing, tree, before, place) if missing else [])
 
@@ -160,13 +161,13 @@ def _find_moved(
         if places:
             path, name = next((pair for pair in places if pair[1] == version.name), places[0])
             places.remove((path, name))
-            trail.versions.append(Version(path, name, version.content, place))
+            trail.versions.append(TensorVersion(path, name, version.content, place))
             continue
         changed.append(trail)
         paths = files.get(version.name, [])
         if len(paths) == 1:  # its file was renamed and changed in one commit
             table = reader.find(before, paths[0])
-            trail.versions.append(Version(paths[0], version.name, table[version.name], place))
+            trail.versions.append(TensorVersion(paths[0], version.name, table[version.name], place))
         else:
             trail.ended = True
     return changed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.history.values import NO_ID
-from mvc.operations.file_diff import FileDiff, Side, compare_file, find_manifest_of
+from mvc.operations.file_diff import FileDiff, FileSide, compare_file, find_manifest_of
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
@@ -101,26 +101,26 @@ def diff_commit(context: Context, revision: str, scope: Scope | None = None) -> 
     return _compare(context, before, _tree_sides(tree_of(context, info.id)), scope or Scope())
 
 
-def _commit_sides(context: Context, revision: str | None) -> dict[str, Side]:
+def _commit_sides(context: Context, revision: str | None) -> dict[str, FileSide]:
     if revision is None:
         return _tree_sides(head_tree(context))
     return _tree_sides(context.history.read_tree(context.history.resolve(revision)))
 
 
-def _tree_sides(tree: Mapping[str, TreeEntry]) -> dict[str, Side]:
-    return {path: Side(entry.mode, entry.blob) for path, entry in tree.items()}
+def _tree_sides(tree: Mapping[str, TreeEntry]) -> dict[str, FileSide]:
+    return {path: FileSide(entry.mode, entry.blob) for path, entry in tree.items()}
 
 
 def _worktree_sides(
     context: Context,
     index: Index,
-    entries: Mapping[str, Side],
-    before: Mapping[str, Side],
+    entries: Mapping[str, FileSide],
+    before: Mapping[str, FileSide],
     scope: Scope,
     progress: ByteProgress,
-) -> dict[str, Side]:
+) -> dict[str, FileSide]:
     """Return the tracked files of the worktree; those that changed are hashed if that is needed."""
-    sides: dict[str, Side] = {}
+    sides: dict[str, FileSide] = {}
     for path in filter_paths(scope.paths, entries):
         entry, stat = index.entries[path], find_file_stat(context.worktree, path)
         if stat is None or not (stat.is_regular or stat.is_symlink):
@@ -131,19 +131,19 @@ def _worktree_sides(
         elif path in before and not scope.with_tensors:
             known = before[path]
             is_same = known != entries[path] and holds(context, index, path, known.mode, known.blob)
-            sides[path] = known if is_same else Side(git_mode(stat), NO_ID)
+            sides[path] = known if is_same else FileSide(git_mode(stat), NO_ID)
         else:
             from mvc.progress import announce  # noqa: PLC0415  few comparisons need it
             from mvc.workspace.files import hash_file  # noqa: PLC0415  brings every file format
 
             announce(progress, stat.size_bytes)
             hashed = hash_file(context, path, progress)
-            sides[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
+            sides[path] = FileSide(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
     return sides
 
 
 def _compare(
-    context: Context, before: Mapping[str, Side], after: Mapping[str, Side], scope: Scope
+    context: Context, before: Mapping[str, FileSide], after: Mapping[str, FileSide], scope: Scope
 ) -> list[FileDiff]:
     """Compare two sides path by path; a file that moved unchanged was renamed."""
     chosen = filter_paths(scope.paths, {*before, *after})
@@ -170,8 +170,8 @@ def _compare(
 def _find_moved(
     context: Context,
     files: Sequence[FileDiff],
-    before: Mapping[str, Side],
-    after: Mapping[str, Side],
+    before: Mapping[str, FileSide],
+    after: Mapping[str, FileSide],
 ) -> list[FileDiff]:
     """Leave out the tensors that only moved to other files, and count them."""
     from mvc.operations.tensor_diff import by_name, pair_moved  # noqa: PLC0415  names need none

@@ -59,7 +59,7 @@ class FileDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class FileSide:
     """One version of a file; a changed file of the worktree has no stored blob, but the rest."""
 
     mode: int
@@ -72,8 +72,8 @@ def compare_file(
     context: Context,
     old_path: str,
     path: str,
-    old: Side | None,
-    new: Side | None,
+    old: FileSide | None,
+    new: FileSide | None,
     *,
     with_tensors: bool,
 ) -> FileDiff:
@@ -121,7 +121,7 @@ def compare_file(
 
 
 def _compare_maps(
-    context: Context, old_path: str, path: str, old: Side | None, new: Side | None
+    context: Context, old_path: str, path: str, old: FileSide | None, new: FileSide | None
 ) -> MapChanges | None:
     """Return what differs between two shard maps, or None if a side is none."""
     from mvc.shards.shard_map import compare_maps  # noqa: PLC0415  names need none
@@ -132,7 +132,7 @@ def _compare_maps(
         return None
 
 
-def _read_map(context: Context, path: str, side: Side | None) -> ShardMap | None:
+def _read_map(context: Context, path: str, side: FileSide | None) -> ShardMap | None:
     from mvc.shards.stored import read_map_file, read_stored_map  # noqa: PLC0415  as above
 
     if side is None:
@@ -143,7 +143,7 @@ def _read_map(context: Context, path: str, side: Side | None) -> ShardMap | None
 
 
 def _changed_lines(
-    context: Context, path: str, old: Side | None, new: Side | None
+    context: Context, path: str, old: FileSide | None, new: FileSide | None
 ) -> tuple[str, ...]:
     """Return how two versions of a plain file differ, if both are texts of bearable length."""
     from mvc.operations.text_diff import changed_lines  # noqa: PLC0415  few comparisons need it
@@ -155,7 +155,7 @@ def _changed_lines(
 
 
 def _compare_states(
-    context: Context, path: str, old: Side | None, new: Side | None
+    context: Context, path: str, old: FileSide | None, new: FileSide | None
 ) -> tuple[tuple[str, ...], tuple[NodeDiff, ...]]:
     """Return how two states of a run differ: lines, and nodes of their data pipelines."""
     from mvc.operations.pipeline_diff import compare_pipelines, find_pipeline  # noqa: PLC0415
@@ -169,7 +169,7 @@ def _compare_states(
 
 
 def _plain_text(
-    context: Context, path: str, side: Side | None, most_bytes: int | None = None
+    context: Context, path: str, side: FileSide | None, most_bytes: int | None = None
 ) -> bytes | None:
     if side is None or not S_ISREG(side.mode):
         return None
@@ -190,7 +190,7 @@ def _plain_text(
         return None  # it was there when it was hashed
 
 
-def _file_status(old_path: str, path: str, old: Side | None, new: Side | None) -> str:
+def _file_status(old_path: str, path: str, old: FileSide | None, new: FileSide | None) -> str:
     if old is None:
         return "added"
     if new is None:
@@ -198,7 +198,7 @@ def _file_status(old_path: str, path: str, old: Side | None, new: Side | None) -
     return "renamed" if old_path != path else "modified"
 
 
-def find_manifest_of(context: Context, side: Side | None) -> Manifest | None:
+def find_manifest_of(context: Context, side: FileSide | None) -> Manifest | None:
     """Return how one side's file is stored in chunks, or None if it is not."""
     if side is None:
         return None
@@ -207,7 +207,7 @@ def find_manifest_of(context: Context, side: Side | None) -> Manifest | None:
     return None if side.size_bytes is not None else find_manifest(context, side.blob)
 
 
-def _plain_size(context: Context, side: Side | None) -> int:
+def _plain_size(context: Context, side: FileSide | None) -> int:
     if side is None or side.size_bytes is not None:
         return 0 if side is None else side.size_bytes or 0
     return context.history.find_blob_size(side.blob) or 0

@@ -178,7 +178,7 @@ class PeerWatch:
     def _look_on(self, number: int) -> None:
         """Look after the other ranks until the signal is obeyed."""
         began_s = time.monotonic()
-        with contextlib.closing(Peers(self._crew)) as peers:
+        with contextlib.closing(WatchedRanks(self._crew)) as peers:
             while not (self._is_over.wait(_LOOK_S) or self._is_obeyed()):
                 gone = peers.find_gone()
                 if gone is not None and time.monotonic() - began_s > _GRACE_S:
@@ -187,7 +187,7 @@ class PeerWatch:
                     _die(number)
 
 
-class Peers:
+class WatchedRanks:
     """Connections to the training of some other ranks, the next ones, which end with it."""
 
     def __init__(self, crew: RankCrew) -> None:

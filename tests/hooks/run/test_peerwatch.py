@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from mvc_hooks.run import signals
-from mvc_hooks.run.signals import Peers
+from mvc_hooks.run.signals import WatchedRanks
 from mvc_hooks.writer.messages import RankCrew
 from mvc_hooks.writer.place import open_listeners
 
@@ -30,7 +30,7 @@ def places():
 
 
 def _look(places, rank=0):
-    return contextlib.closing(Peers(RankCrew(rank, tuple(one.address for one in places))))
+    return contextlib.closing(WatchedRanks(RankCrew(rank, tuple(one.address for one in places))))
 
 
 def test_ranks_that_are_there_are_not_gone(places):
@@ -72,7 +72,7 @@ def test_a_machine_that_does_not_answer_is_gone_after_a_while(places, monkeypatc
             filling.setblocking(False)
             filling.connect_ex(full.getsockname())
         silent = msgspec.structs.replace(places[1].address, presence=full.getsockname()[1])
-        with contextlib.closing(Peers(RankCrew(0, (places[0].address, silent)))) as peers:
+        with contextlib.closing(WatchedRanks(RankCrew(0, (places[0].address, silent)))) as peers:
             assert peers.find_gone() is None
             monkeypatch.setattr(signals, "_SILENT_S", 0)
             assert peers.find_gone() == 1
