@@ -348,11 +348,11 @@ class RepositoryMachine(RuleBasedStateMachine):
         at, message = self._id(commit), name if force else None
         on_model, on_repo = {
             "branch": (
-                lambda: self.model.branches.create(name, commit, force=force),
+                lambda: self.model.create_branch(name, commit, force=force),
                 lambda: self.repo.branches.create(name, at, force=force),
             ),
             "delete": (
-                lambda: self.model.branches.delete(name, force=force),
+                lambda: self.model.delete_branch(name, force=force),
                 lambda: self.repo.branches.delete(name, force=force),
             ),
             "tag": (
@@ -425,7 +425,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
 TestRepositoryMachine = RepositoryMachine.TestCase
 TestRepositoryMachine.settings = settings(
-    max_examples=max(1, settings.default.max_examples // 8), stateful_step_count=30
+    max_examples=max(1, settings.default.max_examples // 2), stateful_step_count=30
 )
 
 
