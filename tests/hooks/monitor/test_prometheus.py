@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import mvc_hooks
+import mvc_lab
 
-FOLDER = Path(mvc_hooks.__file__).parent / "monitor"
+FOLDER = Path(mvc_lab.__file__).parent / "monitor"
 PROGRAM = Path(__file__).with_name("monitored_training.py")
 RANKS = 4
 DEADLINE_S = 180
