@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import distributed
 
+from mvc import MvcError
 from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class RunLog:
     def failed_end(self, error: Exception) -> None:
         """The run was not closed properly, and only the log can say so; it knows failed commits."""
         if not isinstance(error, CommitFailedError):
-            log.error("the last state is not committed: %s: %s", type(error).__name__, error)
+            said = error.message if isinstance(error, MvcError) else error
+            log.error("the last state is not committed: %s: %s", type(error).__name__, said)
 
     def lose(self, kept: int, step: int) -> None:
         """The run ends in the middle of the next step, which cannot be committed."""

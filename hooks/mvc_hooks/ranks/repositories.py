@@ -122,7 +122,7 @@ def catch_up(repo: Repo, branch: str) -> None:
     try:
         tip = RunStore(repo).catch_up(branch)
     except StorageError as error:
-        log.warning("the run goes on from what is here, since its store is away: %s", error)
+        log.warning("the run goes on from what is here, since its store is away: %s", error.message)
         return
     if tip is not None:
         log.info("branch %r goes on from %s, where the store has it", branch, tip[:10])
