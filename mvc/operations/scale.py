@@ -55,9 +55,10 @@ class ScaleStatus:
                 f"{ranks:,} ranks have to wait: nothing was judged on {self.next_ranks:,} yet",
                 hint=f'"mvc scale gate --ranks {self.next_ranks} --measured FILE" judges them',
             )
-        failed = "; ".join(f"at {verdict.gate}: {verdict.text}" for verdict in result.failed)
+        reasons = [f"at {verdict.gate}: {verdict.text}" for verdict in result.failed]
+        reasons += [f"at {gate}: its note has no answer that can be read" for gate in result.missing]
         raise ConflictError(
-            f"{ranks:,} ranks have to wait: {self.next_ranks:,} failed {failed}",
+            f"{ranks:,} ranks have to wait: {self.next_ranks:,} failed {'; '.join(reasons)}",
             hint="mend it and measure again, or name the gate in `waive`",
         )
 

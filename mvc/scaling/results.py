@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SCALE_REF = "refs/notes/scale"
 _SCALE = "Scale:"
 _WHOLE = re.compile(r"[0-9]{1,9}", re.ASCII)
-_FIGURE = r"[-+]?[0-9][0-9.]{0,20}(?:e[-+]?[0-9]{1,3})?|nan|inf|-inf"
+_LONGEST = len("0.00012345678901234567")
+_FIGURE = rf"[-+]?[0-9][0-9.]{{0,{_LONGEST - 1}}}(?:e[-+]?[0-9]{{1,3}})?|nan|inf|-inf"
 _GATE = re.compile(
     rf"([a-z]+) (passed|failed|waived|none) ({_FIGURE}|-) ({_FIGURE}) \((.*)\)", re.ASCII
 )
@@ -60,9 +61,15 @@ class ScaleResult:
         return tuple(verdict for verdict in self.verdicts if verdict.status == "failed")
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """The gates whose answer is not in the note, or cannot be read."""
+        known = {verdict.gate for verdict in self.verdicts}
+        return tuple(gate for gate in GATES if gate not in known)
+
+    @property
     def ok(self) -> bool:
         """Whether every gate was asked and none failed."""
-        return not self.failed and {verdict.gate for verdict in self.verdicts} >= set(GATES)
+        return not self.failed and not self.missing
 
     @property
     def loss(self) -> float | None:
