@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.tables import Table
 from mvc_lab.compression import Bf16, Fp16, PowerSgd, SignSgd
-from mvc_lab.compression.stretch import extend
+from mvc_lab.compression.run import extend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

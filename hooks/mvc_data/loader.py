@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from mvc import ConflictError, FormatError, MvcError, UsageError
+from mvc import ConflictError, FormatError, UsageError
 from mvc.sampling import Located, SamplePlan, Skips
-from mvc_data.fetching import Fetcher, unwrap_error
+from mvc_data.fetching import Fetcher
 from mvc_data.options import (
     BATCH_HINT,
     check_options,
@@ -32,8 +32,7 @@ from mvc_data.options import (
     make_stage,
     name_checks,
 )
-from mvc_data.part import OrderPart
-from mvc_data.readers.ahead import StreamEndedError
+from mvc_data.passes import HiddenLoader, LoaderPass, LoaderRequests, OrderPart, return_fetched
 from mvc_data.sampler import (
     MicroBatch,
     RankShare,
@@ -45,7 +44,6 @@ from mvc_data.sampler import (
     has_ranks,
     pass_batches,
 )
-from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +73,33 @@ class ConsistentDataLoader:
         batches_drawn: global batches that were handed out whole.
         shards: how the shard maps of the datasets are checked, by name.
         is_step_end: whether the latest micro-batch was the last one of its global batch.
+
+    Args:
+        dataset: one with ``__len__`` and ``__getitem__``, or several as name → dataset.
+        global_batch_size: samples of a batch, over all ranks.
+        seed: fixes the order, and the random numbers of each sample.
+        shuffle: False: samples come in the order of the datasets.
+        drop_last: what becomes of samples at the end of an epoch that fill no batch: False, they
+            are a smaller one; True, they are dropped; "wrap", the next epoch fills it up.
+        micro_batch_size: most samples that a rank gets at once; None: its whole slice.
+        rank: of this process; by default that of torch.distributed, or 0 if that is not
+            initialised before the first batch.
+        world_size: number of ranks; by default that of torch.distributed, or 1.
+        weights: of datasets that are mixed, by name.
+        stages: weights that change: (position where they end, weights by name), the last with None.
+        epoch_size: samples in an epoch of a mixture; by default as many as the datasets have.
+        shards: the shard map that the dataset reads (a path, ``ShardMap`` or ``ShardCheck``), or by
+            name of dataset. A ``Checkpointer`` checks it before the first step.
+        skip: samples and positions to leave out.
+        seed_samples: whether Python's, NumPy's and torch's generators are seeded for each sample;
+            None: once the dataset is seen to draw from them.
+        num_workers: as for torch's DataLoader.
+        collate_fn: as for torch's DataLoader.
+        **options: others of torch's DataLoader.
+
+    Raises:
+        UsageError: something contradicts.
+        NotFoundError, FormatError: there is no such shard map, or it is damaged.
     """
 
     def __init__(
@@ -98,35 +123,6 @@ class ConsistentDataLoader:
         collate_fn: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
-        """Make a loader.
-
-        Args:
-            dataset: one with ``__len__`` and ``__getitem__``, or several as name → dataset.
-            global_batch_size: samples of a batch, over all ranks.
-            seed: fixes the order, and the random numbers of each sample.
-            shuffle: False: samples come in the order of the datasets.
-            drop_last: what becomes of samples at the end of an epoch that fill no batch: False, they
-                are a smaller one; True, they are dropped; "wrap", the next epoch fills it up.
-            micro_batch_size: most samples that a rank gets at once; None: its whole slice.
-            rank: of this process; by default that of torch.distributed, or 0 if that is not
-                initialised before the first batch.
-            world_size: number of ranks; by default that of torch.distributed, or 1.
-            weights: of datasets that are mixed, by name.
-            stages: weights that change: (position where they end, weights by name), the last with None.
-            epoch_size: samples in an epoch of a mixture; by default as many as the datasets have.
-            shards: the shard map that the dataset reads (a path, ``ShardMap`` or ``ShardCheck``), or by
-                name of dataset. A ``Checkpointer`` checks it before the first step.
-            skip: samples and positions to leave out.
-            seed_samples: whether Python's, NumPy's and torch's generators are seeded for each sample;
-                None: once the dataset is seen to draw from them.
-            num_workers: as for torch's DataLoader.
-            collate_fn: as for torch's DataLoader.
-            **options: others of torch's DataLoader.
-
-        Raises:
-            UsageError: something contradicts.
-            NotFoundError, FormatError: there is no such shard map, or it is damaged.
-        """
         check_options(options)
         if global_batch_size is None:
             raise UsageError("no global_batch_size", hint=BATCH_HINT)
@@ -158,7 +154,7 @@ class ConsistentDataLoader:
         self.is_step_end = True
         self._watchers: list[Watcher] = []
         # No circle of references: torch's iterators, freed late, wait seconds for their workers.
-        self._find_pass: Callable[[], _Pass | None] = _find_none
+        self._find_pass: Callable[[], LoaderPass | None] = _find_none
         self._sent: deque[MicroBatch] = deque()
         self._fetcher = Fetcher(
             list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
@@ -168,20 +164,20 @@ class ConsistentDataLoader:
         try:
             loading = DataLoader[Any](
                 self._fetcher,  # type: ignore[arg-type]
-                batch_sampler=_Requests(self),  # type: ignore[arg-type]  # what the fetcher takes
-                collate_fn=_return,
+                batch_sampler=LoaderRequests(self),  # type: ignore[arg-type]  # what the fetcher takes
+                collate_fn=return_fetched,
                 num_workers=num_workers,
                 **options,
             )
         except (TypeError, ValueError) as error:
             raise UsageError(f"torch's DataLoader refuses the options: {error}") from None
-        self._loading = _Hidden(loading)
+        self._loading = HiddenLoader(loading)
 
     # Drawing.
 
     def __iter__(self) -> Iterator[Any]:
         """Begin with what is left of the epoch, or with the next one."""
-        begun = _Pass(self)
+        begun = LoaderPass(self)
         self._find_pass = weakref.ref(begun)
         return begun
 
@@ -373,97 +369,5 @@ class ConsistentDataLoader:
         self.cursor, self._find_pass = max(self.cursor, end), _find_none
 
 
-class _Pass:
-    """The live iterator of a loader, over the rest of an epoch."""
-
-    def __init__(self, loader: ConsistentDataLoader) -> None:
-        self._loader = loader
-        self.loading: Any = None
-        self._num_yielded = self._end = 0
-        self._is_over = False
-
-    def __iter__(self) -> _Pass:
-        return self
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        if self._is_over:
-            raise StopIteration
-        if loader._find_pass() is not self:  # noqa: SLF001  the same module
-            raise UsageError(
-                "this iterator of the loader ended when another one was made",
-                hint="draw from one iterator at a time",
-            )
-        if self.loading is None:
-            self.loading = loader._open()  # noqa: SLF001
-            self._end = find_end(loader.plan, loader.cursor)
-        try:
-            batch = next(self.loading)
-        except StopIteration:
-            self._is_over = True
-            loader._end(self._end)  # noqa: SLF001
-            raise
-        except StreamEndedError as error:
-            self._is_over = True
-            self._give_up()
-            # The positions of the epoch that the stream does not fill are passed over.
-            reason = unwrap_error(error).message[-200:]
-            loader.skips = loader.skips.add_window(loader.cursor, self._end, reason=reason)
-            loader._end(self._end)  # noqa: SLF001
-            raise StopIteration from None
-        except MvcError as error:
-            self._give_up()
-            raise unwrap_error(error) from None
-        except BaseException:
-            self._give_up()
-            raise
-        loader._hand_out()  # noqa: SLF001
-        self._num_yielded += 1
-        return batch
-
-    def _give_up(self) -> None:
-        """Make the batch that failed the next one again: torch would go on after it."""
-        failed = self.loading
-        self.restart()
-        # The traceback is in a circle of references, and workers that end with it are waited for.
-        end = getattr(failed, "_shutdown_workers", None)
-        if end is not None and not failed._persistent_workers:  # noqa: SLF001  there is no public way
-            end()
-
-    def restart(self) -> None:
-        """Leave what is prefetched: the next batch is that of the loader's position."""
-        self.loading = None
-
-
-PASSES.append(_Pass)
-
-
-class _Hidden:
-    """Keeps torch's loader from code that looks for loaders to watch: it knows no position."""
-
-    __slots__ = ("loader",)
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-
-
-class _Requests:
-    """What torch takes for a batch sampler."""
-
-    def __init__(self, loader: ConsistentDataLoader) -> None:
-        self._find: Any = weakref.ref(loader)
-
-    def __iter__(self) -> Iterator[MicroBatch]:
-        requests: Iterator[MicroBatch] = self._find()._requests()  # noqa: SLF001  the same module
-        return requests
-
-    def __len__(self) -> int:
-        return len(self._find())
-
-
 def _find_none() -> None:
     return None
-
-
-def _return(fetched: Any) -> Any:
-    return fetched

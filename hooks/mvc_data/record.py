@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, UsageError, sampling
 from mvc_data.tallies import ROLLBACK, DrawnTally, Planned, PlanTally, kind_of, read_ids
+from mvc_hooks.extension import OWN
+from mvc_hooks.run.extensions import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +28,9 @@ if TYPE_CHECKING:
     LedgerEntry = PlanEntry | DrawnEntry
     Drawn = Mapping[str, DrawnEntry]
 
-DATA = "data_record"
-"""Name of the entry in the state of a run."""
 _RESUME = "passed over at a resume"
 _SHORT, _DIGITS = 12, 16
 _MAX_TEXT = 1000
-OWN = "own"
-"""Name of what each of several ranks has in it for itself."""
 _LEDGER, _PIPELINE, _SHARDS = "ledger", "pipeline", "shards"
 _UNNAMED = (
     "the sampler of {} names samples by what is neither number nor text, so commits do not record "

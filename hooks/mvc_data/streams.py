@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from mvc import FormatError, MvcError, NotFoundError, UnsupportedError, UsageError
 from mvc.sampling import BlockOrder
-from mvc_data.readers.ahead import ReadAhead, gather
+from mvc_data.iterables import ReadAhead, gather
 from mvc_data.readers.columns import ArrowRows, ParquetRows
 from mvc_data.readers.files import (
     TarSamples,
@@ -141,6 +141,26 @@ class ShardedStream(Dataset[Any]):
         order: the order in which a loader draws from it when it shuffles.
         shards: tree hash of the shard map, or None if there is none.
         check: how that map is checked before the first step, or None.
+
+    Args:
+        shards: the file of a shard map (``mvc data add`` makes it), a folder, a pattern like
+            ``data/*.jsonl``, or a list of paths.
+        open_fn: how to read a shard of another format: its path to an iterator of samples, the
+            same each time. By default the name of the shard decides.
+        root: the folder where the shards of a map are, if they were copied; by default that of the map.
+        records: how many each shard has: a list in the order of the shards, a dict by path, or
+            "count", which reads all shards once. A shard map tells, and so do Parquet, Arrow,
+            npy, bin and MDS files themselves.
+        shuffle_block: consecutive records that are shuffled together; 1: none.
+        tokens: numbers in a record of a .bin file, or an .npy file of one dimension.
+        dtype: type of the numbers in a .bin file, as ``uint16``.
+        transform: what becomes of a sample that was read.
+        on_open: is called with the path of a shard before it is opened, once in each process.
+
+    Raises:
+        NotFoundError: there is no such shard.
+        UsageError: the number of records is not known, or the shards are at a URL, which only
+            ``open_fn`` can read.
     """
 
     def __init__(
@@ -156,28 +176,6 @@ class ShardedStream(Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         on_open: Callable[[str], None] | None = None,
     ) -> None:
-        """Find the shards and how many records each has.
-
-        Args:
-            shards: the file of a shard map (``mvc data add`` makes it), a folder, a pattern like
-                ``data/*.jsonl``, or a list of paths.
-            open_fn: how to read a shard of another format: its path to an iterator of samples, the
-                same each time. By default the name of the shard decides.
-            root: the folder where the shards of a map are, if they were copied; by default that of the map.
-            records: how many each shard has: a list in the order of the shards, a dict by path, or
-                "count", which reads all shards once. A shard map tells, and so do Parquet, Arrow,
-                npy, bin and MDS files themselves.
-            shuffle_block: consecutive records that are shuffled together; 1: none.
-            tokens: numbers in a record of a .bin file, or an .npy file of one dimension.
-            dtype: type of the numbers in a .bin file, as ``uint16``.
-            transform: what becomes of a sample that was read.
-            on_open: is called with the path of a shard before it is opened, once in each process.
-
-        Raises:
-            NotFoundError: there is no such shard.
-            UsageError: the number of records is not known, or the shards are at a URL, which only
-                ``open_fn`` can read.
-        """
         self.check: ShardCheck | None = None
         if isinstance(shards, (str, os.PathLike)) and os.fspath(shards).endswith(_MAP):
             self.check = ShardCheck(os.fspath(shards), root)

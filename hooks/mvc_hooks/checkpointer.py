@@ -11,38 +11,33 @@ The end of ``step()`` is the one place where the state of a run is consistent: t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import os
+import math
 import sys
 import time
-import weakref
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from mvc import MvcError, UsageError
+from mvc import UsageError
 from mvc_hooks.commits.coordinator import as_count, as_numbers
 from mvc_hooks.divergence.ladder import Rollback
+from mvc_hooks.ending import EndingRun, end_earlier
+from mvc_hooks.log import ranged
 from mvc_hooks.opening import open_run
 from mvc_hooks.parts.make import join_parts
 from mvc_hooks.recovery import RollbackRequest
-from mvc_hooks.reports import DivergedError
-from mvc_hooks.run.ranges import ranged
-from mvc_hooks.settings import Settings
-from mvc_hooks.training import StepRun
+from mvc_hooks.session import Settings
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from mvc import Identity
-    from mvc_hooks.divergence.ladder import Steps
+    from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.extension import Extension
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
-    from mvc_hooks.settings import OnFailure, Replicate, WhenBehind
+    from mvc_hooks.session import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
 _LOOKS = (2, 3, 10, 100, 1000)
@@ -51,7 +46,7 @@ _FIRST_STEPS = 2
 """Steps of this process to doubt; after them an optimizer has its state, so a snapshot its size."""
 
 
-class Checkpointer(StepRun):
+class Checkpointer(EndingRun):
     """Commits a training run to a branch, resumes it from there, and rolls it back.
 
     Usable as a context manager: an exception in its block commits a last time if the state is
@@ -67,6 +62,61 @@ class Checkpointer(StepRun):
         environment_changes: what changed in the environment since the commit that the run
             resumed from: (item, then, now).
         resumed_from: id of that commit, or None.
+
+    Args:
+        path: folder of the repository; created if missing.
+        every: commit at every multiple of this many steps; None: not by steps.
+        every_seconds: seconds between two commits; None: not by time.
+        branch: which branch; defaults to the current one.
+        resume: restore the parts from the branch's tip. If False, a branch that already has
+            commits is an error.
+        detectors: judge the readings, one or several; defaults to ``NotFinite()``, ``Spike()`` and
+            ``Trend()``, with a GradScaler also ``ScaleCollapse()``; empty means none.
+        ladder: what to do about alarms, one step or several in turn; defaults to a rollback, two
+            more with half the rate each time, then a stop.
+        when_behind: what a commit does while earlier ones are still being written: ``wait``
+            for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
+        on_failure: whether a failed commit stops the run (``raise``) or is only reported
+            (``continue``).
+        in_flight: snapshots that may wait for the writer; each takes the size of the state.
+        healthy_after: steps without an alarm after which a commit counts as healthy.
+        replicate: on how many other machines each rank's part of the newest commit is also kept in
+            memory, 0 or 1, so that a run goes on from there when a machine is lost.
+        delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
+        writer_threads: threads of the writer; defaults to all cores, at low priority unless the
+            training waits for them.
+        allow: patterns of what may differ at a resume, and at a rollback (``model.head.*``); it keeps its
+            value.
+        ring: light snapshots for short rollbacks, or None.
+        keep_diverged: commit the diverged state to the abandoned branch before a rollback.
+        signals: commit a last time at SIGTERM and SIGINT.
+        consistency: an ``mvc_lab.Consistency``: compares what several ranks hold alike while they train.
+        identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
+        warm_up: runs one forward and backward pass through DistributedDataParallel, on any
+            batch. It is called before a resume, twice, and the resume restores everything that
+            it touches. Only a static graph on more than two ranks needs it: it learns from two
+            passes in which order it sums gradients, which is otherwise in the commit.
+        monitor: an ``mvc_lab.Monitor``: measures the run, and serves its metrics.
+        pipeline: a node of the data pipeline (``mvc_data.node``), or a list of them, that the
+            loaders do not use themselves, such as a tokenizer that made the files they read.
+        shards: shard maps that the data is checked against before the first step: the path of one,
+            an ``mvc_data.ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
+            as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
+        extensions: further ``Extension`` objects that take part in the run.
+        parts: further parts of the run by name: whatever can be stored, plain values too. Of
+            names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
+            ``ladder``, ``data_record`` and ``ranks`` are reserved.
+        **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+            ``dataloader``, ...: objects with state, or dicts and lists of them. None is
+            ignored.
+
+    Raises:
+        UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
+            parts, a part that mvc cannot take, or no name to commit under.
+        DataError: the data is not what its shard map says, on whichever rank.
+        ConflictError: another checkpointer writes the branch, or its tip does not fit the
+            parts or has another data pipeline; nothing was changed.
+        NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
     """
 
     def __init__(
@@ -100,96 +150,13 @@ class Checkpointer(StepRun):
         parts: Mapping[str, object] | None = None,
         **named: object,
     ) -> None:
-        """Open or create the repository, take the branch, and resume from its tip.
-
-        Args:
-            path: folder of the repository; created if missing.
-            every: commit at every multiple of this many steps; None: not by steps.
-            every_seconds: seconds between two commits; None: not by time.
-            branch: which branch; defaults to the current one.
-            resume: restore the parts from the branch's tip. If False, a branch that already has
-                commits is an error.
-            detectors: judge the readings, one or several; defaults to ``NotFinite()``, ``Spike()`` and
-                ``Trend()``, with a GradScaler also ``ScaleCollapse()``; empty means none.
-            ladder: what to do about alarms, one step or several in turn; defaults to a rollback, two
-                more with half the rate each time, then a stop.
-            when_behind: what a commit does while earlier ones are still being written: ``wait``
-                for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
-            on_failure: whether a failed commit stops the run (``raise``) or is only reported
-                (``continue``).
-            in_flight: snapshots that may wait for the writer; each takes the size of the state.
-            healthy_after: steps without an alarm after which a commit counts as healthy.
-            replicate: on how many other machines each rank's part of the newest commit is also kept in
-                memory, 0 or 1, so that a run goes on from there when a machine is lost.
-            delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
-            writer_threads: threads of the writer; defaults to all cores, at low priority unless the
-                training waits for them.
-            allow: patterns of what may differ at a resume, and at a rollback (``model.head.*``); it keeps its
-                value.
-            ring: light snapshots for short rollbacks, or None.
-            keep_diverged: commit the diverged state to the abandoned branch before a rollback.
-            signals: commit a last time at SIGTERM and SIGINT.
-            consistency: an ``mvc_lab.Consistency``: compares what several ranks hold alike while they train.
-            identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
-            warm_up: runs one forward and backward pass through DistributedDataParallel, on any
-                batch. It is called before a resume, twice, and the resume restores everything that
-                it touches. Only a static graph on more than two ranks needs it: it learns from two
-                passes in which order it sums gradients, which is otherwise in the commit.
-            monitor: an ``mvc_lab.Monitor``: measures the run, and serves its metrics.
-            pipeline: a node of the data pipeline (``mvc_data.node``), or a list of them, that the
-                loaders do not use themselves, such as a tokenizer that made the files they read.
-            shards: shard maps that the data is checked against before the first step: the path of one,
-                an ``mvc_data.ShardCheck``, several of these, or a dict of name → one. A loader may bring its own,
-                as ``shards``. ``allow=["shards"]`` resumes with other maps than the commit's.
-            extensions: further ``Extension`` objects that take part in the run.
-            parts: further parts of the run by name: whatever can be stored, plain values too. Of
-                names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
-                ``ladder``, ``data_record`` and ``ranks`` are reserved.
-            **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
-                ``dataloader``, ...: objects with state, or dicts and lists of them. None is
-                ignored.
-
-        Raises:
-            UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
-                parts, a part that mvc cannot take, or no name to commit under.
-            DataError: the data is not what its shard map says, on whichever rank.
-            ConflictError: another checkpointer writes the branch, or its tip does not fit the
-                parts or has another data pipeline; nothing was changed.
-            NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
-        """
-        self._is_closed = True  # until everything is open
         settings = Settings.pick(locals())  # before any other name is bound
         objects = join_parts(named, parts, OPTIONS)
-        _end_earlier(path, branch)
-        opened = open_run(path, objects, settings, detectors, ladder)
-        self._closing = opened.closing
-        self._settings, self._pid, self._calls = settings, os.getpid(), 0
-        self._has_diverged = False
-        self._session = session = opened.session
-        self.repo, self.branch = session.repo, session.branch
-        self._run, self._judge, self._log = session.run, session.judge, session.log
-        self._messages = session.messages
-        self._ranks, self._talk, self._signals = session.ranks, session.talk, opened.signals
-        self._commits, self._recovery = opened.commits, opened.recovery
-        self.consistency = consistency
-        resumed = opened.resumed
-        self.rollbacks: list[RollbackReport] = []
-        self.resumed_from = None if resumed is None else resumed.commit
-        self.environment_changes = [] if resumed is None else list(resumed.changes)
-        # Be open, and see to it that the end is not missed.
-        self._exit_hook: Callable[[], None] = functools.partial(_end_at_exit, weakref.ref(self))
-        if self._ranks.size > 1:  # the garbage collectors of the ranks do not agree on an end
-            self._exit_hook = self._at_exit
-        atexit.register(self._exit_hook)
-        self._is_closed = False
-        _OPEN.add(self)
+        end_earlier(path, branch)
+        self._settings, self.consistency = settings, consistency
+        self._open(open_run(path, objects, settings, detectors, ladder))
 
     # Progress.
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed, by the user or by a signal."""
-        return self._is_closed
 
     @property
     def commits(self) -> list[CommitReport]:
@@ -281,6 +248,24 @@ class Checkpointer(StepRun):
         action = self._judge_step(loss, grad_norm)
         self._read_notes()
         self._commits.pump()
+        report = self._answer(action, started_s)
+        if report is None:
+            self._record_step(metrics)
+        else:
+            self.rollbacks.append(report)
+        if self._calls == _FIRST_STEPS and (self._settings.every or math.inf) > _FIRST_STEPS:
+            self._commits.prepare()
+        self._look_around()
+        if self._commits.last_step == self.step_count and self._ranks.is_first:
+            self._run.tail.note(self.step_count)
+        self._session.queue_depth = self.queue_depth
+        for extension in self._run.extensions:
+            extension.after_step(self.step_count)
+        self._obey_signal()
+        return report
+
+    def _answer(self, action: Action | None, started_s: float) -> RollbackReport | None:
+        """Do what an alarm needs, and what extensions find; return a report if the run was rolled back."""
         self._has_diverged = action is not None  # until there is an answer
         report = None if action is None else self._recovery.answer(action, started_s)
         for extension in self._run.extensions if report is None else ():
@@ -289,18 +274,6 @@ class Checkpointer(StepRun):
             if report is not None:
                 break
         self._has_diverged = False
-        if report is None:
-            self._record_step(metrics)
-        else:
-            self.rollbacks.append(report)
-        self._prepare()
-        self._look_around()
-        if self._commits.last_step == self.step_count and self._ranks.is_first:
-            self._run.tail.note(self.step_count)
-        self._session.queue_depth = self.queue_depth
-        for extension in self._run.extensions:
-            extension.after_step(self.step_count)
-        self._obey_signal()
         return report
 
     def _record_step(self, metrics: dict[str, float]) -> None:
@@ -312,11 +285,6 @@ class Checkpointer(StepRun):
         if self._commits.schedule.is_due(self.step_count, now_s) or self._talk.take_due():
             self._commits.commit(f"step {self.step_count}", metrics, is_asked=False)
         self._commits.freeze_light()
-
-    def _prepare(self) -> None:
-        every = self._settings.every
-        if self._calls == _FIRST_STEPS and (every is None or every > _FIRST_STEPS):
-            self._commits.prepare()
 
     def _look_around(self) -> None:
         """Say what commits hold at the first step, and what they miss at a few of those after it."""
@@ -403,126 +371,6 @@ class Checkpointer(StepRun):
         self._talk.read(arrived)
         if self._talk.heard.has_failed:
             self._commits.raise_failure()
-
-    # The end.
-
-    def _obey_signal(self) -> None:
-        name = self._signals.caught if self._ranks.is_alone else self._talk.heard.signal
-        if name is None:
-            return
-        self._signals.take(name)
-        self._log.stop(self.step_count, name)
-        self.close(last=self._name_last(f"at {name}"))
-        self._signals.deliver()
-
-    def close(self, *, last: str | None = None) -> None:
-        """Wait until everything is durable, then release run, branch and writer.
-
-        Args:
-            last: first commit the state of the last complete step with this message, if it is
-                consistent and not committed yet.
-
-        Raises:
-            CommitFailedError: a commit failed, and ``on_failure`` is "raise".
-        """
-        if self._is_closed or os.getpid() != self._pid:  # a forked child leaves it to its parent
-            return
-        try:
-            if last is not None:
-                self._commits.commit_last(last)
-            self._commits.wait(with_marks=True)
-            self._log.stop(self.step_count, "ended")
-        finally:
-            self._is_closed = True
-            _OPEN.discard(self)
-            atexit.unregister(self._exit_hook)
-            self._closing.close()
-
-    def _name_last(self, how: str = "the last one") -> str:
-        """Return the message of the commit that ends the run."""
-        return f"step {self.step_count}, {how}"
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(kind)
-
-    def _end(self, kind: type[BaseException] | None) -> None:
-        if kind is None:
-            self.close(last=self._name_last())
-            return
-        if self._is_closed or os.getpid() != self._pid:
-            return
-        self._log.stop(self.step_count, kind.__name__)
-        self._ranks.leave()  # where the other ranks are now, this one cannot know
-        self._commits.queue.has_ended = self._ranks.size == 1
-        is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
-        self._end_quietly(self._name_last(f"at {kind.__name__}") if is_last else None)
-
-    def _end_quietly(self, last: str | None) -> None:
-        """Close where an error has nowhere to go, or would hide another one; the log has it."""
-        try:
-            self.close(last=None if self._has_diverged else last)
-        except Exception as error:  # noqa: BLE001  whatever it is
-            self._log.failed_end(error)
-
-    def _at_exit(self) -> None:
-        error = getattr(sys, "last_value", None)
-        with contextlib.suppress(KeyboardInterrupt):  # the writer finishes by itself
-            if error is None:
-                self._end_quietly(self._name_last())
-            else:
-                self._end(type(error))
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
-            with contextlib.suppress(KeyboardInterrupt):
-                self._end_quietly(self._name_last())
-
-    def remove(self) -> None:
-        """Take all hooks off and close; the handle that other libraries expect."""
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
-        if os.getpid() != self._pid:
-            raise UsageError(
-                f"this checkpointer belongs to process {self._pid}, and this one was forked from it",
-                hint="call it in the process that made it",
-            )
-
-
-_OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
-
-
-def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
-    checkpointer = find()
-    if checkpointer is not None:
-        checkpointer._at_exit()  # noqa: SLF001  the same module
-
-
-def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
-    """End the checkpointer that this process has of a branch, None for the current one."""
-    try:
-        folder = Path(path).resolve()
-    except TypeError:
-        raise UsageError(f"path is {path!r}, not the path of a folder") from None
-    for earlier in list(_OPEN):
-        current: str | None = branch or earlier.branch
-        with contextlib.suppress(MvcError):  # the folder may have been deleted since
-            current = branch or earlier.repo.head.branch
-        is_same = earlier.repo.worktree == folder and earlier.branch == current
-        if is_same and os.getpid() == earlier._pid:  # noqa: SLF001  the same module
-            earlier._log.hand_over(earlier.branch, earlier.step_count)  # noqa: SLF001
-            earlier._end_quietly(earlier._name_last())  # noqa: SLF001
 
 
 OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())

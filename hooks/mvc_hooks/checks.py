@@ -49,6 +49,16 @@ def _name_count(fewest: int) -> str:
     return f"not a whole number from {fewest} on"
 
 
+def check_ranges(owner: object, *names: str, least: float = 0.0, excludes: bool = False) -> None:
+    """Check that numbers of an object are finite and at least (``excludes``: above) a number."""
+    bound = f"not a finite number {'above' if excludes else 'of at least'} {least:g}"
+    requirement = Requirement(
+        lambda value: least <= value < math.inf and not (excludes and value == least), bound
+    )
+    for name in names:
+        requirement.check(f"{name} of {type(owner).__name__}", getattr(owner, name))
+
+
 def seconds() -> Requirement:
     """Return the requirement of a positive, finite number of seconds."""
     return Requirement(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mvc import MvcError, NotFoundError, UsageError
 
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
 
 _HINT = "write FILE.py:FUNCTION or package.module:FUNCTION; the function takes no arguments"
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that raises errors of mvc, with a hint."""
+
+    def __init__(self, *, hint: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._hint = hint
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse a command line."""
+        raise UsageError(message, hint=self._hint)
 
 
 def load_entry(entry: str) -> Callable[[], Any]:

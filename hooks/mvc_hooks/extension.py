@@ -133,10 +133,6 @@ class Comparison:
     doubts: list[str] = field(default_factory=list)
 
 
-def _have_none(_: int) -> object:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a state comes from that an extension is restored from.
@@ -149,7 +145,7 @@ class Origin:
     """
 
     ranks: int | None = None
-    read_own: Callable[[int], object] = _have_none
+    read_own: Callable[[int], object] = lambda _: None
     is_commit: bool = True
     leaves_data: bool = False
 

@@ -1,4 +1,4 @@
-"""Is the run still healthy? Readings, watch, ladder and health marks, taken together.
+"""Is the run still healthy? Readings that the ranks average, watch, ladder and health marks, taken together.
 
 A reading comes after the step it belongs to, or before ``optimizer.step()`` through ``check``; only
 then can the step still be skipped. On CUDA readings arrive a few steps late, at the same step on
@@ -7,23 +7,88 @@ every rank: no host waits for its device, and all ranks decide alike.
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from mvc import UsageError
+from mvc_hooks.divergence.history import Reading
 from mvc_hooks.divergence.ladder import Ladder
-from mvc_hooks.divergence.readings import as_reading
 from mvc_hooks.divergence.watch import Watch, default_detectors
-from mvc_hooks.run.ranges import ranged
+from mvc_hooks.log import ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mvc_hooks.divergence.history import Reading, Verdict
+    from mvc_hooks.divergence.history import Verdict
     from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.log import RunLog
-    from mvc_hooks.ranks.messages import StepSums
+    from mvc_hooks.ranks.messages import StepSums, Value
+
+
+SCALE = "scale"
+
+
+def read_values(
+    step: int,
+    loss: object,
+    grad_norm: object,
+    *,
+    lr: float | None = None,
+    scale: float | torch.Tensor | None = None,
+    reads_scale: bool = False,
+) -> dict[str, Value]:
+    """Return the values of a step by name, checked; every rank has to read scales, or none.
+
+    Raises:
+        UsageError: a value is not one number.
+    """
+    values: dict[str, Value] = {
+        "loss": _read("loss", step, loss),
+        "grad_norm": _read("gradient norm", step, grad_norm),
+        "lr": lr,
+    }
+    if reads_scale:
+        values[SCALE] = _read("loss scale", step, scale)
+    return values
+
+
+def as_reading(sums: StepSums) -> Reading:
+    """Return the reading of a step from the means over all ranks."""
+    return Reading(sums.step, **sums.means)
+
+
+def _read(what: str, step: int, value: object) -> Value:
+    """Return a host value as a float, a CUDA tensor detached, and refuse anything else."""
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        return _read_tensor(what, step, value)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(())[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.number):
+        raise UsageError(f"{what} of step {step} is a {type(value).__name__}, not a number")
+    if isinstance(value, np.complexfloating):
+        raise UsageError(f"{what} of step {step} is complex")
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"{what} of step {step} is too large for a float") from None
+
+
+def _read_tensor(what: str, step: int, value: torch.Tensor) -> Value:
+    # The gradient norm of sharded parameters is a DTensor: each rank holds a part of it.
+    gather = getattr(value, "full_tensor", None)
+    value = (value if gather is None else gather()).detach()
+    if value.numel() != 1 or value.is_complex() or value.dtype == torch.bool or value.is_meta:
+        raise UsageError(
+            f"{what} of step {step} is a tensor of {value.dtype} of shape {tuple(value.shape)}",
+            hint="pass one number",
+        )
+    return value.reshape(()) if value.device.type == "cuda" else float(value.item())
 
 
 class Judge:

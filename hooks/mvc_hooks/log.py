@@ -1,25 +1,35 @@
-"""What a run reports: one-line records for ``logging``, and the feed that ``mvc watch`` shows."""
+"""What a run reports: one-line records for ``logging``, and the feed that ``mvc watch`` shows.
+
+Named ranges around what mvc does on the training thread are for profilers: torch's sees them as ``record_function``, Nsight Systems as NVTX ranges. ``record_function``
+costs several microseconds even where no profiler runs, so a range is entered only while one does, or
+in a process that uses CUDA, where an NVTX call without a tool returns at once.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+import torch
 from torch import distributed
+from torch.autograd import profiler
 
 from mvc import MvcError
 from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from mvc.training import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.snapshot.ring import Snapshot
+
 
 log = logging.getLogger("mvc_hooks")
 _MOST = 8
@@ -240,3 +250,34 @@ class RunLog:
         """Write what is left."""
         if self.feed is not None:
             self.feed.close()
+
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+
+
+def ranged(name: str) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
+    """Return a decorator that gives every call of a function a range of this name."""
+
+    def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+        @functools.wraps(function)
+        def call(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+            has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # so in torch
+            if not has_cuda and not profiler._is_profiler_enabled:  # noqa: SLF001  there is no public way
+                return function(*args, **kwargs)
+            with _enter(name, has_cuda=has_cuda):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@contextlib.contextmanager
+def _enter(name: str, *, has_cuda: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if profiler._is_profiler_enabled:  # noqa: SLF001  as above
+            stack.enter_context(profiler.record_function(name))
+        if has_cuda:
+            stack.enter_context(torch.cuda.nvtx.range(name))
+        yield

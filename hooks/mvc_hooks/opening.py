@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.resuming import Resumed
-    from mvc_hooks.settings import Settings
-    from mvc_hooks.writer.messages import Address
-    from mvc_hooks.writer.place import Listeners
+    from mvc_hooks.session import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,7 @@ def _make_queue(session: Session, lock: BranchLock | None) -> CommitQueue:
     name, email = (identity.name, identity.email) if identity else (None, None)
     crew = place = None
     if not ranks.is_alone:
-        place, addresses = ranks.meet(_open_place)
+        place, addresses = ranks.meet(lambda: ((place := open_listeners()), place.address))
         crew = RankCrew(ranks.rank, tuple(addresses))
         if threads is None:  # the writers of a machine share its cores
             here = [address.node for address in crew.addresses].count(place.address.node)
@@ -172,8 +170,3 @@ def _make_queue(session: Session, lock: BranchLock | None) -> CommitQueue:
     return CommitQueue(
         opening, held=held, tips=session.tips, delta=settings.delta, place=place, crew=crew
     )
-
-
-def _open_place() -> tuple[Listeners, Address]:
-    place = open_listeners()
-    return place, place.address

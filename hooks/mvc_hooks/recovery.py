@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mvc import MvcError, NotFoundError, ReleasedError, StorageError
 from mvc.training import RunStore
-from mvc_hooks.attempts import LOST, restore_first
 from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.divergence.ladder import Rollback
+from mvc_hooks.log import ranged
 from mvc_hooks.parts.restoring import MisfitError, from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
-from mvc_hooks.run.ranges import ranged
+from mvc_hooks.resuming import LOST, restore_first
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.attempts import RestoreFailure
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.ladder import Action
+    from mvc_hooks.resuming import RestoreFailure
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.session import Session
     from mvc_hooks.snapshot.ring import Snapshot
@@ -130,7 +130,9 @@ class Recovery:
             raise
         self._run.is_clean = True
         # The ladder keeps its learning-rate factor; the restored state has the one of its time.
-        self._run.scale_lr(self._judge.ladder.lr_factor / _lr_factor(stored.ladder))
+        then = stored.ladder.get("lr_factor") if isinstance(stored.ladder, dict) else None
+        then = then if isinstance(then, float) and then > 0 else 1.0
+        self._run.scale_lr(self._judge.ladder.lr_factor / then)
         self._judge.forget_after(report.to_step)
         self._session.messages.clear()
         self._session.talk.forget()
@@ -344,8 +346,3 @@ def _skip_batches(
         return None
     run.leave_out(*window, request.reason)
     return window
-
-
-def _lr_factor(ladder: object) -> float:
-    factor = ladder.get("lr_factor") if isinstance(ladder, dict) else None
-    return factor if isinstance(factor, float) and factor > 0 else 1.0

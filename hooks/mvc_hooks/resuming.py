@@ -3,6 +3,10 @@
 The tip is what rank 0 says it is. Every rank restores its own state of it, hashed and compared; then
 counters and judge follow. A tip that is damaged, and that no remote can mend, is left for the newest
 commit before it that all ranks can read: the branch goes back there, and what it leaves keeps a name.
+
+States to restore are tried one after the other: the first that every rank can read. Only what is lost is passed over: content that is not what its id says, that is missing, or that was
+released. What cannot be read just now may be whole, and of a state that does not fit the ones before it
+are no better: such an error ends the search, on every rank.
 """
 
 from __future__ import annotations
@@ -11,23 +15,83 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from mvc import CorruptionError, MvcError, NotFoundError, UsageError
+from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, UsageError
 from mvc.training import RunStore
-from mvc_hooks.attempts import restore_first
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.extension import StoredCommit
+from mvc_hooks.log import ranged
 from mvc_hooks.parts.restoring import from_commit
-from mvc_hooks.run.ranges import ranged
 from mvc_hooks.tiers.memory import MemoryTier, name_lies, name_tiers
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from mvc_hooks.attempts import RestoreFailure
+    from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.session import Session
+
+
+_MAX_TRIES = 3
+LOST: tuple[type[MvcError], ...] = (CorruptionError, ReleasedError)
+"""Errors that waiting does not mend."""
+
+_State = TypeVar("_State")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailure(Generic[_State]):
+    """Why a state cannot be restored, and on which rank."""
+
+    state: _State
+    rank: int
+    error: MvcError
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.error.message}" if self.rank else self.error.message
+
+
+def restore_first(
+    ranks: Ranks,
+    states: Iterable[_State],
+    restore: Callable[[_State], _Value],
+    failures: list[RestoreFailure[_State]],
+    *,
+    passes: tuple[type[MvcError], ...] = LOST,
+    mend: Callable[[_State, MvcError | None], None] | None = None,
+) -> tuple[_State, _Value] | None:
+    """Restore the first of some states that all ranks can read; None: not one of the first few.
+
+    Args:
+        ranks: all of them must call this.
+        states: alike on all ranks.
+        restore: reads one, on every rank.
+        failures: gets a failure for every state that was passed over.
+        passes: the errors that another state is tried after.
+        mend: called on every rank, with the error that it met if it met one; then the state is tried
+            once more.
+    """
+    for state in states:
+        value, errors = ranks.attempt(partial(restore, state))
+        _raise_others(errors, passes)
+        if errors and mend is not None:
+            mend(state, errors.get(ranks.rank))
+            value, errors = ranks.attempt(partial(restore, state))
+            _raise_others(errors, passes)
+        if not errors:
+            return state, value
+        failures.append(RestoreFailure(state, *next(iter(errors.items()))))
+        if len(failures) == _MAX_TRIES:
+            break
+    return None
+
+
+def _raise_others(errors: dict[int, MvcError], passes: tuple[type[MvcError], ...]) -> None:
+    for error in errors.values():
+        if not isinstance(error, passes):
+            raise error
 
 
 _Change: TypeAlias = tuple[str, object, object]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import UsageError
-from mvc_hooks.divergence.readings import SCALE, read_values
+from mvc_hooks.judge import SCALE, read_values
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Action, Steps

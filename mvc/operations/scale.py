@@ -56,7 +56,9 @@ class ScaleStatus:
                 hint=f'"mvc scale gate --ranks {self.next_ranks} --measured FILE" judges them',
             )
         reasons = [f"at {verdict.gate}: {verdict.text}" for verdict in result.failed]
-        reasons += [f"at {gate}: its note has no answer that can be read" for gate in result.missing]
+        reasons += [
+            f"at {gate}: its note has no answer that can be read" for gate in result.missing
+        ]
         raise ConflictError(
             f"{ranks:,} ranks have to wait: {self.next_ranks:,} failed {'; '.join(reasons)}",
             hint="mend it and measure again, or name the gate in `waive`",

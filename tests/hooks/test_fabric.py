@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from mvc_hooks import fabric
-from mvc_hooks.environment import compare_environments, read_environment
-from mvc_hooks.fabric import list_interfaces, parse_links, read_fabric, read_links
+from mvc_hooks import environment
+from mvc_hooks.environment import (
+    compare_environments,
+    list_interfaces,
+    parse_links,
+    read_environment,
+    read_fabric,
+    read_links,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -147,7 +153,7 @@ def test_the_tool_is_asked_once(smi, tmp_path):
 
 @pytest.mark.parametrize("script", ["exec sleep 60", "exit 9", "echo garbage"])
 def test_a_tool_that_fails_or_hangs_is_no_trouble(smi, monkeypatch, script):
-    monkeypatch.setattr(fabric, "_SMI_TIMEOUT_S", 0.05 if "sleep" in script else 10.0)
+    monkeypatch.setattr(environment, "_SMI_TIMEOUT_S", 0.05 if "sleep" in script else 10.0)
     smi(script)
     assert read_links() == {}
 

@@ -9,8 +9,8 @@ import torch
 
 from mvc import ConflictError, CorruptionError, Identity, Repo, StorageError, UsageError
 from mvc.storage.local import LocalStorage
-from mvc_hooks.attempts import restore_first
 from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.resuming import restore_first
 from support.scenarios.basics import make_net, simple
 from support.stockgit import git
 

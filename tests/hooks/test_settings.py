@@ -14,7 +14,7 @@ from mvc import ConflictError, UsageError
 from mvc_hooks import Checkpointer, NotFinite, rollback
 from mvc_hooks.checkpointer import OPTIONS
 from mvc_hooks.parts.make import join_parts
-from mvc_hooks.settings import Settings
+from mvc_hooks.session import Settings
 from mvc_hooks.snapshot.ring import Ring
 
 pytestmark = pytest.mark.torch
@@ -168,7 +168,7 @@ def test_reserved_names_are_said(tmp_path):
     for name in names:
         with pytest.raises(UsageError, match=f"'{name}' is a reserved name"):
             Checkpointer(tmp_path, model=_NET, parts={name: 3})
-        assert f"``{name}``" in Checkpointer.__init__.__doc__
+        assert f"``{name}``" in Checkpointer.__doc__
 
 
 def test_a_plain_value_is_a_part_if_it_is_meant(tmp_path):

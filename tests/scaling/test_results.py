@@ -11,7 +11,9 @@ from mvc.scaling.limits import GATES, GateVerdict, Measured, ScaleLimits, judge_
 from mvc.scaling.results import ScaleResult, encode_result, parse_results, plan_steps
 
 COMMIT = "9b" * 20
-figures = st.none() | st.floats(0, 1e300) | st.floats(1e-4, 1e-3) | st.just(math.nan) | st.just(math.inf)
+figures = (
+    st.none() | st.floats(0, 1e300) | st.floats(1e-4, 1e-3) | st.just(math.nan) | st.just(math.inf)
+)
 
 
 @given(figures, figures, st.integers(1, 10**6), st.sets(st.sampled_from(GATES)))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mvc_hooks.divergence.history import History, Reading
-from mvc_hooks.divergence.readings import SCALE, as_reading, read_values
+from mvc_hooks.judge import SCALE, as_reading, read_values
 from mvc_hooks.ranks.messages import StepMessages
 
 

@@ -31,11 +31,7 @@ _LONG_BYTES = 1 << 10  # of a line
 _WORD = 4  # bytes of a length in a sample of MDS
 _MDS_NUMBERS = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
-) | {
-    "float16",
-    "float32",
-    "float64",
-}
+) | {"float16", "float32", "float64"}
 _MDS_DECODERS: dict[str, Any] = {
     "bytes": bytes,
     "jpeg": bytes,

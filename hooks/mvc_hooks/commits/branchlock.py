@@ -65,8 +65,7 @@ class BranchLock:
                 holder = _read_holder(self.descriptor)
             if _may_run(holder) or time.monotonic() > deadline_s:
                 raise ConflictError(
-                    f"branch {branch!r} is being written by {_name(holder)}",
-                    hint=_advise(),
+                    f"branch {branch!r} is being written by {_name(holder)}", hint=_advise()
                 )
             if not has_told:
                 has_told = True

@@ -12,10 +12,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, UsageError
-from mvc_hooks.ranks.notes import Note
+from mvc_hooks.log import ranged
+from mvc_hooks.ranks.messages import Note
 from mvc_hooks.ranks.pieces import naming
 from mvc_hooks.reports import CommitFailedError
-from mvc_hooks.run.ranges import ranged
 from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from mvc_hooks.snapshot.ring import MemoryPool
 from mvc_hooks.writer.dialing import tell
 from mvc_hooks.writer.messages import GONE, LOST, Answer, AwaitCopy, Commit, MarkHealthy
 from mvc_hooks.writer.process import WriterProcess
-from mvc_hooks.writer.recalling import recall_commit
+from mvc_hooks.writer.sharing import recall_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ class CommitQueue:
     """Commits snapshots through a writer process, which is restarted if it dies.
 
     In a sharded run it has the ``place`` where its writers listen, which it closes, and the ``crew``
-    of all ranks. ``tips`` are branch → commit that this run left it at; "" if it has none. ``has_ended``
+    of all ranks, whose commits so far ``turn`` counts, alike on all. ``tips`` are branch → commit that this run left it at; "" if it has none. ``has_ended``
     is turned off by a run that ends in a way that it may be started again after.
     """
 
@@ -88,28 +88,18 @@ class CommitQueue:
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {} if tips is None else tips
         self.has_ended = True
-        self._place, self._crew = place, crew
+        self._place, self.crew = place, crew
         listening = () if place is None else place.descriptors
         self._opening = msgspec.structs.replace(opening, crew=crew, listening=listening)
         self._held, self._delta = (*held, *listening), delta
         self._telling: list[threading.Thread] = []
-        self._turn = 0
+        self.turn = 0
         self._writer: WriterProcess | None = None
         self._pending: deque[_Pending] = deque()
         self._marks: dict[int, tuple[MarkHealthy | AwaitCopy, int]] = {}
         self._reports: list[CommitReport] = []
         self._number = self._deaths = 0
         self._uncopied: str | None = None
-
-    @property
-    def crew(self) -> RankCrew | None:
-        """All ranks of a sharded run."""
-        return self._crew
-
-    @property
-    def turn(self) -> int:
-        """How many commits of a sharded run there were, alike on all ranks."""
-        return self._turn
 
     @property
     def depth(self) -> int:
@@ -160,18 +150,17 @@ class CommitQueue:
     def skip(self, step: int, branch: str, message: str, error: MvcError) -> None:
         """Let a commit fail on all ranks, since this one could take no snapshot; returns at once."""
         self._number += 1
-        failure = Answer(self._number, error=error.kind, message=error.message, hint=error.hint)
         request = Commit(
             self._number, 0, {}, branch, None, message, step, {}, {}, None, turn=self._next_turn()
         )
         pending = _Pending(request, None, len(self._pending) + 1)
         self._pending.append(pending)
-        if self._give_up(pending, failure):
+        if self._give_up(pending, Answer.of(self._number, error)):
             self._send_ready()
 
     def _next_turn(self) -> int:
-        self._turn += self._crew is not None
-        return self._turn
+        self.turn += self.crew is not None
+        return self.turn
 
     def mark_healthy(self, commit: str, note: str) -> None:
         """Have a commit marked as healthy; returns at once."""
@@ -244,8 +233,7 @@ class CommitQueue:
             try:
                 self._send(pending)
             except MvcError as error:  # no writer can be started
-                text = Answer(number, error=error.kind, message=error.message, hint=error.hint)
-                self._give_up(pending, text, can_write=False)
+                self._give_up(pending, Answer.of(number, error), can_write=False)
 
     def _send(self, pending: _Pending) -> None:
         writer = self.start_writer()
@@ -262,7 +250,7 @@ class CommitQueue:
 
     def _give_up(self, pending: _Pending, answer: Answer, *, can_write: bool = True) -> bool:
         """End a commit that came to nothing; return True if the writer has to tell the others first."""
-        crew, request = self._crew, pending.request
+        crew, request = self.crew, pending.request
         if crew is None:
             self._finish(pending, answer)
             return False
@@ -325,8 +313,8 @@ class CommitQueue:
 
     def _settle_lost(self, pending: _Pending, answer: Answer) -> None:
         """Find the commit that a dead writer did not report, or leave it to the next writer."""
-        if self._crew is not None:
-            self._settle_lost_turn(pending, answer, self._crew)
+        if self.crew is not None:
+            self._settle_lost_turn(pending, answer, self.crew)
             return
         made = self._recall(pending.request)
         if made is not None:
@@ -366,11 +354,7 @@ class CommitQueue:
             self.tips[pending.request.branch] = answer.commit
             self._deaths = 0
         if answer.unsent is not None:
-            log.warning(
-                "commit of step %d is here, but not on the store: %s",
-                step,
-                answer.unsent,
-            )
+            log.warning("commit of step %d is here, but not on the store: %s", step, answer.unsent)
         self._note_copy(answer)
         error = None if answer.error is None else answer.message
         is_refused = answer.error == GateError.kind

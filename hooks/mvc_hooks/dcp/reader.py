@@ -26,9 +26,16 @@ from torch.futures import Future
 
 from mvc import ConflictError, FormatError, UsageError
 from mvc.training import ArrayOutline
-from mvc_hooks.dcp.names import PICKLE, Leaf, flatten, pack_object
-from mvc_hooks.dcp.streams import STREAMS, ExtensionStream, list_streams
 from mvc_hooks.dcp.targets import SaveTarget, is_target, prepare_load
+from mvc_hooks.dcp.values import (
+    PICKLE,
+    STREAMS,
+    ExtensionStream,
+    Leaf,
+    flatten,
+    list_streams,
+    pack_object,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -225,7 +232,16 @@ class Filler:
 
 
 class MvcReader(StorageReader):
-    """Reads a commit; every rank reads just the chunks that its tensors meet, each verified."""
+    """Reads a commit; every rank reads just the chunks that its tensors meet, each verified.
+
+    Args:
+        repository: its folder; or none, if a ``checkpoint_id`` will name it.
+        revision: which commit. ``checkpoint_id`` may name another one, or end in its step.
+        root: a top-level name of the state, such as ``model``: what is below it has names
+            without it, as the ``state_dict()`` of the model by itself does.
+        paths: of a commit of checkpoint files, only the tensors of these.
+        allow_pickle: load objects that are not plain data, too. That runs whatever is in them.
+    """
 
     def __init__(
         self,
@@ -237,16 +253,6 @@ class MvcReader(StorageReader):
         allow_pickle: bool = False,
         _extension_registry: ExtensionRegistry | None = None,
     ) -> None:
-        """Name what is read; nothing is opened yet.
-
-        Args:
-            repository: its folder; or none, if a ``checkpoint_id`` will name it.
-            revision: which commit. ``checkpoint_id`` may name another one, or end in its step.
-            root: a top-level name of the state, such as ``model``: what is below it has names
-                without it, as the ``state_dict()`` of the model by itself does.
-            paths: of a commit of checkpoint files, only the tensors of these.
-            allow_pickle: load objects that are not plain data, too. That runs whatever is in them.
-        """
         super().__init__()
         self._target = SaveTarget.of(repository, revision)
         self._root, self._paths, self._allow_pickle = root, tuple(paths), allow_pickle

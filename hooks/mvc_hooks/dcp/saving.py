@@ -13,11 +13,9 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from mvc import StorageError, UnsupportedError
 from mvc.training import RunStore, SpreadTensor, layout_state, parse_stored_share
-from mvc_hooks.dcp.meeting import meeting
-from mvc_hooks.dcp.names import nest, unpack_object
-from mvc_hooks.dcp.plans import parse_shared
-from mvc_hooks.dcp.streams import STREAMS, make_stream
+from mvc_hooks.dcp.meeting import meeting, parse_shared
 from mvc_hooks.dcp.targets import open_home
+from mvc_hooks.dcp.values import STREAMS, make_stream, nest, unpack_object
 from mvc_hooks.snapshot.copying import copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 from mvc_hooks.writer.messages import Answer
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc.training import StateLayout
-    from mvc_hooks.dcp.names import Path
-    from mvc_hooks.dcp.plans import ObjectWords, SharedPlan, TensorWords
+    from mvc_hooks.dcp.meeting import ObjectWords, SharedPlan, TensorWords
     from mvc_hooks.dcp.targets import SaveTarget
+    from mvc_hooks.dcp.values import Path
     from mvc_hooks.writer.mesh import Mesh
 
 log = logging.getLogger("mvc_hooks")

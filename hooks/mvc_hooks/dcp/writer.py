@@ -12,12 +12,12 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from mvc_hooks.dcp.meeting import meeting
-from mvc_hooks.dcp.plans import (
+from mvc_hooks.dcp.meeting import (
     SharedPlan,
     encode_plan,
     find_cached,
     join_plans,
+    meeting,
     parse_shared,
     read_plan,
 )
@@ -45,6 +45,19 @@ class MvcWriter(StorageWriter):
     """Makes a commit of each save: plain safetensors of whole tensors, and ``state.json``.
 
     It holds nothing open and can be pickled, as ``dcp.async_save`` in another process does.
+
+    Args:
+        repository: its folder, which is made if missing; or none, if a ``checkpoint_id`` names it.
+        branch: branch to move; defaults to the current one, or what follows ``@`` in the
+            ``checkpoint_id``.
+        message: of the commit; defaults to the ``checkpoint_id``, or the step.
+        step: training step; defaults to the number at the end of the ``checkpoint_id``.
+        metrics: name → number.
+        meta: name → one line of text.
+        root: the name of what is at the top level of the state dict: with ``model`` all tensors
+            there go to ``model.safetensors``, not each to a file of its own.
+        delta: as for ``Repo.add``.
+        no_gate: as for ``Repo.commit``.
     """
 
     def __init__(
@@ -61,21 +74,6 @@ class MvcWriter(StorageWriter):
         no_gate: bool = False,
         _extensions: Sequence[StreamTransformExtension] | None = None,
     ) -> None:
-        """Name where to save and what the commit says; nothing is opened yet.
-
-        Args:
-            repository: its folder, which is made if missing; or none, if a ``checkpoint_id`` names it.
-            branch: branch to move; defaults to the current one, or what follows ``@`` in the
-                ``checkpoint_id``.
-            message: of the commit; defaults to the ``checkpoint_id``, or the step.
-            step: training step; defaults to the number at the end of the ``checkpoint_id``.
-            metrics: name → number.
-            meta: name → one line of text.
-            root: the name of what is at the top level of the state dict: with ``model`` all tensors
-                there go to ``model.safetensors``, not each to a file of its own.
-            delta: as for ``Repo.add``.
-            no_gate: as for ``Repo.commit``.
-        """
         super().__init__()
         self._target = SaveTarget.of(repository, branch)
         self._words = CommitWords(

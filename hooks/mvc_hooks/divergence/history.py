@@ -63,7 +63,11 @@ class Reading:
                 continue
             if isinstance(value, bool) or not isinstance(value, float | int):
                 raise UsageError(f"{name} of a reading is a {type(value).__name__}, not a float")
-            object.__setattr__(self, name, check_float(f"{name} of step {self.step}", value))
+            try:
+                object.__setattr__(self, name, float(value))
+            except OverflowError:
+                text = f"{name} of step {self.step} is too large for a float"
+                raise UsageError(text) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,21 +329,3 @@ def parse_state(what: str, state: object, form: type[_State]) -> _State:
         return msgspec.convert(state, form)
     except msgspec.ValidationError as error:
         raise FormatError(f"the state of {what} has another form: {error}") from None
-
-
-def check_float(what: str, value: Any) -> float:
-    """Return a number as a float."""
-    try:
-        return float(value)
-    except OverflowError:
-        raise UsageError(f"{what} is too large for a float") from None
-
-
-def check_ranges(owner: object, *names: str, least: float = 0.0, excludes: bool = False) -> None:
-    """Check that settings of a detector are finite and at least (``excludes``: above) a number."""
-    for name in names:
-        value = getattr(owner, name)
-        if not least <= value < math.inf or (excludes and value == least):
-            bound = f"above {least:g}" if excludes else f"at least {least:g}"
-            kind = type(owner).__name__
-            raise UsageError(f"{name} of {kind} is {value}, not a finite number of {bound}")

@@ -172,10 +172,7 @@ class Ladder:
     """
 
     def __init__(
-        self,
-        steps: Steps | None = None,
-        *,
-        forget_after_steps: int = FORGET_AFTER_STEPS,
+        self, steps: Steps | None = None, *, forget_after_steps: int = FORGET_AFTER_STEPS
     ) -> None:
         self._steps = _check_steps(default_ladder() if steps is None else as_steps(steps))
         self._stop_after = self._steps[-1].stop_after or 0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import SCALE, Verdict, check_ranges
+from mvc_hooks.checks import check_count, check_ranges
+from mvc_hooks.divergence.history import SCALE, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

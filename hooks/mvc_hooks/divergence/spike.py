@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import NOT_FINITE, SPIKE, Verdict, check_ranges
+from mvc_hooks.checks import check_count, check_ranges
+from mvc_hooks.divergence.history import NOT_FINITE, SPIKE, Verdict
 from mvc_hooks.divergence.robust import (
     find_levels,
     find_medians,

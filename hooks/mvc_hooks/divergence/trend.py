@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import TREND, Verdict, check_ranges
+from mvc_hooks.checks import check_ranges
+from mvc_hooks.divergence.history import TREND, Verdict
 from mvc_hooks.divergence.robust import MAD_TO_SIGMA, MEAN_TO_SIGMA, find_levels, find_medians
 
 if TYPE_CHECKING:

@@ -43,16 +43,13 @@ class Detector(Protocol):
     @property
     def name(self) -> str:
         """What its alarms are called."""
-        ...
 
     @property
     def cooldown(self) -> int:
         """Steps after a reported alarm in which it reports no other."""
-        ...
 
     def __call__(self, history: History) -> Verdict | None:
         """Judge the newest reading."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,33 +83,30 @@ class DataPart(DrawnLoader):
         """Return the position, if the loader or this part knows it; no generator moves, no iterator is made."""
         self.check_known()
         is_between = self._start is None or self._iterator is None
-        is_redrawn = not is_between and not self._is_stateful
         entries = {
             path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
         }
         workers = {path: entry for path, entry in entries.items() if entry}
         has_workers = workers or (self._watches and not self._is_stateful)
+        owners = find_epoch_owners(self.loader, self._loaders.values())
+        more: dict[str, Any] = {
+            "order": self._order,
+            "passes": self._passes and self._count_passes(),
+            "ordered": self._capture_ordered(),
+        }
+        if not is_between and not self._is_stateful:  # what is drawn again
+            more["divided"] = count_divided(self._loaders.values())
         return {
             **({"workers": workers} if has_workers else {}),
             "epoch": self.epoch,
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
             "start": self._start if self._iterator is not None else None,
-            "sampler_epoch": [
-                getattr(owner, "epoch", None)
-                for owner in find_epoch_owners(self.loader, self._loaders.values())
-            ],
+            "sampler_epoch": [getattr(owner, "epoch", None) for owner in owners],
             "generators": capture_generators(self.generators()),
             "loader": self._capture_loader(),
             **({"first": self._first} if self._drawn and not self._is_stateful else {}),
-            **({"order": self._order} if self._order else {}),
-            **({"passes": self._count_passes()} if self._passes else {}),
-            **({"ordered": ordered} if (ordered := self._capture_ordered()) else {}),
-            **(
-                {"divided": divided}
-                if (divided := count_divided(self._loaders.values())) and is_redrawn
-                else {}
-            ),
+            **{name: value for name, value in more.items() if value},
         }
 
     def restore(self, stored: Any) -> None:

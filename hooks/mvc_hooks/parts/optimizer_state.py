@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from mvc_hooks.parts.shards import fits_whole, make_blank, shard_like
+from mvc_hooks.parts.shards import fits_whole, make_blank, nest_present, shard_like
 from mvc_hooks.parts.tree import (
-    ABSENT,
     Difference,
     describe,
     format_path,
@@ -143,11 +142,7 @@ def make_blanks(param: torch.Tensor, stored: Any, placed: Sequence[object] | Non
     if fits_whole(param, stored):
         return make_blank(param, stored, placed)
     blanks = {key: make_blanks(param, item) for key, item in list_items(stored) or ()}
-    if all(blank is ABSENT for blank in blanks.values()):
-        return ABSENT
-    if isinstance(stored, dict):
-        return {key: blank for key, blank in blanks.items() if blank is not ABSENT}
-    return [None if blank is ABSENT else blank for blank in blanks.values()]
+    return nest_present(blanks, stored)
 
 
 def take_entry(live: dict[Any, Any], stored: Any, param: torch.Tensor, hosted: set[str]) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 _KINDS = (dict, list, tuple)
+_Kind = TypeVar("_Kind", bound="Part")
 DETAILS = "details"
 """The top-level name for what a part's own state cannot hold (flags, ties, parameter names)."""
 
@@ -154,6 +155,12 @@ class Entry:
     def details(self) -> Steps:
         """The path of a part's companion."""
         return (DETAILS, *(key if type(key) is str else str(key) for key in self.path))
+
+
+def find_parts(parts: Mapping[str, Part], kind: type[_Kind]) -> list[tuple[Steps, _Kind]]:
+    """Return path and part of those of a class."""
+    entries = flatten_parts(parts)
+    return [(entry.path, entry.part) for entry in entries if isinstance(entry.part, kind)]
 
 
 def list_places(parts: Mapping[str, Part]) -> list[Entry]:

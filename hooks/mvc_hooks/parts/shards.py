@@ -17,7 +17,7 @@ from mvc.training import ArrayOutline
 from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 COPIED = "copied"
 """How a placement is spelled that has the whole tensor on every rank."""
@@ -76,11 +76,16 @@ def blank_shards(captured: Any, stored: Any) -> Any:
     if items is None or list_items(stored) is None:
         return ABSENT
     blanks = {key: blank_shards(item, find_at(stored, (key,))) for key, item in items}
-    if all(blank is ABSENT for blank in blanks.values()):
+    return nest_present(blanks, captured)
+
+
+def nest_present(values: Mapping[Any, Any], like: object) -> Any:
+    """Return values by key as a dict or list, as ``like`` is, without those that are ABSENT; ABSENT if all are."""
+    if all(value is ABSENT for value in values.values()):
         return ABSENT
-    if isinstance(captured, dict):
-        return {key: blank for key, blank in blanks.items() if blank is not ABSENT}
-    return [None if blank is ABSENT else blank for blank in blanks.values()]
+    if isinstance(like, dict):
+        return {key: value for key, value in values.items() if value is not ABSENT}
+    return [None if value is ABSENT else value for value in values.values()]
 
 
 def describe_sum(tensor: Any) -> dict[str, Any] | None:

@@ -119,11 +119,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> object:
         """Return the state."""
-        ...
 
     def load_state_dict(self, state_dict: object) -> object:
         """Take a state back."""
-        ...
 
 
 class StatefulPart(Part):

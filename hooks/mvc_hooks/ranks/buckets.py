@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc import FormatError
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.names import name_parameters
-from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.part import find_parts
 from mvc_hooks.parts.tree import format_path, is_sharded
 
 if TYPE_CHECKING:
@@ -145,10 +145,9 @@ class Buckets:
 
     def _name_parameters(self) -> dict[str, torch.nn.Parameter]:
         return {
-            f"{format_path(entry.path)}.{name}": param
-            for entry in flatten_parts(self._parts)
-            if isinstance(entry.part, ModulePart)
-            for name, param in name_parameters(entry.part.module).items()
+            f"{format_path(path)}.{name}": param
+            for path, part in find_parts(self._parts, ModulePart)
+            for name, param in name_parameters(part.module).items()
         }
 
 

@@ -21,7 +21,8 @@ from torch import distributed
 from mvc import MvcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
 
 _LEAVE_S, _MOST_LEAVE_S = 0.05, 5.0
 _Value = TypeVar("_Value")
@@ -215,3 +216,32 @@ def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
     # The error itself may not pickle: its cause can hold anything.
     kind = type(error)
     return kind.__module__, kind.__qualname__, error.message, error.hint
+
+
+_MOST = 6
+
+
+def spell_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as a text: ``ranks 1 to 3 and 7``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words: list[str] = []
+    for run in runs:
+        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)  # noqa: PLR2004
+    return f"rank{'s' * (len(ranks) > 1)} {join_words(words)}"
+
+
+def spell_size(size: object) -> str:
+    """Return how many ranks there are as a text: ``1 rank``, ``4 ranks``."""
+    return f"{size} rank" if size == 1 else f"{size} ranks"
+
+
+def join_words(words: Iterable[str], before: str = "") -> str:
+    """Return words as a list in a sentence: ``a, b and c``; of many, the first six."""
+    each = [before + word for word in words]
+    each = [*each[:_MOST], "more"] if len(each) > _MOST else each
+    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)

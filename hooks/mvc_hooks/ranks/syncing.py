@@ -136,6 +136,20 @@ def _start(group: Any, bucket: Any) -> Any:
     return work.get_future()
 
 
+def time_sums(size_bytes: int, times: int, device: torch.device, *, warm_up: int) -> list[float]:
+    """Return how long each of some all_reduces took on this rank; every rank must call it."""
+    tensor = torch.zeros(size_bytes // 4, device=device)
+    durations_s: list[float] = []
+    for _ in range(warm_up + times):
+        distributed.barrier()
+        started_s = time.perf_counter()
+        distributed.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        durations_s.append(time.perf_counter() - started_s)
+    return durations_s[warm_up:]
+
+
 def count_bus_bytes(size_bytes: float, size: int) -> float:
     """Return what each of ``size`` ranks has to send until all have the sum: 2 (n−1)/n of the bytes."""
     return 2 * (size - 1) / size * size_bytes

@@ -27,7 +27,17 @@ ENTRIES: Mapping[str, str] = MappingProxyType({DATA: "mvc_data.run"})
 
 
 class Extensions:
-    """The extensions of a run, in the order in which they are asked."""
+    """The extensions of a run, in the order in which they are asked.
+
+    Args:
+        given: by the user.
+        entries: the parts of the run.
+        options: those of the checkpointer that only an extension reads.
+        has_data: whether the run has data to record, even without loaders.
+
+    Raises:
+        UsageError: two have one name, or keep their state under one.
+    """
 
     def __init__(
         self,
@@ -37,17 +47,6 @@ class Extensions:
         *,
         has_data: bool,
     ) -> None:
-        """Take those that are given, and make the others.
-
-        Args:
-            given: by the user.
-            entries: the parts of the run.
-            options: those of the checkpointer that only an extension reads.
-            has_data: whether the run has data to record, even without loaders.
-
-        Raises:
-            UsageError: two have one name, or keep their state under one.
-        """
         modules = {entry.part.extension for entry in entries if entry.part.extension}
         if has_data or any(value is not None for value in options.values()):
             modules.add(ENTRIES[DATA])

@@ -43,7 +43,7 @@ from mvc_hooks.run.doubts import (
 from mvc_hooks.run.extensions import ENTRIES, Extensions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch.utils.hooks import RemovableHandle
@@ -308,9 +308,10 @@ class LiveRun:
         counters = Counters.parse(values[RUN])
         for extension in self.extensions:
             if extension.entry is not None:
+                name = extension.entry
                 origin = Origin(
-                    ranks=opened.ranks if extension.entry in outline else None,
-                    read_own=partial(_read_entry, opened.read_records, extension.entry),
+                    ranks=opened.ranks if name in outline else None,
+                    read_own=lambda rank, name=name: opened.read_records(rank).get(name),  # type: ignore[misc]
                     is_commit=not source.is_own,
                     leaves_data=leave_data,
                 )
@@ -353,10 +354,6 @@ class LiveRun:
         for part in self._data_parts:
             part.remove()
         self.extensions.close()
-
-
-def _read_entry(read: Callable[[int], Mapping[str, Any]], name: str, rank: int) -> object:
-    return read(rank).get(name)
 
 
 def _scale_scheduler(scheduler: Any, factor: float) -> None:

@@ -49,7 +49,6 @@ class Inherited(Protocol):
 
     def drop_in_child(self) -> None:
         """Close it in a forked child, without telling the other side."""
-        ...
 
 
 _held: weakref.WeakSet[Inherited] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""A count at the end of shared memory: how often something else began to be written there.
+"""A count at the end of shared memory: how often something else began to be written there (no torch, for the writer).
 
 A process that holds memory for longer than it was lent compares the count with what it was then.
 """

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc import FormatError, MvcError, StorageError
 from mvc.training import RunStore
 from mvc_hooks.tiers.images import Images
-from mvc_hooks.writer.dialing import Asking, Dialer
+from mvc_hooks.writer.dialing import Asking, Dialer, wait_until
 from mvc_hooks.writer.holding import Holding
 from mvc_hooks.writer.mesh import Server
 from mvc_hooks.writer.messages import Answer, RankCrew
@@ -28,7 +27,7 @@ from mvc_hooks.writer.turns import Turns
 from mvc_hooks.writer.wire import Counts, Failed, GetForm, GetHeld, Here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc import Repo
     from mvc.training import HeldChunks, Share
@@ -93,7 +92,7 @@ class Elsewhere:
         for holder in self._holders.get((question.commit, question.rank), ()):
             if holder != self._rank and holder not in self._lost:
                 try:
-                    frame = self._asking.ask(holder, question, _wait_until(_ANSWER_S))
+                    frame = self._asking.ask(holder, question, wait_until(_ANSWER_S))
                 except OSError:
                     self._lost.add(holder)
                     continue
@@ -151,17 +150,6 @@ class _Answers:
 
     def lose(self, link: RankLink) -> None:
         """Take no note of the end of a connection."""
-
-
-def _wait_until(seconds: float) -> Callable[[], None]:
-    """Return a check that ends a wait by an OSError after some seconds."""
-    end_s = time.monotonic() + seconds
-
-    def check() -> None:
-        if time.monotonic() > end_s:
-            raise TimeoutError
-
-    return check
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,28 +40,22 @@ from mvc_hooks.writer.messages import (
     encode_line,
     parse_request,
 )
-from mvc_hooks.writer.sharing import FAILURES, SharedCommits, describe_failure
+from mvc_hooks.writer.sharing import FAILURES, CommitAccount, SharedCommits, describe_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from mvc.training import WriteCounts
+    from collections.abc import Iterator
 
 _NICENESS = 10
 
 
 class _Pace:
-    """How far the workers step back: not at all while the training waits for them.
-
-    Attributes:
-        at: number of the request in hand.
-        awaited: newest number that the training waits for.
-        has_ended: whether the run said that it ends.
-    """
+    """How far the workers step back: not at all while the training waits for them."""
 
     def __init__(self) -> None:
-        self.at = self.awaited = 0
-        self.has_ended = False
+        self.at = self.awaited = (
+            0  # numbers: of the request in hand, and of the newest that is waited for
+        )
+        self.has_ended = False  # whether the run said so
 
     def niceness(self) -> int:
         """Return by how much the workers are to be nicer than the training."""
@@ -231,40 +225,13 @@ class _Writer:
         return self._repo
 
     def _commit(self, request: Commit, parent: str | None, memory: memoryview) -> Answer:
-        started_s = time.perf_counter()
+        account = CommitAccount(request, time.monotonic())
         files = {
             path: memory[offset : offset + size] for path, (offset, size) in request.places.items()
         }
-        written_bytes = 0
-
-        def describe(counts: WriteCounts) -> Mapping[str, str]:
-            nonlocal written_bytes
-            written_bytes = counts.stored_bytes
-            return request.describe(time.perf_counter() - started_s, counts)
-
-        repo = self._open_repo()
-        result = RunStore(repo).commit_image(
-            files,
-            message=request.message,
-            step=request.step,
-            metrics={name: float(value) for name, value in request.metrics.items()},
-            meta=request.meta,
-            branch=request.branch,
-            parent=parent,
-            delta=request.delta,
-            describe=describe,
-            no_gate=request.no_gate,
-            texts=request.texts,
-        )
-        return Answer(
-            request.number,
-            result.commit,
-            time.perf_counter() - started_s,
-            written_bytes,
-            result.plain_bytes,
-            result.failed_gates,
-            unsent=result.unsent,
-        )
+        store = RunStore(self._open_repo())
+        result = store.commit_image(files, delta=request.delta, **account.spell(parent))
+        return account.answer(request.number, result)
 
 
 if __name__ == "__main__":

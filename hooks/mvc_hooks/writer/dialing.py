@@ -24,7 +24,6 @@ from mvc_hooks.writer.wire import (
     Beat,
     Counts,
     Failed,
-    GetChecked,
     GetImage,
     GetPart,
     Here,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from mvc_hooks.writer.turns import Turns
     from mvc_hooks.writer.wire import Frame, GetForm, GetHeld, Join, RankLink
 
-    Question = GetImage | GetPart | GetChecked | GetForm | GetHeld
+    Question = GetImage | GetPart | GetForm | GetHeld
 
 _CONNECT_S = 5.0
 _LOOK_S = 0.25
@@ -129,15 +128,20 @@ def _connect_to_other(host: str, port: int) -> socket.socket:
     return channel
 
 
-def tell(crew: RankCrew, ranks: Iterable[int], answer: Answer) -> None:
-    """Say to the writers of some ranks that a turn came to nothing here, where there is no writer."""
-    dialer = Dialer(crew, Counts())
-    end_s = time.monotonic() + crew.grace_s
+def wait_until(seconds: float) -> Callable[[], None]:
+    """Return a check that ends a wait by an OSError after some seconds."""
+    end_s = time.monotonic() + seconds
 
     def check() -> None:
         if time.monotonic() > end_s:
             raise TimeoutError
 
+    return check
+
+
+def tell(crew: RankCrew, ranks: Iterable[int], answer: Answer) -> None:
+    """Say to the writers of some ranks that a turn came to nothing here, where there is no writer."""
+    dialer, check = Dialer(crew, Counts()), wait_until(crew.grace_s)
     for rank in ranks:
         with contextlib.suppress(OSError), contextlib.closing(dialer.dial(rank, check)) as link:
             link.send(Failed(answer))
@@ -274,13 +278,14 @@ class TurnPeers:
         Raises:
             StorageError: the turn came to nothing, or there is no way to that rank.
         """
-        return self._fetch(rank, GetPart(self._join.turn, self._join.digest, array, chunk))
+        return self._fetch(rank, array, chunk)
 
     def fetch_checked(self, rank: int, array: int, chunk: int) -> memoryview:
         """Return what another rank checks of a chunk; raises as ``fetch_part``."""
-        return self._fetch(rank, GetChecked(self._join.turn, self._join.digest, array, chunk))
+        return self._fetch(rank, array, chunk, is_checked=True)
 
-    def _fetch(self, rank: int, question: GetPart | GetChecked) -> memoryview:
+    def _fetch(self, rank: int, array: int, chunk: int, *, is_checked: bool = False) -> memoryview:
+        question = GetPart(self._join.turn, self._join.digest, array, chunk, is_checked)
         try:
             return memoryview(self._asking.ask(rank, question, self._check).payload)
         except UnreachableError as error:

@@ -24,7 +24,6 @@ from mvc_hooks.writer.wire import (
     Beat,
     Counts,
     Failed,
-    GetChecked,
     GetImage,
     GetPart,
     Here,
@@ -54,11 +53,9 @@ class Hears(Protocol):
 
     def hear(self, link: RankLink, frame: Frame) -> None:
         """Take in a frame."""
-        ...
 
     def lose(self, link: RankLink) -> None:
         """Note that a connection has ended."""
-        ...
 
 
 class Server:
@@ -142,7 +139,7 @@ class Server:
         if isinstance(message, Keep):
             take_piece(self._holding, link, frame, self._crew.rank)
             return
-        if not isinstance(message, GetImage | GetPart | GetChecked):
+        if not isinstance(message, GetImage | GetPart):
             self._hears.hear(link, frame)
             return
         while (offer := self._turns.wait_offer(message.turn, self._crew.beat_s)) is None:
@@ -158,15 +155,12 @@ class Server:
             except TurnError as error:
                 link.send(Settled(error.answer))
         else:
-            read = (
-                offer.parts.read_part if isinstance(message, GetPart) else offer.parts.read_checked
-            )
+            read = offer.parts.read_checked if message.is_checked else offer.parts.read_part
             try:
                 part = memoryview(read(message.array, message.chunk)).cast("B")
             except (MvcError, ValueError, LookupError) as error:
-                self._refuse(
-                    link, message.turn, f"it has no such part: {getattr(error, 'message', error)}"
-                )
+                why = getattr(error, "message", error)
+                self._refuse(link, message.turn, f"it has no such part: {why}")
             else:
                 link.send(Here(part.nbytes), part)
 
@@ -190,14 +184,10 @@ class Mesh:
         self.crew, self.counts, self.turns = crew, Counts(), Turns()
         self.dialer = dialer = Dialer(crew, self.counts)
         self._asking = Asking(dialer, self.turns)
-        is_first = crew.rank == 0
-        side = (
-            LeadingRank(crew, self.turns, dialer)
-            if is_first
-            else FollowingRank(crew, self.turns, dialer)
-        )
-        self.leader = side if isinstance(side, LeadingRank) else None
-        self.follower = side if isinstance(side, FollowingRank) else None
+        self.leader = None if crew.rank else LeadingRank(crew, self.turns, dialer)
+        self.follower = FollowingRank(crew, self.turns, dialer) if crew.rank else None
+        side = self.leader or self.follower
+        assert side is not None
         self._side = side
         self._server = Server(crew, self.turns, self.counts, self._side, holding or Holding())
         self._server.start(listening)

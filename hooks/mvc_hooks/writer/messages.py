@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from mvc import MvcError
 from mvc.training import Agreement  # noqa: TC001  msgspec needs it
 
 if TYPE_CHECKING:
@@ -110,6 +111,13 @@ class Answer(msgspec.Struct, frozen=True):
     unsent: str | None = None
     uncopied: str | None = None
     agreement: Agreement | None = None
+
+    @classmethod
+    def of(cls, number: int, error: BaseException, where: str = "") -> Self:
+        """Return the answer that an error is; ``where`` comes before its message."""
+        if isinstance(error, MvcError):
+            return cls(number, error=error.kind, message=f"{where}{error.message}", hint=error.hint)
+        return cls(number, error="writer", message=f"{where}{type(error).__name__}: {error}")
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

@@ -11,27 +11,26 @@ import resource
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mvc import GateError, MvcError
+from mvc import GateError, MvcError, Repo
 from mvc.training import RunStore, parse_stored_share
 from mvc_hooks.writer.holding import Replicator, open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
-from mvc_hooks.writer.recalling import recall_commit
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mvc import Repo
     from mvc.training import Share, StoredShare, WriteCounts
     from mvc_hooks.lingering import Held
     from mvc_hooks.writer.holding import Holding
     from mvc_hooks.writer.messages import Commit, Open
+
 
 FAILURES = (MvcError, OSError, MemoryError, RuntimeError, ValueError)
 """What a request may end with; anything else is a bug, and ends the writer."""
@@ -45,6 +44,39 @@ class _StoredHere(msgspec.Struct, frozen=True):
 
 
 _decode_stored = msgspec.msgpack.Decoder(_StoredHere).decode
+
+
+class CommitAccount:
+    """What a commit is made with, and what it cost; ``seen`` are what the other ranks saw."""
+
+    def __init__(self, request: Commit, began_s: float, *seen: tuple[int, int]) -> None:
+        self._request, self._began_s, self._seen = request, began_s, seen
+        self._written_bytes = 0
+
+    def spell(self, parent: str | None) -> dict[str, Any]:
+        """Return the arguments of the commit."""
+        request = self._request
+        same = ("message", "step", "meta", "branch", "no_gate", "texts")
+        metrics = {name: float(value) for name, value in request.metrics.items()}
+        more = {"metrics": metrics, "parent": parent, "describe": self._describe}
+        return {name: getattr(request, name) for name in same} | more
+
+    def _describe(self, counts: WriteCounts) -> Mapping[str, str]:
+        self._written_bytes = counts.stored_bytes
+        return self._request.describe(time.monotonic() - self._began_s, counts, *self._seen)
+
+    def answer(self, number: int, result: Any) -> Answer:
+        """Return the answer to the request."""
+        return Answer(
+            number,
+            result.commit,
+            time.monotonic() - self._began_s,
+            self._written_bytes,
+            result.plain_bytes,
+            result.failed_gates,
+            unsent=result.unsent,
+            agreement=result.agreement,
+        )
 
 
 class SharedCommits:
@@ -145,37 +177,11 @@ class SharedCommits:
         assert leader is not None
         answers = [_decode_stored(payload) for payload in leader.collect(request.turn)]
         others = [parse_stored_share(answer.share) for answer in answers]
-        written_bytes = 0
-
-        def describe(counts: WriteCounts) -> Mapping[str, str]:
-            nonlocal written_bytes
-            written_bytes = counts.stored_bytes
-            seconds = time.monotonic() - began_s
-            return request.describe(seconds, counts, *(answer.seen for answer in answers))
-
+        account = CommitAccount(request, began_s, *(answer.seen for answer in answers))
         result = RunStore(self._open_repo()).commit_shares(
-            share,
-            [stored, *others],
-            message=request.message,
-            step=request.step,
-            metrics={name: float(value) for name, value in request.metrics.items()},
-            meta=request.meta,
-            branch=request.branch,
-            parent=parent,
-            describe=describe,
-            no_gate=request.no_gate,
-            texts=request.texts,
+            share, [stored, *others], **account.spell(parent)
         )
-        answer = Answer(
-            request.turn,
-            result.commit,
-            time.monotonic() - began_s,
-            written_bytes,
-            result.plain_bytes,
-            result.failed_gates,
-            unsent=result.unsent,
-            agreement=result.agreement,
-        )
+        answer = account.answer(request.turn, result)
         return leader.settle(answer, is_final=True)
 
     def _fail(self, turn: int, answer: Answer) -> Answer | None:
@@ -200,6 +206,56 @@ def describe_failure(number: int, error: BaseException, rank: int | None = None)
     A gate is not of a rank: it refuses what all of them have.
     """
     where = "" if rank is None or isinstance(error, GateError) else f"rank {rank}: "
-    if isinstance(error, MvcError):
-        return Answer(number, error=error.kind, message=f"{where}{error.message}", hint=error.hint)
-    return Answer(number, error="writer", message=f"{where}{type(error).__name__}: {error}")
+    return Answer.of(number, error, where)
+
+
+_MOST_IN_FLIGHT = 64
+
+
+def recall_commit(
+    worktree: str,
+    request: Commit,
+    tip: str | None,
+    facts: Mapping[str, str],
+    *,
+    on_store: bool = False,
+) -> Answer | None:
+    """Look for the commit of a lost writer on its branch; return the answer that is owed, or None.
+
+    A writer may die after the commit and before its answer. The commit is recognised by step and
+    subject, by ``facts`` that it records (down to the duration of the stall, if they are known), and
+    by the tip that it follows: "" for no commit, None if that is not known. A rank that has only a store in
+    common with rank 0 looks ``on_store``.
+    """
+    # As after any crash, the first command on the repository finishes a commit that was begun.
+    with contextlib.suppress(MvcError, OSError):
+        repo = Repo.open(worktree)
+        repo.status(untracked=False)
+        store = repo.config().get("mvc.store") if on_store else None
+        if store is not None:
+            repo.fetch(store, content=False)
+        ref = f"refs/{'heads' if store is None else f'remotes/{store}'}/{request.branch}"
+        for entry in repo.log(ref, first_parent=True, limit=_MOST_IN_FLIGHT):
+            if entry.info.id == tip:
+                return None
+            meta, parent = dict(entry.annotations.meta or {}), "".join(entry.info.parents[:1])
+            if (
+                entry.annotations.step == request.step
+                and entry.info.message.split("\n", 1)[0] == request.message.split("\n", 1)[0]
+                # Git may have broken the lines of a trailer elsewhere.
+                and all(
+                    name in meta and meta[name].split() == text.split()
+                    for name, text in facts.items()
+                )
+                and tip in (None, parent)
+            ):
+                return Answer(
+                    request.number,
+                    entry.info.id,
+                    write_s=float(meta.get("write_s", "0")),
+                    written_bytes=int(meta.get("written_bytes", "0")),
+                    plain_bytes=sum(size for _, size in request.places.values()),
+                    failed_gates=entry.failed_gates,
+                    agreement=entry.agreement,
+                )
+    return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc_hooks.writer.dialing import Dialer
     from mvc_hooks.writer.messages import RankCrew
     from mvc_hooks.writer.turns import Offer, Turns
-    from mvc_hooks.writer.wire import Frame, RankLink
+    from mvc_hooks.writer.wire import Frame, Message, RankLink
 
 _KNOCK_S = 0.5
 _MOST_KNOCKS = 16
@@ -231,10 +231,10 @@ def _find_difference(mine: Join, theirs: Join) -> str | None:
     return None
 
 
-def _send(link: RankLink | None, message: Beat | Gathered | Settled) -> None:
+def _send(link: RankLink | None, message: Message, payload: bytes = b"") -> None:
     if link is not None:
         try:
-            link.send(message)
+            link.send(message, payload)
         except OSError:
             link.stop()
 
@@ -250,9 +250,8 @@ class FollowingRank:
 
     def begin(self, turn: int) -> None:
         """Open a turn."""
-        with (
-            self._turns.changed
-        ):  # failures that rank 0 has not heard of yet, as far as they matter
+        with self._turns.changed:
+            # Failures that rank 0 has not heard of yet, as far as they matter.
             failed = [said for said in self._said if isinstance(said[0], Failed)]
             self._said = failed[-_MOST_FAILED:]
             self._turns.begin(turn)
@@ -276,11 +275,7 @@ class FollowingRank:
         with self._turns.changed:
             self._said.append((message, payload))
             link = self._head.link
-        if link is not None:
-            try:
-                link.send(message, payload)
-            except OSError:
-                link.stop()
+        _send(link, message, payload)
 
     # A thread of its own.
 
@@ -353,12 +348,7 @@ class FollowingRank:
 
     def beat(self) -> None:
         """Tell rank 0 that this one is there."""
-        link = self._head.link
-        if link is not None:
-            try:
-                link.send(Beat(self._turns.newest))
-            except OSError:
-                link.stop()
+        _send(self._head.link, Beat(self._turns.newest))
 
     def judge(self) -> None:
         """Stop waiting for rank 0 if it will never tell what becomes of the open turn."""

@@ -30,11 +30,9 @@ class ShareParts(Protocol):
 
     def read_part(self, array: int, chunk: int) -> bytes | memoryview:
         """Return this rank's part of a chunk."""
-        ...
 
     def read_checked(self, array: int, chunk: int) -> bytes | memoryview:
         """Return what this rank checks of a chunk."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

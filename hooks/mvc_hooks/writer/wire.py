@@ -47,21 +47,16 @@ class GetImage(msgspec.Struct, frozen=True, tag="image"):
 
 
 class GetPart(msgspec.Struct, frozen=True, tag="part"):
-    """Send this rank's part of a chunk of a turn; the answer waits until the turn has come."""
+    """Send this rank's part of a chunk of a turn; the answer waits until the turn has come.
+
+    With ``is_checked``, send what the rank checks of a chunk that others keep.
+    """
 
     turn: int
     digest: bytes
     array: int
     chunk: int
-
-
-class GetChecked(msgspec.Struct, frozen=True, tag="checked"):
-    """As ``GetPart``, but what the rank checks of a chunk that others keep."""
-
-    turn: int
-    digest: bytes
-    array: int
-    chunk: int
+    is_checked: bool = False
 
 
 class GetForm(msgspec.Struct, frozen=True, tag="form"):
@@ -135,7 +130,6 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 Message = (
     GetImage
     | GetPart
-    | GetChecked
     | GetForm
     | GetHeld
     | Keep

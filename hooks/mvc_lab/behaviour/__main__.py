@@ -6,24 +6,26 @@ prints goes to standard error.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import traceback
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from mvc import MvcError, Repo, UsageError
-from mvc_hooks.entry import load_entry
+from mvc_hooks.entry import CommandParser, load_entry
 from mvc_lab.behaviour.comparing import (
     AGREEMENT,
     BATCH_SIZE,
+    BOUND,
     COSINE,
     SIGNIFICANCE,
     check_shares,
     check_thresholds,
+    compare_settings,
+    parse_settings,
     run_both,
     run_once,
 )
@@ -31,29 +33,22 @@ from mvc_lab.behaviour.inputs import make_batches, read_inputs
 from mvc_lab.behaviour.loading import ModelLoader
 from mvc_lab.behaviour.modules import ModuleSums
 from mvc_lab.behaviour.outputs import OutputScores
-from mvc_lab.behaviour.settings import BOUND, compare_settings, parse_settings
 from mvc_lab.behaviour.statistics import least_samples
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
-    from mvc_lab.behaviour.comparing import PlacedModel
+    from mvc_lab.behaviour.comparing import BehaviourSettings
     from mvc_lab.behaviour.inputs import InputBatch
     from mvc_lab.behaviour.modules import ModuleReport
-    from mvc_lab.behaviour.settings import BehaviourSettings
+    from mvc_lab.behaviour.turns import PlacedModel
 
 _DIFFERENT = 1
 _INTERRUPTED = 130
 _LAYERS = ("module", "system")
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises errors of mvc."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint="python -m mvc_lab.behaviour --help")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,7 +88,8 @@ def _own_output() -> Iterator[Callable[[str], object]]:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what a command line asks for."""
-    parser = _Parser(
+    parser = CommandParser(
+        hint="python -m mvc_lab.behaviour --help",
         prog="python -m mvc_lab.behaviour",
         description="Run two models, or one in several ways, on the same inputs and compare what "
         "their modules return and how their outputs are distributed. The exit code is 1 if a layer "
@@ -184,11 +180,7 @@ def _compare_models(
         result["module"] = _module_fields(sums.judge(samples))
     if scores is not None:
         report = scores.judge(chosen.significance, chosen.agreement, chosen.seed)
-        result["system"] = {
-            "passed": report.passed,
-            "judged": report.is_judged,
-            **asdict(report),
-        }
+        result["system"] = {"passed": report.passed, "judged": report.is_judged} | asdict(report)
     return result
 
 
@@ -203,15 +195,8 @@ def _check_samples(batches: Sequence[InputBatch], significance: float) -> None:
 
 
 def _module_fields(report: ModuleReport) -> dict[str, Any]:
-    return {
-        "passed": report.passed,
-        "cosine": report.cosine,
-        "bound": report.bound,
-        "samples": report.samples,
-        "first": None if report.first is None else report.first.name,
-        "parted": report.parted,
-        "modules": [asdict(module) for module in report.modules],
-    }
+    first = None if report.first is None else report.first.name
+    return {"passed": report.passed, **asdict(report), "first": first}
 
 
 if __name__ == "__main__":

@@ -58,18 +58,18 @@ class ModuleReport:
         cosine: the least cosine that passes, or None.
         bound: the largest relative L2 difference that passes, or None.
         samples: rows of the inputs.
-        modules: every module that ran, the model itself last.
         first: of those that do not pass, the one that returned first what does not, or None.
         parted: the names of the modules that ran at the same time under different names, after which
             modules were not compared; or None.
+        modules: every module that ran, the model itself last.
     """
 
     cosine: float | None
     bound: float | None
     samples: int
+    first: ModuleDifference | None
+    parted: tuple[str, str] | None
     modules: tuple[ModuleDifference, ...]
-    first: ModuleDifference | None = None
-    parted: tuple[str, str] | None = None
 
     @property
     def passed(self) -> bool:
@@ -221,9 +221,9 @@ class ModuleSums:
         return ModuleReport(
             *self._limits,
             samples,
-            tuple(modules.values()),
             None if first is None else modules[first],
             self._parted,
+            tuple(modules.values()),
         )
 
 

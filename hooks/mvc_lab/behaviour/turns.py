@@ -29,6 +29,15 @@ class ModelCall:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """One of the two models, and where it runs; None is where its parameters are."""
+
+    model: nn.Module
+    device: torch.device | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """The output of one module."""
 
@@ -44,8 +53,8 @@ class _StoppedError(BaseException):
 class Turn:
     """One call of a model, in a thread of its own that runs only while ``advance`` waits for it."""
 
-    def __init__(self, model: nn.Module, call: ModelCall, seed: int, threads: int | None) -> None:
-        self._model, self._call, self._threads = model, call, threads
+    def __init__(self, side: PlacedModel, call: ModelCall, seed: int) -> None:
+        self._model, self._call, self._threads = side.model, call, side.threads
         before = _read_random()
         torch.manual_seed(seed)
         self._random = _read_random()
@@ -112,38 +121,30 @@ class Turn:
 
 
 def run_in_turns(
-    models: tuple[nn.Module, nn.Module],
-    calls: tuple[ModelCall, ModelCall],
+    sides: tuple[PlacedModel, PlacedModel],
+    calls: Sequence[ModelCall],
     *,
     seed: int,
-    threads: tuple[int | None, int | None],
     with_modules: bool,
 ) -> Iterator[tuple[Returned | None, Returned | None]]:
     """Yield what the next module of each model returned, and at the end what the models did."""
-    turns = tuple(
-        Turn(model, call, seed, count)
-        for model, call, count in zip(models, calls, threads, strict=True)
-    )
+    models = [side.model for side in sides]
+    turns = [Turn(side, call, seed) for side, call in zip(sides, calls, strict=True)]
     try:
         with _hooks(models, turns, with_modules=with_modules):
-            while True:
-                pair = (turns[0].advance(), turns[1].advance())
-                if pair == (None, None):
-                    break
+            while (pair := (turns[0].advance(), turns[1].advance())) != (None, None):
                 yield pair
     finally:
         for turn in turns:
             turn.close()
-    first, second = (
-        Returned("", type(model).__name__, turn.output)
-        for model, turn in zip(models, turns, strict=True)
-    )
+    outputs = zip(models, turns, strict=True)
+    first, second = (Returned("", type(model).__name__, turn.output) for model, turn in outputs)
     yield first, second
 
 
 @contextmanager
 def _hooks(
-    models: tuple[nn.Module, nn.Module], turns: Sequence[Turn], *, with_modules: bool
+    models: Sequence[nn.Module], turns: Sequence[Turn], *, with_modules: bool
 ) -> Iterator[None]:
     """Make each module below the top hand over what it returns."""
 

@@ -6,7 +6,6 @@ ckpt = Checkpointer("runs/gpt", model=ddp, optimizer=optimizer, compression=comp
 """
 
 from mvc_lab.compression.hook import Compression
-from mvc_lab.compression.narrow import Bf16, Fp16, SignSgd
-from mvc_lab.compression.power_sgd import PowerSgd
+from mvc_lab.compression.kinds import Bf16, Fp16, PowerSgd, SignSgd
 
 __all__ = ["Bf16", "Compression", "Fp16", "PowerSgd", "SignSgd"]

@@ -19,12 +19,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import UsageError
+from mvc_hooks.checks import Requirement
 from mvc_hooks.parts.names import name_parameters
 from mvc_hooks.parts.part import Part
 from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
 from mvc_hooks.ranks.syncing import TimedHook
 from mvc_lab.compression.memory import BucketMemory, BucketPiece
-from mvc_lab.compression.stretch import stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     Future = torch.futures.Future[torch.Tensor]
 
-MUCH = 32.0
-"""A run whose gradients are compressed by more takes 10 % more steps."""
+_SWITCH = Requirement(lambda value: isinstance(value, bool), "not True or False")
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -56,8 +55,7 @@ class Compression(Part):
 
     def __init__(self, *, error_feedback: bool, extend: bool = False) -> None:
         for name, value in (("error_feedback", error_feedback), ("extend", extend)):
-            if not isinstance(value, bool):
-                raise UsageError(f"{name} of {type(self).__name__} is {value!r}, not True or False")
+            _SWITCH.check(f"{name} of {type(self).__name__}", value)
         self.error_feedback, self.extend, self.is_extended = error_feedback, extend, False
         self.sent_bytes = self.gradient_bytes = 0
         self._last = (0, 0)
@@ -104,12 +102,13 @@ class Compression(Part):
             if param.requires_grad
         }
         for name, param in reduced.items():
-            self._check(name, param)
+            self.check(name, param)
         ddp.register_comm_hook(self, TimedHook(_compress))  # a monitor may be there
         self._ddp, self._group = weakref.ref(ddp), ddp.process_group
         self._params, self._names = reduced, {id(param): name for name, param in reduced.items()}
 
-    def _check(self, name: str, param: torch.nn.Parameter) -> None:
+    def check(self, name: str, param: torch.nn.Parameter) -> None:
+        """Refuse a parameter whose gradient cannot be compressed."""
         if param.dtype not in _DTYPES:
             raise UsageError(
                 f"{type(self).__name__} cannot compress the gradient of {name}, which is {param.dtype}",
@@ -162,39 +161,27 @@ class Compression(Part):
             self.sent_bytes += self._last[0]
             self.gradient_bytes += self._last[1]
 
-    def take_longer(self, schedulers: Sequence[object]) -> Iterator[str]:
-        """Stretch schedules if ``extend`` asks for it and it is not done yet; yield what was, or should be, done."""
-        kind, ratio = type(self).__name__, self.expected_ratio
-        if ratio <= MUCH or self.is_extended:
-            return
-        finding = f"{kind} compresses gradients {ratio:.0f}:1, beyond {MUCH:.0f}:1"
-        if not self.extend:
-            yield f"{finding}: train 10 % more steps, or pass extend=True, which has steps() and the schedule take them"
-            return
-        yield f"{finding}: steps() takes 10 % more steps, and the schedule is stretched"
-        self.is_extended = True
-        for name in stretch(schedulers):
-            yield f"{name} cannot be stretched: for 10 % more steps, change its arguments"
-
     # The hook.
 
     @abstractmethod
     def reduce(self, bucket: Any) -> Future:
         """Return the mean over the ranks of the gradients in a bucket, as a future."""
 
-    def _lay_out(self, bucket: Any) -> Layout:
-        return tuple(
+    def _fit_errors(self, bucket: Any) -> Layout:
+        """Bring the errors into the layout of a bucket, and return that."""
+        layout = tuple(
             BucketPiece(self._names[id(param)], tuple(param.shape)) for param in bucket.parameters()
         )
+        if self.error_feedback:
+            zeros = bucket.buffer().new_zeros
+            self._errors.fit(bucket.index(), layout, lambda piece: zeros(piece.size))
+        return layout
 
     def _add_errors(self, bucket: Any) -> torch.Tensor:
         """Add the errors to a bucket, and return them."""
-        buffer = bucket.buffer()
-        self._errors.fit(
-            bucket.index(), self._lay_out(bucket), lambda piece: buffer.new_zeros(piece.size)
-        )
+        self._fit_errors(bucket)
         errors = self._errors.flats[bucket.index()]
-        buffer.add_(errors)
+        bucket.buffer().add_(errors)
         return errors
 
     # The part.
@@ -220,9 +207,6 @@ class Compression(Part):
                 yield Difference((*path, name), str(value), str(theirs.get(name)))
         if theirs == self.settings:
             yield from compare_keys(live, stored, path)
-        yield from self._compare_memory(stored, path)
-
-    def _compare_memory(self, stored: Any, path: Steps) -> Iterator[Difference]:
         wanted = {name: param.detach() for name, param in self._params.items()}
         yield from compare_memory(wanted, find_at(stored, ("errors",)), (*path, "errors"))
 

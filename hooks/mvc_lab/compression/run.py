@@ -1,22 +1,77 @@
-"""What compressing hooks add to the run that they are parts of."""
+"""What compressing hooks add to the run that they are parts of: ten per cent more steps, and schedules to match."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import UsageError
 from mvc_hooks.extension import Contribution, Extension
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_lab.compression.hook import Compression
-from mvc_lab.compression.stretch import extend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mvc_hooks.extension import Host
     from mvc_hooks.parts.part import Entry
+
+
+_MUCH = 32.0
+"""A run whose gradients are compressed by more takes 10 % more steps."""
+_HORIZONS = {
+    lr_scheduler.CosineAnnealingLR: "T_max",
+    lr_scheduler.LinearLR: "total_iters",
+    lr_scheduler.PolynomialLR: "total_iters",
+    lr_scheduler.ConstantLR: "total_iters",
+    lr_scheduler.OneCycleLR: "total_steps",
+}
+_OUTER = (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)
+
+
+def extend(steps: int) -> int:
+    """Return 10 % more, rounded up."""
+    return steps + -(-steps // 10)
+
+
+def stretch(schedulers: Iterable[Any]) -> Iterator[str]:
+    """Make the horizons of schedules 10 % longer, and yield the names of those that have none."""
+    for scheduler in schedulers:
+        horizon = _HORIZONS.get(type(scheduler))
+        if isinstance(scheduler, _OUTER):
+            yield from stretch(scheduler._schedulers)  # noqa: SLF001  there is no public way
+            if isinstance(scheduler, lr_scheduler.SequentialLR):
+                steps = [extend(step) for step in scheduler._milestones]  # noqa: SLF001
+                scheduler._milestones = steps  # noqa: SLF001
+        elif horizon is None:
+            yield type(scheduler).__name__
+        else:
+            _stretch_one(scheduler, horizon)
+
+
+def _stretch_one(scheduler: Any, horizon: str) -> None:
+    """Make a horizon longer; in the middle of it, the rate becomes what it would be by now."""
+    before = _rates(scheduler)
+    old = getattr(scheduler, horizon)
+    setattr(scheduler, horizon, extend(old))
+    phases = getattr(scheduler, "_schedule_phases", ())
+    for number, phase in enumerate(phases):
+        # A phase ends 1 step before a share of all steps, the middle one 2.
+        early = 2 if 0 < number < len(phases) - 1 else 1
+        phase["end_step"] = (phase["end_step"] + early) * extend(old) / old - early
+    for group, was, rate in zip(
+        scheduler.optimizer.param_groups, before, _rates(scheduler), strict=False
+    ):
+        if was != rate and was:
+            group["lr"] *= rate / was
+
+
+def _rates(scheduler: Any) -> list[float]:
+    """Return the rates at the current step in closed form, if the schedule has one and has begun."""
+    compute = getattr(scheduler, "_get_closed_form_lr", None)
+    return [] if compute is None or scheduler.last_epoch <= 0 else compute()
 
 
 class CompressedRun(Extension):
@@ -62,10 +117,23 @@ class CompressedRun(Extension):
         self._host.log.doubt(dict.fromkeys([*self._told, *self._take_longer()]))
 
     def _take_longer(self) -> Iterator[str]:
+        """Stretch schedules if a hook asks for it; yield what was, or should be, done."""
         leaves = [leaf for _, leaf in walk_leaves(self._host.objects)]
         schedulers = [leaf for leaf in leaves if isinstance(leaf, LRScheduler)]
         for hook in self._hooks:
-            yield from hook.take_longer(schedulers)
+            ratio = hook.expected_ratio
+            if ratio <= _MUCH or hook.is_extended:
+                continue
+            finding = (
+                f"{type(hook).__name__} compresses gradients {ratio:.0f}:1, beyond {_MUCH:.0f}:1"
+            )
+            if not hook.extend:
+                yield f"{finding}: train 10 % more steps, or pass extend=True, which has steps() and the schedule take them"
+                continue
+            yield f"{finding}: steps() takes 10 % more steps, and the schedule is stretched"
+            hook.is_extended = True
+            for name in stretch(schedulers):
+                yield f"{name} cannot be stretched: for 10 % more steps, change its arguments"
 
     def plan_steps(self, total: int) -> int:
         """Take 10 % more steps, if a hook asks for that."""

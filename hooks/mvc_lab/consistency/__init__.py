@@ -2,5 +2,5 @@
 
 ``checking`` is what a run has: ``Consistency``. What a rank holds and who holds the same is in ``held``, which
 share is due in ``plan``, what is kept of it at a step in ``kept``. When digests differ, ``inquiry`` finds
-where, with ``evidence`` for ``verdict`` to say why, and ``reports`` says what to do. ``learning`` knows what legally differs.
+where, knowing what legally differs, ``verdict`` says why, and ``reports`` says what to do.
 """

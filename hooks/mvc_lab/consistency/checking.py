@@ -30,8 +30,8 @@ from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.parts.tree import find_changes, format_path, map_tensors, to_local, walk_leaves
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.run.extensions import check_alike
-from mvc_lab.consistency.bits import compare_bits, find_index
-from mvc_lab.consistency.plan import SHARE_BYTES
+from mvc_lab.consistency.digest import compare_bits, find_index
+from mvc_lab.consistency.held import SHARE_BYTES
 from mvc_lab.consistency.reports import DEFAULT, Answers, ConsistencyReport, Deviation
 from mvc_lab.consistency.watching import ConsistencySettings, Findings, Watching
 
@@ -49,8 +49,23 @@ _TOLERANCE = Requirement(
 _IGNORE = sequence(str, "patterns", 'ignore=["model.head.*"]')
 
 
-class Consistency(Extension):
-    """Compares parameters, buffers and optimizer state of ranks that hold the same."""
+class Consistency(Findings, Extension):
+    """Compares parameters, buffers and optimizer state of ranks that hold the same.
+
+    Args:
+        every: everything is compared once in this many steps.
+        answers: what to do about a difference, the first that is possible: ``resync`` from
+            ranks that are known to be right, ``rollback`` to a commit from before it (with a
+            ``Checkpointer``), ``report`` and go on, or ``stop``.
+        stop_after: this many answers within 2,000 steps are given, then the run is stopped;
+            None: no limit.
+        tolerance: a difference up to here is called small in reports.
+        ignore: patterns of names (``model.head.*``) that are not compared.
+        share_bytes: the least that is compared at once; smaller states are compared whole.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
 
     name = "consistency"
 
@@ -64,22 +79,6 @@ class Consistency(Extension):
         ignore: Sequence[str] = (),
         share_bytes: int = SHARE_BYTES,
     ) -> None:
-        """Say how often, and what to do.
-
-        Args:
-            every: everything is compared once in this many steps.
-            answers: what to do about a difference, the first that is possible: ``resync`` from
-                ranks that are known to be right, ``rollback`` to a commit from before it (with a
-                ``Checkpointer``), ``report`` and go on, or ``stop``.
-            stop_after: this many answers within 2,000 steps are given, then the run is stopped;
-                None: no limit.
-            tolerance: a difference up to here is called small in reports.
-            ignore: patterns of names (``model.head.*``) that are not compared.
-            share_bytes: the least that is compared at once; smaller states are compared whole.
-
-        Raises:
-            UsageError: a setting that makes no sense.
-        """
         hint = "every=100 compares everything once in 100 steps"
         check_count("every of Consistency", every, 1, hint=hint)
         check_count("share_bytes of Consistency", share_bytes, 1)
@@ -90,39 +89,9 @@ class Consistency(Extension):
         )
         self._spelled = f"every={every}, answers={tuple(answers)}, stop_after={stop_after}, "
         self._spelled += f"ignore={tuple(ignore)}, share_bytes={share_bytes}"
-        self._findings = Findings()
+        super().__init__()
         self._watching: Watching | None = None
         self._host: Host | None = None
-
-    @property
-    def reports(self) -> list[ConsistencyReport]:
-        """A report for every check that found a difference, oldest first."""
-        return list(self._findings.reports)
-
-    @property
-    def checks(self) -> int:
-        """How often the ranks were compared."""
-        return self._findings.checks
-
-    @property
-    def mismatches(self) -> int:
-        """How often a difference was found."""
-        return len(self._findings.reports)
-
-    @property
-    def max_delta(self) -> float:
-        """The largest difference of two elements that was found."""
-        return max((report.max_delta for report in self._findings.reports), default=0.0)
-
-    @property
-    def digested_bytes(self) -> int:
-        """How much this rank has digested."""
-        return self._findings.digested_bytes
-
-    @property
-    def seconds(self) -> float:
-        """How long this rank has spent on it, waiting for other ranks included."""
-        return self._findings.seconds
 
     # Alone.
 
@@ -154,7 +123,7 @@ class Consistency(Extension):
         """
         watching, known = self._get_watching(), self.mismatches
         watching.look(watching.next_step)
-        return self._findings.reports[-1] if self.mismatches > known else None
+        return self.reports[-1] if self.mismatches > known else None
 
     def redo(self, step: Callable[[], object]) -> ConsistencyReport | None:
         """Do a whole step twice from the same state, and compare every bit; every rank must call it.
@@ -238,7 +207,7 @@ class Consistency(Extension):
         assert host is not None
         if host.ranks.is_alone:
             host.log.doubt(["consistency: one process has nothing to be compared with"])
-        self._watching = Watching(self._settings, self._findings, host)
+        self._watching = Watching(self._settings, self, host)
 
     def check_step(self, step: int) -> RollbackReport | None:
         """Compare what is due.

@@ -2,6 +2,10 @@
 
 Whole tensors are on all ranks. Of a DTensor those ranks hold the same part that differ only along dimensions of
 its mesh where it is replicated: replicas of HSDP, and tensors that tensor parallelism leaves whole.
+
+What is held is compared share by share: everything has its turn once in ``every`` steps. The state is cut into shares of about the same size, whole
+units where possible: a parameter goes with the state of its optimizer, so that its step can be done again. A
+share has at least ``share_bytes``: a small model is seen whole, at once, and not in a hundred tiny pieces.
 """
 
 from __future__ import annotations
@@ -18,9 +22,8 @@ from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.names import clean_name, name_parameters
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.optimizer_state import index_parameters
-from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.part import find_parts
 from mvc_hooks.parts.tree import format_path, is_sharded, to_local
-from mvc_lab.consistency.plan import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +33,90 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.tree import Steps
+
+
+SHARE_BYTES = 16 * 1024 * 1024
+_ALIGNED = 64  # elements: a cut within a vector register would be rounded in another way
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is looked at together.
+
+    Attributes:
+        number: says which it is.
+        group: which ranks hold the same; a share is of one group.
+        size_bytes: what a rank holds of it, about.
+        can_cut: whether it may be seen in slices.
+    """
+
+    number: int
+    group: str
+    size_bytes: int
+    can_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSlice:
+    """The slice ``part`` of ``parts`` of a unit."""
+
+    unit: int
+    part: int = 0
+    parts: int = 1
+
+    def range(self, numel: int) -> tuple[int, int]:
+        """Return where it begins and ends in a tensor of so many elements."""
+        ends = (numel * at // self.parts for at in (self.part, self.part + 1))
+        first, last = (end // _ALIGNED * _ALIGNED for end in ends)
+        return first, numel if self.part + 1 == self.parts else last
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShare:
+    """What is looked at in one step: slices of units of one group."""
+
+    group: str
+    slices: tuple[UnitSlice, ...]
+
+
+def cut_shares(
+    units: Iterable[Unit], every: int, share_bytes: int = SHARE_BYTES
+) -> tuple[PlannedShare, ...]:
+    """Return the shares in the order of their turns."""
+    groups: dict[str, list[Unit]] = {}
+    for unit in units:
+        groups.setdefault(unit.group, []).append(unit)
+    return tuple(
+        PlannedShare(group, slices)
+        for group, members in groups.items()
+        for slices in _cut_group(members, every, share_bytes)
+    )
+
+
+def _cut_group(
+    units: Sequence[Unit], every: int, share_bytes: int
+) -> Iterable[tuple[UnitSlice, ...]]:
+    total = sum(unit.size_bytes for unit in units)
+    count = min(max(total // share_bytes, 1), every)
+    target = max(total / count, 1)
+    shares: dict[int, list[UnitSlice]] = {}
+    start = 0.0
+    for unit in units:
+        parts = max(math.ceil(unit.size_bytes / target), 1) if unit.can_cut else 1
+        for part in range(parts):
+            size = unit.size_bytes / parts
+            turn = min(int((start + size / 2) / target), count - 1)
+            shares.setdefault(turn, []).append(UnitSlice(unit.number, part, parts))
+            start += size
+    return (tuple(shares[turn]) for turn in sorted(shares))
+
+
+def find_due(step: int, count: int, every: int) -> list[int]:
+    """Return which of so many shares have their turn at a step; the last one at multiples of ``every``."""
+    at = (step - 1) % every + 1  # 1 to every
+    first, last = (end * count // every for end in (at - 1, at))
+    return list(range(first, last))
+
 
 Kind = Literal["parameter", "buffer", "state"]
 WHOLE = "whole"
@@ -132,34 +219,20 @@ class ComparedTensors:
 _SCALAR_BYTES = 16
 
 
-def list_optimizers(parts: Mapping[str, Part]) -> list[tuple[Steps, Optimizer]]:
-    """Return the optimizers of a run and their paths."""
-    return [
-        (entry.path, entry.part.optimizer)
-        for entry in flatten_parts(parts)
-        if isinstance(entry.part, OptimizerPart)
-    ]
-
-
 def list_held(parts: Mapping[str, Part], size: int) -> ComparedTensors:
     """Return what this rank of ``size`` holds that another one has, too."""
     lister = _Lister(size)
-    optimizers = list_optimizers(parts)
-    for path, optimizer in optimizers:
-        lister.take_slots(path, optimizer)
-    modules = [
-        (entry.path, entry.part.module)
-        for entry in flatten_parts(parts)
-        if isinstance(entry.part, ModulePart)
-    ]
-    for path, module in modules:
-        for name, weight in name_parameters(module).items():
+    optimizers, modules = find_parts(parts, OptimizerPart), find_parts(parts, ModulePart)
+    for path, part in optimizers:
+        lister.take_slots(path, part.optimizer)
+    for path, model in modules:
+        for name, weight in name_parameters(model.module).items():
             lister.add_parameter((*path, name), weight)
-    for path, optimizer in optimizers:
-        for index, param in index_parameters(optimizer).items():
+    for path, part in optimizers:
+        for index, param in index_parameters(part.optimizer).items():
             lister.add_parameter((*path, "params", index), param)
-    for path, module in modules:
-        lister.add_buffers(path, module)
+    for path, model in modules:
+        lister.add_buffers(path, model.module)
     return ComparedTensors(tuple(lister.held), lister.slots)
 
 

@@ -2,21 +2,33 @@
 
 Every rank takes part: they exchange digests of all that they hold, then each tensor that differs is sent by one
 rank that holds it, and compared by the others.
+
+Some tensors legally differ: buffers that each rank's batches change, state that an optimizer keeps for one rank.
+The first two steps of a process are for learning which. What differs at one of them is the rank's own and is not
+compared from then on. What was the same at both and changed in between is shared: a later difference is an
+alarm. What was the same and did not change, as while a module is frozen, stays open until it changes: then
+it is a rank's own if it changed on *all* ranks and differs. A change on one rank alone is an alarm always.
+Parameters are never a rank's own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from mvc_hooks.parts.tree import is_sharded
-from mvc_lab.consistency.bits import BitDifference, compare_bits, find_index
-from mvc_lab.consistency.digest import TensorDigests, view_bytes
-from mvc_lab.consistency.evidence import probe_transport, read_stored, step_again
+from mvc_lab.consistency.digest import (
+    BitDifference,
+    TensorDigests,
+    compare_bits,
+    find_index,
+    view_bytes,
+)
+from mvc_lab.consistency.kept import probe_transport, read_stored, step_again
 from mvc_lab.consistency.reports import Deviation
-from mvc_lab.consistency.verdict import Suspect, Testimony, Trial
+from mvc_lab.consistency.verdict import Suspect, Testimony, Trial, find_unlike
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +37,47 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
     from mvc_lab.consistency.held import ComparedTensors, HeldTensor
     from mvc_lab.consistency.kept import CheckedShare
-    from mvc_lab.consistency.learning import Learned
+
+LOOKS = 2
+
+
+@dataclass(slots=True)
+class Learned:
+    """What is known of tensors that are no parameters, alike on all ranks.
+
+    Attributes:
+        own: names of what may differ from rank to rank.
+        shared: names of what must not.
+    """
+
+    own: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
+    _last: dict[str, bytes] = field(default_factory=dict)
+
+    def note_same(self, name: str, mine: bytes) -> None:
+        """Note that a tensor is the same on all ranks that hold it."""
+        if self._last.get(name, mine) != mine and name not in self.own:
+            self.shared.add(name)
+        self._last[name] = mine
+
+    def has_changed(self, name: str, mine: bytes) -> bool:
+        """Return whether a tensor changed on this rank since it was last the same on all."""
+        return self._last.get(name, mine) != mine
+
+    def is_own(self, name: str, changed: Sequence[bool]) -> bool:
+        """Return whether a tensor that differs is a rank's own, and learn it.
+
+        ``changed`` says for each rank that holds it whether it changed since it was the same; that it is not
+        shared is known.
+        """
+        if all(changed):
+            self.own.add(name)
+        return name in self.own
+
+    def forget(self) -> None:
+        """Forget how tensors looked last, as after they were restored."""
+        self._last.clear()
+
 
 MOST = 8
 """How many tensors are compared element by element."""
@@ -65,24 +117,13 @@ class Inquiry:
         state = []
         for held in self.holdings.tensors:
             for row in self.rows[held.group]:
-                digests = {rank: testimonies[rank].live[held.name] for rank in row}
-                is_same = len(set(digests.values())) == 1
-                if not is_same and not self._is_legal(held, row, testimonies):
-                    state.append(Suspect(held.name, digests))
+                suspect = Suspect(
+                    held.name, {rank: testimonies[rank].live[held.name] for rank in row}
+                )
+                if suspect.is_unlike and not self._is_legal(held, row, testimonies):
+                    state.append(suspect)
         rows = {held.name: tuple(self.rows[held.group]) for held in self.holdings.tensors}
-        keys = dict.fromkeys(key for testimony in testimonies for key in testimony.grads)
-        gradients = [
-            Suspect(
-                key[0],
-                {rank: testimonies[rank].grads.get(key, b"") for rank in row},
-                key,
-                is_gradient=True,
-            )
-            for key in keys
-            for row in rows[key[0]]
-        ]
-        unlike = [suspect for suspect in gradients if len(set(suspect.digests.values())) > 1]
-        return Trial(state, unlike, testimonies, rows=rows)
+        return Trial(state, find_unlike(testimonies, rows, "grads"), testimonies, rows=rows)
 
     def _is_legal(
         self, held: HeldTensor, row: Sequence[int], testimonies: Sequence[Testimony]

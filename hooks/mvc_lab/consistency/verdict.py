@@ -15,16 +15,15 @@ A step that no rank can do again to the same bits proves nothing about a rank.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from mvc_hooks.ranks.spelling import spell_ranks
-from mvc_lab.consistency.bits import find_majority
+from mvc_hooks.ranks.group import spell_ranks
+from mvc_lab.consistency.digest import find_majority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mvc_lab.consistency.evidence import StoredTensor
-    from mvc_lab.consistency.kept import Key
+    from mvc_lab.consistency.kept import Key, StoredTensor
     from mvc_lab.consistency.reports import Cause
 
 
@@ -65,6 +64,26 @@ class Suspect:
     def row(self) -> tuple[int, ...]:
         """The ranks that hold it."""
         return tuple(sorted(self.digests))
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether its digests differ."""
+        return len(set(self.digests.values())) > 1
+
+
+def find_unlike(
+    testimonies: Sequence[Testimony],
+    rows: Mapping[str, Iterable[tuple[int, ...]]],
+    what: Literal["before", "grads", "after"],
+) -> list[Suspect]:
+    """Return the pieces whose digests differ in a row; ``rows`` as in a trial."""
+    tables: list[Mapping[Key, bytes]] = [getattr(testimony, what) for testimony in testimonies]
+    suspects = (
+        Suspect(key[0], {rank: tables[rank].get(key, b"") for rank in row}, key, what == "grads")
+        for key in dict.fromkeys(key for table in tables for key in table)
+        for row in rows.get(key[0], ())
+    )
+    return [suspect for suspect in suspects if suspect.is_unlike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +127,7 @@ class Trial:
     def _list_moved(self) -> list[str]:
         """Return the names of suspects that differed before the step, or were not part of it."""
         seen = {name for testimony in self.testimonies for name, _ in testimony.before}
-        early = {name for name, _ in self._list_differing("before")}
+        early = {suspect.name for suspect in find_unlike(self.testimonies, self.rows, "before")}
         return [
             suspect.name
             for suspect in self.state
@@ -129,14 +148,8 @@ class Trial:
         """Return what differs; first what the other differences may have come from."""
         if not self.has_moved:
             return [*self.gradients, *self.state]
-        early = [
-            Suspect(
-                key[0], {rank: self.testimonies[rank].before.get(key, b"") for rank in row}, key
-            )
-            for key in sorted(self._list_differing("before"))
-            for row in self.rows[key[0]]
-        ]
-        early = [suspect for suspect in early if len(set(suspect.digests.values())) > 1]
+        early = find_unlike(self.testimonies, self.rows, "before")
+        early.sort(key=lambda suspect: suspect.key or ())
         names = {suspect.name for suspect in early}
         moved = self._list_moved()
         rest = [suspect for suspect in self.state if suspect.name not in names]
@@ -148,26 +161,16 @@ class Trial:
 
     def _split_redone(self) -> tuple[set[int], set[int]]:
         """Return the ranks that do not come to their own bits, and those that do."""
-        keys = self._list_differing("after") - self._list_differing("before")
+        after, before = (
+            {suspect.key for suspect in find_unlike(self.testimonies, self.rows, what)}
+            for what in ("after", "before")
+        )
         faulty, healthy = set[int](), set[int]()
         for rank, testimony in enumerate(self.testimonies):
-            answers = [testimony.redone[key] for key in keys if key in testimony.redone]
+            answers = [same for key, same in testimony.redone.items() if key in after - before]
             if answers:
                 (healthy if all(answers) else faulty).add(rank)
         return faulty, healthy
-
-    def _list_differing(self, what: str) -> set[Key]:
-        """Return the pieces that differ in a row."""
-        tables: list[Mapping[Key, bytes]] = [
-            getattr(testimony, what) for testimony in self.testimonies
-        ]
-        keys = {key for table in tables for key in table}
-        return {
-            key
-            for key in keys
-            for row in self.rows.get(key[0], ())
-            if len({tables[rank].get(key) for rank in row}) > 1
-        }
 
     def find_faulty(self) -> set[int]:
         """Return the ranks that are known to be wrong in some suspect."""

@@ -8,19 +8,19 @@ travels with each check says so at the same step everywhere.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc import UnsupportedError
 from mvc_hooks.divergence.history import Verdict
-from mvc_hooks.ranks.spelling import spell_ranks
-from mvc_hooks.run.ranges import ranged
+from mvc_hooks.log import ranged
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.part import find_parts
+from mvc_hooks.ranks.group import spell_ranks
 from mvc_lab.consistency.digest import TensorDigests, fold
-from mvc_lab.consistency.held import ComparedTensors, list_held, list_optimizers
-from mvc_lab.consistency.inquiry import Inquiry
+from mvc_lab.consistency.held import ComparedTensors, PlannedShare, cut_shares, find_due, list_held
+from mvc_lab.consistency.inquiry import LOOKS, Inquiry, Learned
 from mvc_lab.consistency.kept import CheckedShare, KeptStep, digest_share, keep_step
-from mvc_lab.consistency.learning import LOOKS, Learned
-from mvc_lab.consistency.plan import PlannedShare, cut_shares, find_due
 from mvc_lab.consistency.reports import ConsistencyReport, InconsistentError
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.extension import Host
     from mvc_hooks.reports import RollbackReport
-    from mvc_lab.consistency.held import HeldTensor
-    from mvc_lab.consistency.plan import UnitSlice
+    from mvc_lab.consistency.held import HeldTensor, UnitSlice
     from mvc_lab.consistency.reports import Answer, Answers
     from mvc_lab.consistency.verdict import Trial
 
@@ -56,14 +55,30 @@ class ConsistencySettings:
     share_bytes: int
 
 
-@dataclass(slots=True)
 class Findings:
-    """What was found so far; ``Consistency`` documents the fields."""
+    """What was found so far.
 
-    reports: list[ConsistencyReport] = field(default_factory=list)
-    checks: int = 0
-    digested_bytes: int = 0
-    seconds: float = 0.0
+    Attributes:
+        reports: one for every check that found a difference, oldest first.
+        checks: how often the ranks were compared.
+        digested_bytes: how much this rank has digested.
+        seconds: how long this rank has spent on it, waiting for other ranks included.
+    """
+
+    def __init__(self) -> None:
+        self.reports: list[ConsistencyReport] = []
+        self.checks = self.digested_bytes = 0
+        self.seconds = 0.0
+
+    @property
+    def mismatches(self) -> int:
+        """How often a difference was found."""
+        return len(self.reports)
+
+    @property
+    def max_delta(self) -> float:
+        """The largest difference of two elements that was found."""
+        return max((report.max_delta for report in self.reports), default=0.0)
 
 
 class Watching:
@@ -83,8 +98,8 @@ class Watching:
         self._late: tuple[int, list[CheckedShare]] | None = None
         self._good: dict[int, int] = {}
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step)
-            for _, optimizer in list_optimizers(self.parts)
+            part.optimizer.register_step_pre_hook(self._before_step)
+            for _, part in find_parts(self.parts, OptimizerPart)
         ]
 
     def remove(self) -> None:

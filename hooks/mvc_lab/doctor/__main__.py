@@ -26,10 +26,9 @@ import torch
 from torch import distributed
 
 from mvc import MvcError, StorageError, UsageError
-from mvc_hooks.ranks.group import Ranks
-from mvc_hooks.ranks.spelling import spell_ranks
-from mvc_lab.doctor.facts import add_job, collect_facts
-from mvc_lab.doctor.rules import judge, load_rules
+from mvc_hooks.ranks.group import Ranks, spell_ranks
+from mvc_hooks.ranks.syncing import count_bus_bytes, time_sums
+from mvc_lab.doctor.rules import add_job, collect_facts, judge, load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,8 +144,8 @@ def _choose_device() -> torch.device:
 
 def measure_link(size: int, device: torch.device) -> dict[str, object]:
     """Return latency and bandwidth of the process group; every rank must call it."""
-    small = _time(_SMALL_BYTES, _SMALL_TIMES, device)
-    large_s = statistics.median(_time(_LARGE_BYTES, _LARGE_TIMES, device))
+    small = time_sums(_SMALL_BYTES, _SMALL_TIMES, device, warm_up=_WARM_UP)
+    large_s = statistics.median(time_sums(_LARGE_BYTES, _LARGE_TIMES, device, warm_up=_WARM_UP))
     return {
         "device": device.type,
         "small_bytes": _SMALL_BYTES,
@@ -154,22 +153,8 @@ def measure_link(size: int, device: torch.device) -> dict[str, object]:
         "latency_p99_s": statistics.quantiles(small, n=100)[98],
         "large_bytes": _LARGE_BYTES,
         "large_s": large_s,
-        "bus_bytes_per_s": 2 * (size - 1) / size * _LARGE_BYTES / large_s,
+        "bus_bytes_per_s": count_bus_bytes(_LARGE_BYTES, size) / large_s,
     }
-
-
-def _time(size_bytes: int, times: int, device: torch.device) -> list[float]:
-    """Return how long each of some all_reduces took on this rank."""
-    tensor = torch.zeros(size_bytes // 4, device=device)
-    durations_s: list[float] = []
-    for _ in range(_WARM_UP + times):
-        distributed.barrier()
-        started_s = time.perf_counter()
-        distributed.all_reduce(tensor)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        durations_s.append(time.perf_counter() - started_s)
-    return durations_s[_WARM_UP:]
 
 
 def measure_clock(ranks: Ranks) -> float:

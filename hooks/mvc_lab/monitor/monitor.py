@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
 
 from mvc import UsageError
 from mvc.training import RunFeed
@@ -26,7 +25,7 @@ from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.extension import Extension
 from mvc_hooks.ranks.buckets import Buckets
 from mvc_hooks.ranks.group import find_backends
-from mvc_hooks.ranks.syncing import TimedHook, count_bus_bytes, install
+from mvc_hooks.ranks.syncing import TimedHook, count_bus_bytes, install, time_sums
 from mvc_lab.monitor.metrics import Collector, Endpoint
 from mvc_lab.monitor.numbers import RunNumbers
 from mvc_lab.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
@@ -43,7 +42,7 @@ ENOUGH = 100
 _WARM_UP = 2  # updates that still open connections and build buckets
 _LOOK_S = 1.0
 _HOST_BYTES, _CUDA_BYTES = 4 * 2**20, 64 * 2**20
-_TRIES = 4  # the first one opens connections
+_TRIES = 3
 _MAX_PORT = 65535
 _RULES = {
     "port": Requirement(
@@ -67,6 +66,18 @@ class Monitor(Extension):
         endpoints: where the metrics of each rank are served, by rank.
         consistency: what knows of differences between ranks: an object with ``checks``,
             ``mismatches`` and ``max_delta``, or None.
+
+    Args:
+        port: of the endpoint for Prometheus; rank r of a machine takes port + r. 0: any free one;
+            None: no endpoint.
+        address: to listen at; "0.0.0.0" lets other machines in.
+        jsonl: a file that gets a line of JSON for events and, at most a few times a second, for a
+            step; several ranks write one file each, ``NAME-rank1.jsonl`` and so on.
+        link_bytes_per_s: speed of the link between ranks; measured at the start if it is not given.
+        thresholds: defaults to ``Thresholds()``.
+
+    Raises:
+        UsageError: a setting that makes no sense.
     """
 
     name = "monitor"
@@ -80,26 +91,8 @@ class Monitor(Extension):
         link_bytes_per_s: float | None = None,
         thresholds: Thresholds | None = None,
     ) -> None:
-        """Say what is to be shown where; nothing is opened yet.
-
-        Args:
-            port: of the endpoint for Prometheus; rank r of a machine takes port + r. 0: any free one;
-                None: no endpoint.
-            address: to listen at; "0.0.0.0" lets other machines in.
-            jsonl: a file that gets a line of JSON for events and, at most a few times a second, for a
-                step; several ranks write one file each, ``NAME-rank1.jsonl`` and so on.
-            link_bytes_per_s: speed of the link between ranks; measured at the start if it is not given.
-            thresholds: defaults to ``Thresholds()``.
-
-        Raises:
-            UsageError: a setting that makes no sense.
-        """
-        for name, value in (
-            ("port", port),
-            ("address", address),
-            ("jsonl", jsonl),
-            ("thresholds", thresholds),
-        ):
+        given = {"port": port, "address": address, "jsonl": jsonl, "thresholds": thresholds}
+        for name, value in given.items():
             _RULES[name].check(name, value)
         check_positive("link_bytes_per_s", link_bytes_per_s, hint="12.5e9 is 100 Gbit/s")
         self._port, self._address, self._stated = port, address, link_bytes_per_s
@@ -275,10 +268,8 @@ class Monitor(Extension):
                 "queue_depth": numbers.queue_depth,
                 "scale": numbers.scale,
             }
-            buckets = {
-                name: [window.quantile(0.5), window.quantile(0.99)]
-                for name, window in numbers.buckets.items()
-            }
+            windows = numbers.buckets.items()
+            buckets = {name: [window.quantile(q) for q in (0.5, 0.99)] for name, window in windows}
             self._feed.append("step", step=numbers.step, **fields, buckets=buckets)
 
     def _judge(self, name: str, value: float | None, step: int | None = None) -> None:
@@ -315,13 +306,6 @@ def measure_link(ranks: Ranks) -> float:
     uses_cuda = "cuda" in find_backends() and torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
     size_bytes = _CUDA_BYTES if uses_cuda else _HOST_BYTES
-    values = torch.zeros(size_bytes // 4, dtype=torch.float32, device=device)
-    durations_s: list[float] = []
-    for _ in range(_TRIES):
-        began_s = time.perf_counter()
-        distributed.all_reduce(values)
-        if uses_cuda:
-            torch.cuda.synchronize(device)
-        durations_s.append(time.perf_counter() - began_s)
+    durations_s = time_sums(size_bytes, _TRIES, device, warm_up=1)  # opens connections
     slowest_s: float = max(ranks.exchange(min(durations_s)))
     return count_bus_bytes(size_bytes, ranks.size) / slowest_s

@@ -12,15 +12,15 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from mvc import Repo, UsageError
 from mvc.training import RunStore
-from mvc_hooks.entry import load_entry
+from mvc_hooks.entry import CommandParser, load_entry
 from mvc_hooks.parts.tree import find_at
 from mvc_lab.replay.ranks import ReplayAnswer, as_mvc_error, launch, serve
 from mvc_lab.replay.replaying import find_size, replay_steps
-from mvc_lab.replay.stretch import find_stretch
+from mvc_lab.replay.report import find_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +31,6 @@ _DIFFERENT = 1
 _INTERRUPTED = 130
 _POSITIONS = 3
 _THREADS = ("variables", "OMP_NUM_THREADS")
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises errors of mvc."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint="python -m mvc_lab.replay REPO [REV] K FILE.py:FUNCTION")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +84,8 @@ def _launch(chosen: argparse.Namespace) -> ReplayAnswer | None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = CommandParser(
+        hint="python -m mvc_lab.replay REPO [REV] K FILE.py:FUNCTION",
         prog="python -m mvc_lab.replay",
         description="Train K steps from a commit and compare every tensor with the commits that "
         "followed. The exit code is 0 if all is the same, 1 if something differs.",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.ranks.pieces import RankPiece
     from mvc_hooks.run.live import LiveRun
-    from mvc_lab.replay.stretch import ReplayPoint
+    from mvc_lab.replay.report import ReplayPoint
 
     Measure = tuple[object, int, int, float | None]
 

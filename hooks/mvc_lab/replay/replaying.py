@@ -16,14 +16,13 @@ from mvc_hooks.extension import Host, StoredCommit
 from mvc_hooks.judge import Judge
 from mvc_hooks.log import RunLog
 from mvc_hooks.parts.restoring import InexactRestoreError, from_commit
-from mvc_hooks.ranks.group import Ranks
+from mvc_hooks.ranks.group import Ranks, spell_size
 from mvc_hooks.ranks.messages import StepMessages
-from mvc_hooks.ranks.topology import count_ranks
+from mvc_hooks.ranks.state import count_ranks
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.training import StepRun, as_training
 from mvc_lab.replay.comparing import compare_run
-from mvc_lab.replay.report import ReplayDifference, ReplayReport
-from mvc_lab.replay.stretch import find_stretch
+from mvc_lab.replay.report import ReplayDifference, ReplayReport, find_stretch
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.run.live import StoredRun
     from mvc_hooks.training import Training
-    from mvc_lab.replay.stretch import ReplayStretch
+    from mvc_lab.replay.report import ReplayStretch
 
 
 def replay_steps(
@@ -97,7 +96,7 @@ def find_size(repo: Repo, stretch: ReplayStretch) -> int:
         sizes.append(size)
         if size != sizes[0]:
             raise UnsupportedError(
-                f"{_count(sizes[0])} made the commit of step {stretch.start.step}, {_count(size)} "
+                f"{spell_size(sizes[0])} made the commit of step {stretch.start.step}, {spell_size(size)} "
                 f"that of step {point.step}: no replay is exact across that",
                 hint="begin at a later commit, or replay fewer steps",
             )
@@ -107,17 +106,15 @@ def find_size(repo: Repo, stretch: ReplayStretch) -> int:
 def _check_size(live: int, stored: int, stretch: ReplayStretch) -> None:
     if live == stored:
         return
-    where = f"commit {stretch.start.commit[:10]} was made by {_count(stored)}"
+    where = f"commit {stretch.start.commit[:10]} was made by {spell_size(stored)}"
     if live == 1:
         raise UsageError(
             f"{where}, but the entry starts no process group",
             hint="if not torch.distributed.is_initialized(): torch.distributed.init_process_group()",
         )
-    raise UsageError(f"{where}, this replay has {_count(live)}", hint=f"start {_count(stored)}")
-
-
-def _count(size: int) -> str:
-    return f"{size} rank" if size == 1 else f"{size} ranks"
+    raise UsageError(
+        f"{where}, this replay has {spell_size(live)}", hint=f"start {spell_size(stored)}"
+    )
 
 
 def _replay(host: Host, stretch: ReplayStretch, training: Training, run: LiveRun) -> ReplayReport:

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from mvc import ConflictError, FormatError, NotFoundError, Repo, UsageError, open_model
 from mvc_lab import load_weights
 from mvc_lab.behaviour.__main__ import main
+from mvc_lab.behaviour.comparing import parse_settings
 from mvc_lab.behaviour.inputs import make_batches, read_inputs
-from mvc_lab.behaviour.settings import parse_settings
 from support import behaving
 from support.behaving import Classifier, perceptron
 

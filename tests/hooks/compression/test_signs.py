@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.compression.narrow import pack_signs, unpack_signs
+from mvc_lab.compression.kinds import pack_signs, unpack_signs
 
 _NUMBERS = st.floats(-1e3, 1e3, width=32)
 

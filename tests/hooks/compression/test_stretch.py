@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler as schedules
 
 from mvc_hooks import Checkpointer
 from mvc_lab.compression import PowerSgd
-from mvc_lab.compression.stretch import extend, stretch
+from mvc_lab.compression.run import extend, stretch
 
 MAKES = {
     "cosine": lambda opt, n: schedules.CosineAnnealingLR(opt, n, eta_min=0.01),

@@ -10,8 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.consistency.bits import BitDifference, compare_bits, find_index, find_majority
-from mvc_lab.consistency.digest import view_bytes
+from mvc_lab.consistency.digest import (
+    BitDifference,
+    compare_bits,
+    find_index,
+    find_majority,
+    view_bytes,
+)
 
 pytestmark = pytest.mark.torch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mvc_lab.consistency.learning import Learned
+from mvc_lab.consistency.inquiry import Learned
 
 
 def test_what_was_the_same_and_changed_is_shared():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.consistency.plan import SHARE_BYTES, Unit, UnitSlice, cut_shares, find_due
+from mvc_lab.consistency.held import SHARE_BYTES, Unit, UnitSlice, cut_shares, find_due
 
 pytestmark = pytest.mark.torch
 

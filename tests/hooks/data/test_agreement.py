@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 from mvc import ConflictError, Repo, UsageError
 from mvc_data import node
-from mvc_data.agreement import check_resume
 from mvc_data.pipeline import read_run
+from mvc_data.run import check_resume
 from mvc_hooks import Checkpointer
 from support.cases import for_each
 from support.programs import started_ranks
@@ -196,7 +196,7 @@ from torch import distributed
 from mvc import MvcError
 from mvc_hooks import Checkpointer
 from mvc_data import node
-from mvc_data.agreement import check_resume
+from mvc_data.run import check_resume
 from mvc_data.pipeline import read_run
 distributed.init_process_group("gloo")
 def join(batch, size):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mvc import FormatError, UsageError
-from mvc_data.iterables import IterableSource
-from mvc_data.readers.ahead import StreamEndedError
+from mvc_data.iterables import IterableSource, StreamEndedError
 
 
 def count_up():

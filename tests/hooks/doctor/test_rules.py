@@ -7,16 +7,18 @@ import re
 import msgspec
 import pytest
 
-from mvc_hooks.fabric import Interface
-from mvc_hooks.ranks.spelling import spell_ranks
-from mvc_lab.doctor.facts import (
+from mvc_hooks.environment import Interface
+from mvc_hooks.ranks.group import spell_ranks
+from mvc_lab.doctor.rules import (
+    RankRule,
     add_job,
     collect_facts,
     describe_interfaces,
     describe_nccl,
+    judge,
+    load_rules,
     matches,
 )
-from mvc_lab.doctor.rules import RankRule, judge, load_rules
 from support.cases import for_each
 
 pytestmark = pytest.mark.torch

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.monitor.inspector import parse_inspector, read_inspector
+from mvc_lab.monitor.metrics import parse_inspector, read_inspector
 
 RECORD = {
     "header": {"id": "0x7f", "rank": 2, "n_ranks": 8, "nnodes": 1},

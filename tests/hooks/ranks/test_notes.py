@@ -2,8 +2,7 @@
 
 import pytest
 
-from mvc_hooks.ranks.messages import StepSums
-from mvc_hooks.ranks.notes import Note, Talk
+from mvc_hooks.ranks.messages import Note, StepSums, Talk
 
 
 def _add(*notes):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mvc_hooks import Checkpointer
-from mvc_hooks.run.ranges import ranged
+from mvc_hooks.log import ranged
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,6 @@ from mvc_hooks.writer.wire import (
     Beat,
     Counts,
     Failed,
-    GetChecked,
     GetImage,
     GetPart,
     Here,
@@ -43,7 +42,7 @@ def ends():
 MESSAGES = [
     GetImage(3, b"form"),
     GetPart(3, b"form", 2, 2**40),
-    GetChecked(3, b"form", 2, 2**40),
+    GetPart(3, b"form", 2, 2**40, is_checked=True),
     Here(0),
     Join(1, 7, "täglich", b""),
     Stored(2**60),

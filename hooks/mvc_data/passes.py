@@ -1,16 +1,123 @@
-"""A ConsistentDataLoader as a part of a run: one position, the same on all ranks."""
+"""What draws from a ConsistentDataLoader: its iterators, and the part that a run takes it as.
+
+A loader and its iterators share the loader's position, so they reach into each other.
+"""
+
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
+from mvc import MvcError, UsageError
+from mvc_data.fetching import unwrap_error
+from mvc_data.iterables import StreamEndedError
+from mvc_data.sampler import find_end
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.tree import Difference
+from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from torch.utils.data import DataLoader
+
+    from mvc_data.sampler import MicroBatch
     from mvc_hooks.parts.tree import Steps
+
+
+class LoaderPass:
+    """The live iterator of a loader, over the rest of an epoch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self.loading: Any = None
+        self._num_yielded = self._end = 0
+        self._is_over = False
+
+    def __iter__(self) -> LoaderPass:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if self._is_over:
+            raise StopIteration
+        if loader._find_pass() is not self:
+            raise UsageError(
+                "this iterator of the loader ended when another one was made",
+                hint="draw from one iterator at a time",
+            )
+        if self.loading is None:
+            self.loading = loader._open()
+            self._end = find_end(loader.plan, loader.cursor)
+        try:
+            batch = next(self.loading)
+        except StopIteration:
+            self._is_over = True
+            loader._end(self._end)
+            raise
+        except StreamEndedError as error:
+            self._is_over = True
+            self._give_up()
+            # The positions of the epoch that the stream does not fill are passed over.
+            reason = unwrap_error(error).message[-200:]
+            loader.skips = loader.skips.add_window(loader.cursor, self._end, reason=reason)
+            loader._end(self._end)
+            raise StopIteration from None
+        except MvcError as error:
+            self._give_up()
+            raise unwrap_error(error) from None
+        except BaseException:
+            self._give_up()
+            raise
+        loader._hand_out()
+        self._num_yielded += 1
+        return batch
+
+    def _give_up(self) -> None:
+        """Make the batch that failed the next one again: torch would go on after it."""
+        failed = self.loading
+        self.restart()
+        # The traceback is in a circle of references, and workers that end with it are waited for.
+        end = getattr(failed, "_shutdown_workers", None)
+        if end is not None and not failed._persistent_workers:
+            end()
+
+    def restart(self) -> None:
+        """Leave what is prefetched: the next batch is that of the loader's position."""
+        self.loading = None
+
+
+PASSES.append(LoaderPass)
+
+
+class HiddenLoader:
+    """Keeps torch's loader from code that looks for loaders to watch: it knows no position."""
+
+    __slots__ = ("loader",)
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+
+class LoaderRequests:
+    """What torch takes for a batch sampler."""
+
+    def __init__(self, loader: Any) -> None:
+        self._find: Any = weakref.ref(loader)
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        requests: Iterator[MicroBatch] = self._find()._requests()
+        return requests
+
+    def __len__(self) -> int:
+        return len(self._find())
+
+
+def return_fetched(fetched: Any) -> Any:
+    """Return a batch, which is made already: a function that workers can import."""
+    return fetched
 
 
 class OrderPart(DataPart):
