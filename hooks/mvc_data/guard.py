@@ -35,11 +35,7 @@ _DEATH_S = 10.0
 
 
 class LazyCheck:
-    """Hashes the shards of one folder when they are opened; every rank has its share of them.
-
-    Attributes:
-        is_watching: whether opens are seen; otherwise all shards are hashed, one after the other.
-    """
+    """Hashes the shards of one folder when they are opened; every rank has its share of them."""
 
     def __init__(
         self,
@@ -69,6 +65,7 @@ class LazyCheck:
         keep_from_children(self)
         files = [str(folder / path) for path in proven]
         self._tell({"shards": list(self._shards), "proven": files, "process": os.getpid()})
+        # Whether opens are seen; otherwise all shards are hashed, one after the other.
         self.is_watching = bool(self._hear()["is_watching"])
 
     def settle(self) -> list[Finding]:
@@ -125,13 +122,7 @@ _MOST = 4
 
 
 class DataGuard:
-    """Checks the data of a run; every rank makes one.
-
-    Attributes:
-        maps: name → shard map, once they are read.
-        seconds: how long the check before the first step took.
-        is_watching: whether lazy checks see what is opened; otherwise they hash all in turn.
-    """
+    """Checks the data of a run; every rank makes one."""
 
     def __init__(self, checks: Mapping[str, ShardCheck], ranks: Ranks, repo: Repo) -> None:
         """Take what is asked; ``repo`` may know files that were hashed before."""
@@ -141,7 +132,9 @@ class DataGuard:
         self._lazy: list[LazyCheck] = []
         self.is_lazy = False
         self._findings: list[Finding] = []
-        self.maps: dict[str, ShardMap] = {}
+        self.maps: dict[str, ShardMap] = {}  # name → shard map, once they are read
+        # seconds: how long the check before the first step took; is_watching: whether lazy checks
+        # see what is opened; otherwise they hash all in turn.
         self.seconds, self.is_watching = 0.0, True
 
     # Before the first step.

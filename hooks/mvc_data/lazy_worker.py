@@ -223,17 +223,14 @@ _READ_BYTES = 2**16
 
 
 class OpenWatch:
-    """Tells which files of some folders were opened, written or put there since the last time it was asked.
-
-    Attributes:
-        descriptor: readable once something was opened.
-    """
+    """Tells which files of some folders were opened, written or put there since the last time it was asked."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         """Begin to watch; OSError if the kernel cannot, or has no watches left."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         if not hasattr(self._libc, "inotify_init1"):
             raise OSError(errno.ENOSYS, "this system has no inotify")
+        # Readable once something was opened.
         self.descriptor = self._call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._folders: dict[int, str] = {}
         try:

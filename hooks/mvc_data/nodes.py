@@ -37,18 +37,13 @@ _marked: dict[int, tuple[object, Node]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """That something is a node: its name, its inputs, and what was said about it.
-
-    Attributes:
-        inputs: what it takes, in order: nodes themselves, as they were passed.
-        params: parameters, by name.
-        version: what counts instead of code and content, if it was given by hand.
-    """
+    """That something is a node: its name, its inputs, and what was said about it."""
 
     name: str
+    # What it takes, in order: nodes themselves, as they were passed.
     inputs: tuple[object, ...] = ()
-    params: Mapping[str, object] | None = None
-    version: str | None = None
+    params: Mapping[str, object] | None = None  # parameters, by name
+    version: str | None = None  # what counts instead of code and content, if it was given by hand
 
     def __reduce__(self) -> Any:
         """Leave the inputs behind: a worker needs none."""

@@ -41,14 +41,7 @@ class File(str):
 
 
 class NodeReading:
-    """What one node depends on, found while its value is read.
-
-    Attributes:
-        code: name → text of functions and classes of the user's.
-        libraries: name → version of the distributions whose code it uses.
-        values: name → text of values that its code reads from outside.
-        inputs: values that are other nodes, in the order in which they were met.
-    """
+    """What one node depends on, found while its value is read."""
 
     def __init__(
         self,
@@ -61,9 +54,11 @@ class NodeReading:
         """Read for a node; ``by_code``: of values only constants count, of objects their classes."""
         self._name, self._kinds = name, kinds
         self.find_node, self.by_code = find_node, by_code
-        self.code: dict[str, str] = {}
+        self.code: dict[str, str] = {}  # name → text of functions and classes of the user's
+        # Name → version of the distributions whose code it uses.
         self.libraries: dict[str, str] = {}
-        self.values: dict[str, str] = {}
+        self.values: dict[str, str] = {}  # name → text of values that its code reads from outside
+        # Values that are other nodes, in the order in which they were met.
         self.inputs: list[Any] = []
         self._known: dict[int, tuple[object, bytes]] = {}  # held, or an id could come back
         self._above: list[int] = []

@@ -39,15 +39,11 @@ _UNNAMED = (
 
 
 class DataRecord:
-    """What the state of a run says of its data.
-
-    Attributes:
-        pipeline: what the commit says of the pipeline, if there is one.
-        shards: name of each shard map that the run reads → its tree hash.
-    """
+    """What the state of a run says of its data."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self.pipeline: dict[str, Any] = {}
+        self.pipeline: dict[str, Any] = {}  # what the commit says of the pipeline, if there is one
+        # Name of each shard map that the run reads → its tree hash.
         self.shards: dict[str, str] = {}
         self._ranks = ranks
         self._base: dict[str, DrawnEntry] = {}

@@ -30,18 +30,12 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """The samples of a micro-batch.
+    """The samples of a micro-batch."""
 
-    Attributes:
-        positions: of the samples; workers do not get them.
-        stop: the position after the global batch.
-        is_last: whether the global batch ends with it on this rank.
-    """
-
-    positions: NDArray[np.int64]
+    positions: NDArray[np.int64]  # of the samples; workers do not get them
     located: Located
-    stop: int
-    is_last: bool
+    stop: int  # the position after the global batch
+    is_last: bool  # whether the global batch ends with it on this rank
 
     def __len__(self) -> int:
         return len(self.located)
@@ -60,15 +54,11 @@ def _unpack(packed: bytes, stop: int, is_last: bool) -> MicroBatch:  # noqa: FBT
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """Which part of every global batch a rank takes.
-
-    Attributes:
-        most: samples of a micro-batch; None: the slice is one.
-    """
+    """Which part of every global batch a rank takes."""
 
     rank: int = 0
     ranks: int = 1
-    most: int | None = None
+    most: int | None = None  # samples of a micro-batch; None: the slice is one
 
     def count(self, samples: int) -> int:
         """Return how many micro-batches a global batch of this many samples has."""

@@ -98,21 +98,13 @@ class ShardCheck:
 
 @dataclass(frozen=True, slots=True)
 class OpenCheck:
-    """A check with its map, and where the shards are for this rank.
+    """A check with its map, and where the shards are for this rank."""
 
-    Attributes:
-        name: of the map, in commits and messages.
-        map: what the shards should be.
-        folder: where this rank has them, or None if only a store has them.
-        url: the store that has them, or None.
-        check: what is asked.
-    """
-
-    name: str
-    map: ShardMap
-    folder: Path | None
-    url: str | None
-    check: ShardCheck
+    name: str  # of the map, in commits and messages
+    map: ShardMap  # what the shards should be
+    folder: Path | None  # where this rank has them, or None if only a store has them
+    url: str | None  # the store that has them, or None
+    check: ShardCheck  # what is asked
 
 
 def as_checks(value: object) -> dict[str, ShardCheck]:

@@ -39,25 +39,16 @@ _DOCS = "__doc__"
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A function, a class or a file of the user's.
+    """A function, a class or a file of the user's."""
 
-    Attributes:
-        text: its source as it is written, or a line that says that there is none.
-        digest: of what it does.
-        reads: dotted names that it loads from outside, each as a tuple, in order.
-        imports: modules that it imports where it runs, in order.
-        first: its first line in its file; 0 without a source.
-        last: its last one.
-        file: where those are.
-    """
-
-    text: str
-    digest: bytes
+    text: str  # its source as it is written, or a line that says that there is none
+    digest: bytes  # of what it does
+    # Dotted names that it loads from outside, each as a tuple, in order.
     reads: tuple[tuple[str, ...], ...] = ()
-    imports: tuple[str, ...] = ()
-    first: int = 0
-    last: int = 0
-    file: str = ""
+    imports: tuple[str, ...] = ()  # modules that it imports where it runs, in order
+    first: int = 0  # its first line in its file; 0 without a source
+    last: int = 0  # its last one
+    file: str = ""  # where those are
 
 
 def read_function(function: FunctionType) -> Code:

@@ -52,19 +52,13 @@ _COUNTED_FAST = (".parquet", *_ARROW, ".npy", ".bin", ".mds")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How shards are read.
+    """How shards are read."""
 
-    Attributes:
-        open_fn: the user's own way: the path of a shard to an iterator of its samples.
-        tokens: numbers in a record of a .bin file, or an .npy file of one dimension.
-        dtype: type of the numbers in a .bin file.
-        block: records that are shuffled together; twice as many are kept.
-    """
-
+    # The user's own way: the path of a shard to an iterator of its samples.
     open_fn: Callable[[str], Iterator[Any]] | None
-    tokens: int | None
-    dtype: str | None
-    block: int
+    tokens: int | None  # numbers in a record of a .bin file, or an .npy file of one dimension
+    dtype: str | None  # type of the numbers in a .bin file
+    block: int  # records that are shuffled together; twice as many are kept
 
     def open(self, path: str, expected: int | None) -> Reader:
         """Open a shard; ``expected`` is how many records it has, if that is known.

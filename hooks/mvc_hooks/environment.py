@@ -258,20 +258,13 @@ _LINKED = re.compile(r"(?:GPU|NIC)\d+|mlx5?_\w+")
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface.
-
-    Attributes:
-        kind: ``device``, ``loopback``, ``bridge`` or ``virtual``.
-        speed_mbps: megabits a second; None if the driver does not know it.
-        mtu: largest packet in bytes.
-        driver: kernel module that drives it.
-    """
+    """A network interface."""
 
     name: str
-    kind: str
-    speed_mbps: int | None
-    mtu: int | None
-    driver: str | None
+    kind: str  # ``device``, ``loopback``, ``bridge`` or ``virtual``
+    speed_mbps: int | None  # megabits a second; None if the driver does not know it
+    mtu: int | None  # largest packet in bytes
+    driver: str | None  # kernel module that drives it
 
 
 def read_fabric(root: Path = _SYS) -> dict[str, Any]:

@@ -46,20 +46,16 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What memory holds: the image of a rank that a commit was made of.
+    """What memory holds: the image of a rank that a commit was made of."""
 
-    Attributes:
-        git_dir: of the repository of the writer that holds it.
-        form: where in the memory the form of a share is; (0, 0) if one process has it all.
-        places: path → offset and length of each file, if one process has it all.
-    """
-
-    git_dir: str
+    git_dir: str  # of the repository of the writer that holds it
     branch: str
     commit: str
     rank: int
     size_bytes: int
+    # Where in the memory the form of a share is; (0, 0) if one process has it all.
     form: tuple[int, int]
+    # Path → offset and length of each file, if one process has it all.
     places: dict[str, tuple[int, int]]
 
 

@@ -55,15 +55,12 @@ log.addFilter(_speaks)
 
 
 class RunLog:
-    """Both at once; a failure of either never reaches the training.
-
-    Attributes:
-        feed: what ``mvc watch`` follows; None: there is none yet, or this is not rank 0.
-        observers: each gets kind and fields of every record, on all ranks.
-    """
+    """Both at once; a failure of either never reaches the training."""
 
     def __init__(self, feed: RunFeed | None = None) -> None:
+        # What ``mvc watch`` follows; None: there is none yet, or this is not rank 0.
         self.feed = feed
+        # Each gets kind and fields of every record, on all ranks.
         self.observers: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._has_stopped = False
         self._began_s, self._waited_s, self._told_s = time.perf_counter(), 0.0, _FIRST_TOLD_S

@@ -100,16 +100,11 @@ _PASSES = 2  # a static graph of DistributedDataParallel is known after its seco
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a run goes on from.
+    """What a run goes on from."""
 
-    Attributes:
-        commit: id of the commit.
-        changes: what changed in the environment since then: (item, then, now).
-        facts: what the next commit records: name → text.
-    """
-
-    commit: str
-    changes: Sequence[_Change]
+    commit: str  # id of the commit
+    changes: Sequence[_Change]  # what changed in the environment since then: (item, then, now)
+    # What the next commit records: name → text.
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

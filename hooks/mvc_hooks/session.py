@@ -108,18 +108,15 @@ class Settings:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session(Host):
-    """What the rooms of a run share.
-
-    Attributes:
-        talk: what ranks note for each other, in ``messages``: one goes from all to all at each step.
-        sends: whether this rank has a repository of its own, so that commits come there from a store.
-    """
+    """What the rooms of a run share."""
 
     settings: Settings
     run: LiveRun
     judge: Judge
+    # What ranks note for each other, in ``messages``: one goes from all to all at each step.
     talk: Talk = field(default_factory=Talk)
     messages: StepMessages = field(default_factory=StepMessages)
+    # Whether this rank has a repository of its own, so that commits come there from a store.
     sends: bool = False
 
     @property

@@ -87,20 +87,16 @@ class EvaluationLoaders:
 
 
 class FeedPart(DataPart):
-    """A loader that a library hands over later, and the position in it.
-
-    Attributes:
-        is_between: whether the library has finished a pass, so that the next draw begins another.
-        is_held: whether passes that the library begins continue this one, until the next draw.
-        evaluation: the loaders that the library iterates itself.
-        settings: those of the library on which the steps depend; a resume shows which were edited.
-    """
+    """A loader that a library hands over later, and the position in it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, ())
+        # Whether the library has finished a pass, so that the next draw begins another.
         self.is_between = False
+        # Whether passes that the library begins continue this one, until the next draw.
         self.is_held = False
-        self.evaluation = EvaluationLoaders()
+        self.evaluation = EvaluationLoaders()  # the loaders that the library iterates itself
+        # Those of the library on which the steps depend; a resume shows which were edited.
         self.settings: dict[str, object] = {}
         self._target: dict[str, Any] | None = None
         self._at_draw: dict[str, object] = {}

@@ -36,14 +36,11 @@ _SUMS = ("value", "cumulated_batch_size", "_forward_cache")
 
 
 class CheckpointFiles:
-    """What Lightning named and removed.
-
-    Attributes:
-        held: file → step at which Lightning removed it; it is still there.
-    """
+    """What Lightning named and removed."""
 
     def __init__(self, trainer: Any, session: FitSession) -> None:
         self._trainer, self._session = trainer, session
+        # File → step at which Lightning removed it; it is still there.
         self.held: dict[str, int] = {}
         self._named: set[str] = set()
         strategy = trainer.strategy

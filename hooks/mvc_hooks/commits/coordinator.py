@@ -65,10 +65,6 @@ class Commits:
 
     Methods that hear from the writer raise ``CommitFailedError`` if a commit failed and that is to
     stop the run.
-
-    Attributes:
-        last_step: newest step that is committed or on its way, or None.
-        failure: a failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
     """
 
     def __init__(self, session: Session, queue: CommitQueue, last_step: int | None) -> None:
@@ -80,10 +76,11 @@ class Commits:
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
         self.reports: list[CommitReport] = []
         self.skipped: list[int] = []
-        self.last_step = last_step
+        self.last_step = last_step  # newest step that is committed or on its way, or None
         self._newest_step: int | None = None  # of a commit of this process
         self._first_round = last_step or 0
         self._disputed = 0  # commits until all has been checked again
+        # A failed commit that is to stop the run; ranks stop together, when rank 0's note says so.
         self.failure: CommitFailedError | None = None
         self._recorded: dict[int, tuple[dict[str, str], dict[str, bytes]]] = {}
 

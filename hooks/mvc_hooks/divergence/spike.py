@@ -222,21 +222,13 @@ class Spike:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a run has shown of its losses or gradient norms, but for the newest.
+    """What a run has shown of its losses or gradient norms, but for the newest."""
 
-    Attributes:
-        median: of the window.
-        largest: of the window.
-        top: the largest of all.
-        count: how many there are.
-        bursts: how many short blocks of them have a heavy tail.
-    """
-
-    median: float
-    largest: float
-    top: float
-    count: int
-    bursts: int
+    median: float  # of the window
+    largest: float  # of the window
+    top: float  # the largest of all
+    count: int  # how many there are
+    bursts: int  # how many short blocks of them have a heavy tail
 
     @property
     def reach(self) -> float:

@@ -50,24 +50,19 @@ def _lacks_folders(name: str) -> StateSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSource:
-    """A state that can be given back to a live run.
+    """A state that can be given back to a live run."""
 
-    Attributes:
-        outline: returns its structure, with ``mvc.training.ArrayOutline`` in place of every array.
-        load: returns the state, with the live tensors that it is given in it, filled in place. They
-            are nested like the state, and may be less than it, never more.
-        check: returns a line for every difference of a live state; none if it is the same bit for
-            bit.
-        is_own: whether it holds what this rank alone had.
-        identify: as ``outline``, and each array has the identity of its bytes.
-        folder: returns the state of a folder of the same commit.
-    """
-
+    # Returns its structure, with ``mvc.training.ArrayOutline`` in place of every array.
     outline: Callable[[], dict[str, Any]]
+    # Returns the state, with the live tensors that it is given in it, filled in place. They are
+    # nested like the state, and may be less than it, never more.
     load: Callable[[State], dict[str, Any]]
+    # Returns a line for every difference of a live state; none if it is the same bit for bit.
     check: Callable[[State], tuple[str, ...]]
-    is_own: bool = False
+    is_own: bool = False  # whether it holds what this rank alone had
+    # As ``outline``, and each array has the identity of its bytes.
     identify: Callable[[], dict[str, Any]] = dict
+    # Returns the state of a folder of the same commit.
     folder: Callable[[str], StateSource] = _lacks_folders
 
 

@@ -50,12 +50,9 @@ PASSES: list[type] = [_BaseDataLoaderIter]
 
 
 class TellingIterator(_BaseDataLoaderIter):
-    """What an iterator of a DataLoader does besides: it tells the indices of the batches it hands out.
+    """What an iterator of a DataLoader does besides: it tells the indices of the batches it hands out."""
 
-    Attributes:
-        tell: gets the indices of a batch when it is handed out; None: not yet.
-    """
-
+    # Gets the indices of a batch when it is handed out; None: not yet.
     tell: Callable[[Any], None] | None = None
     _asked: dict[int, Any]
 

@@ -36,16 +36,12 @@ Value: TypeAlias = "float | torch.Tensor | None"
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What all ranks together sent for a step.
-
-    Attributes:
-        means: name → mean over the ranks that gave a value; None: no rank did.
-        counts: name → sum over the ranks; empty in a run of one process.
-    """
+    """What all ranks together sent for a step."""
 
     step: int
+    # Name → mean over the ranks that gave a value; None: no rank did.
     means: Mapping[str, float | None]
-    counts: Mapping[str, float]
+    counts: Mapping[str, float]  # name → sum over the ranks; empty in a run of one process
 
 
 @dataclass(slots=True)
@@ -262,19 +258,12 @@ _SIGNALS = ("SIGTERM", "SIGINT")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What one rank notes, or all of them together.
+    """What one rank notes, or all of them together."""
 
-    Attributes:
-        signal: the signal that was caught, if one was.
-        is_due: rank 0 says that a commit is due by its clock.
-        has_failed: rank 0 says that a commit failed.
-        is_behind: the writer has no room for another commit.
-    """
-
-    signal: str | None = None
-    is_due: bool = False
-    has_failed: bool = False
-    is_behind: bool = False
+    signal: str | None = None  # the signal that was caught, if one was
+    is_due: bool = False  # rank 0 says that a commit is due by its clock
+    has_failed: bool = False  # rank 0 says that a commit failed
+    is_behind: bool = False  # the writer has no room for another commit
 
     def as_counts(self) -> dict[str, float]:
         """Return it as numbers to be summed over the ranks."""

@@ -130,20 +130,14 @@ def _digest_layout(optimizer: Optimizer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """A captured state as one rank commits it.
+    """A captured state as one rank commits it."""
 
-    Attributes:
-        shared: the state of all ranks; that of rank 0 has its own in it.
-        own: what a rank other than 0 has besides, or None.
-        private: top-level names that rank 0 alone has in ``shared``.
-        first: paths in ``shared``, the same on all ranks, where the arrays of rank 0 count.
-    """
-
-    shared: dict[str, Any]
+    shared: dict[str, Any]  # the state of all ranks; that of rank 0 has its own in it
     rank: int = 0
     ranks: int = 1
-    own: dict[str, Any] | None = None
-    private: tuple[str, ...] = ()
+    own: dict[str, Any] | None = None  # what a rank other than 0 has besides, or None
+    private: tuple[str, ...] = ()  # top-level names that rank 0 alone has in ``shared``
+    # Paths in ``shared``, the same on all ranks, where the arrays of rank 0 count.
     first: tuple[Steps, ...] = ()
 
     def terms(self) -> dict[str, Any]:

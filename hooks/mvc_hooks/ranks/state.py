@@ -199,20 +199,14 @@ class RankSource:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A stored state as one rank has it.
-
-    Attributes:
-        ranks: how many made it.
-        read_records: returns the records of another one of them, where they are in a state.
-        unknown: names of the parts that are not stored for this rank.
-        doubts: in words, why the run may not go on as it did.
-    """
+    """A stored state as one rank has it."""
 
     source: StateSource
-    ranks: int
+    ranks: int  # how many made it
+    # Returns the records of another one of them, where they are in a state.
     read_records: Callable[[int], dict[str, Any]] = lambda _: {}
-    unknown: Collection[str] = ()
-    doubts: Sequence[str] = ()
+    unknown: Collection[str] = ()  # names of the parts that are not stored for this rank
+    doubts: Sequence[str] = ()  # in words, why the run may not go on as it did
 
 
 class RankState:

@@ -42,19 +42,12 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """The gradients of one backward pass, summed over the ranks.
+    """The gradients of one backward pass, summed over the ranks."""
 
-    Attributes:
-        seconds: how long at least one bucket was on its way.
-        buckets: number of each bucket, and its seconds.
-        size_bytes: of all buckets.
-        bus_bytes: what a link carries for it; None if that is unknown.
-    """
-
-    seconds: float
-    buckets: tuple[tuple[int, float], ...]
-    size_bytes: int
-    bus_bytes: float | None
+    seconds: float  # how long at least one bucket was on its way
+    buckets: tuple[tuple[int, float], ...]  # number of each bucket, and its seconds
+    size_bytes: int  # of all buckets
+    bus_bytes: float | None  # what a link carries for it; None if that is unknown
 
 
 class TimedHook:

@@ -42,11 +42,7 @@ _NOBODY = -1
 
 
 class Elsewhere:
-    """The other ranks of the new run, as far as they hold what this one does not.
-
-    Attributes:
-        given_bytes: what came from them.
-    """
+    """The other ranks of the new run, as far as they hold what this one does not."""
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class Elsewhere:
         seen: Sequence[list[tuple[str, int]]],
     ) -> None:
         """Answer and ask as one rank of a crew; ``seen`` are (commit, old rank) that each of them sees."""
-        self.given_bytes = 0
+        self.given_bytes = 0  # what came from them
         self._rank, self._place = crew.rank, place
         self._holders: dict[tuple[str, int], list[int]] = {}
         for rank in (*range(crew.rank, crew.ranks), *range(crew.rank)):  # not all ask the same one
@@ -154,18 +150,12 @@ class _Answers:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What came from memory when a rank read a commit.
+    """What came from memory when a rank read a commit."""
 
-    Attributes:
-        size_bytes: of the chunks that did; ``away_bytes`` came from other machines.
-        is_whole: whether all chunks did.
-        lies: a line for each chunk that memory had wrong.
-    """
-
-    size_bytes: int = 0
+    size_bytes: int = 0  # of the chunks that did; ``away_bytes`` came from other machines
     away_bytes: int = 0
-    is_whole: bool = False
-    lies: tuple[str, ...] = ()
+    is_whole: bool = False  # whether all chunks did
+    lies: tuple[str, ...] = ()  # a line for each chunk that memory had wrong
 
 
 @dataclass(frozen=True, slots=True)

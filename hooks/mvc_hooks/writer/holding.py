@@ -130,13 +130,10 @@ class GivenUpError(OSError):
 
 
 class Replicator:
-    """Sends the newest image to a rank of the next machine.
-
-    Attributes:
-        failure: why the last copy that ended did not get there, if it did not.
-    """
+    """Sends the newest image to a rank of the next machine."""
 
     def __init__(self, dialer: Dialer, rank: int) -> None:
+        # Why the last copy that ended did not get there, if it did not.
         self.failure: str | None = None
         self._dialer, self._rank = dialer, rank
         self._changed = threading.Condition()

@@ -169,21 +169,17 @@ class Server:
 
 
 class Mesh:
-    """One writer among the others.
-
-    Attributes:
-        counts: what it has sent since it began.
-        dialer: opens connections to the other ranks.
-        turns: what became of the commits.
-        leader: rank 0's side; None elsewhere, where there is a ``follower``.
-    """
+    """One writer among the others."""
 
     def __init__(
         self, crew: RankCrew, listening: Sequence[int], holding: Holding | None = None
     ) -> None:
+        # counts: what it has sent since it began; turns: what became of the commits.
         self.crew, self.counts, self.turns = crew, Counts(), Turns()
+        # dialer: opens connections to the other ranks.
         self.dialer = dialer = Dialer(crew, self.counts)
         self._asking = Asking(dialer, self.turns)
+        # Rank 0's side; None elsewhere, where there is a ``follower``.
         self.leader = None if crew.rank else LeadingRank(crew, self.turns, dialer)
         self.follower = FollowingRank(crew, self.turns, dialer) if crew.rank else None
         side = self.leader or self.follower

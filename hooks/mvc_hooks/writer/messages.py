@@ -30,36 +30,23 @@ GONE = "gone"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the writers of one rank are reached, one after the other.
+    """Where the writers of one rank are reached, one after the other."""
 
-    Attributes:
-        hosts: names or numbers to try, the best first.
-        port: of TCP.
-        path: of the Unix socket; "" for none.
-        node: what names the machine; only ranks of one machine can share memory.
-        token: this rank's part of the secret that all ranks know.
-        presence: a port of TCP that is open as long as the training of the rank lives.
-    """
-
-    hosts: tuple[str, ...]
-    port: int
-    path: str
-    node: str
-    token: str
-    presence: int = 0
+    hosts: tuple[str, ...]  # names or numbers to try, the best first
+    port: int  # of TCP
+    path: str  # of the Unix socket; "" for none
+    node: str  # what names the machine; only ranks of one machine can share memory
+    token: str  # this rank's part of the secret that all ranks know
+    presence: int = 0  # a port of TCP that is open as long as the training of the rank lives
 
 
 class RankCrew(msgspec.Struct, frozen=True):
-    """One rank, and the addresses of all ranks in their order.
-
-    Attributes:
-        grace_s: how long a writer that was there may be silent or away.
-        patience_s: how long a rank is waited for that is there, but does not come to a turn.
-    """
+    """One rank, and the addresses of all ranks in their order."""
 
     rank: int
     addresses: tuple[Address, ...]
-    grace_s: float = 30.0
+    grace_s: float = 30.0  # how long a writer that was there may be silent or away
+    # How long a rank is waited for that is there, but does not come to a turn.
     patience_s: float = 600.0
 
     @property

@@ -31,22 +31,16 @@ _MOST_FAILED = 8
 
 @dataclass(slots=True)
 class Member:
-    """Another rank.
-
-    Attributes:
-        link: over which it says what it does, or None: since ``since_s`` it is away.
-        turn: the newest turn that it is known to have come to.
-        join, stored: what it said about that turn.
-        knocked_s: when this rank last tried whether anyone listens there.
-    """
+    """Another rank."""
 
     rank: int
+    # Over which it says what it does, or None: since ``since_s`` it is away.
     link: RankLink | None = None
     since_s: float = field(default_factory=time.monotonic)
-    turn: int = 0
-    join: Join | None = None
+    turn: int = 0  # the newest turn that it is known to have come to
+    join: Join | None = None  # join, stored: what it said about that turn
     stored: tuple[int, bytearray] | None = None
-    knocked_s: float = 0.0
+    knocked_s: float = 0.0  # when this rank last tried whether anyone listens there
 
     def attach(self, link: RankLink | None) -> RankLink | None:
         """Note that the rank came, or went; return the link that it had until now."""

@@ -37,15 +37,11 @@ class ShareParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a rank brings to a turn: what it is about, the parts of chunks, and their memory.
-
-    Attributes:
-        descriptor: of that memory, whose first ``size_bytes`` count; open as long as the turn.
-    """
+    """What a rank brings to a turn: what it is about, the parts of chunks, and their memory."""
 
     join: Join
     parts: ShareParts
-    descriptor: int
+    descriptor: int  # of that memory, whose first ``size_bytes`` count; open as long as the turn
     size_bytes: int
 
 
@@ -58,24 +54,19 @@ class TurnError(StorageError):
 
 
 class Turns:
-    """The open turn and the outcomes of the last ones.
-
-    Attributes:
-        changed: the lock of all this, told of every change.
-        turn: number of the open turn, or 0.
-        newest: number of the newest turn that came here, open or not; ``began_s`` is when.
-        gathered: number of the newest turn that all ranks have come to.
-        offer: what this rank brings to the open turn, if it brings anything.
-        is_decided: whether rank 0 has everything, so that failures come too late.
-        lost: why the outcome of the open turn will never be told, or None.
-    """
+    """The open turn and the outcomes of the last ones."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = threading.Condition()  # the lock of all this, told of every change
+        # turn: number of the open turn, or 0; newest: number of the newest turn that came here,
+        # open or not; ``began_s`` is when; gathered: number of the newest turn that all ranks have
+        # come to.
         self.turn = self.newest = self.gathered = 0
         self.began_s = 0.0
+        # What this rank brings to the open turn, if it brings anything.
         self.offer: Offer | None = None
-        self.is_decided = False
+        self.is_decided = False  # whether rank 0 has everything, so that failures come too late
+        # Why the outcome of the open turn will never be told, or None.
         self.lost: Answer | None = None
         self._outcomes: dict[int, Answer] = {}
 

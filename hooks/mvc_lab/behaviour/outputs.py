@@ -36,24 +36,20 @@ _CLASSES_FIRST = 3
 
 @dataclass(frozen=True, slots=True)
 class SampleScores:
-    """The samples of one batch, one row each.
+    """The samples of one batch, one row each."""
 
-    Attributes:
-        kind: what ``old`` and ``new`` are: ``confidence``, the mean probability of the top prediction,
-            or ``value``, the mean of all numbers returned.
-        old, new: the score of each sample on both sides.
-        agreement: the share of top predictions that are the same; None if there is but one number.
-        divergence: the mean Jensen-Shannon divergence, in bits, of the predicted distributions.
-        loss_kind: ``perplexity`` or ``mean-squared-error``, or None without targets.
-        old_loss, new_loss: sums of the losses, for ``counted`` predictions.
-    """
-
+    # What ``old`` and ``new`` are: ``confidence``, the mean probability of the top prediction, or
+    # ``value``, the mean of all numbers returned.
     kind: str
-    old: torch.Tensor
+    old: torch.Tensor  # old, new: the score of each sample on both sides
     new: torch.Tensor
+    # The share of top predictions that are the same; None if there is but one number.
     agreement: torch.Tensor | None = None
+    # The mean Jensen-Shannon divergence, in bits, of the predicted distributions.
     divergence: torch.Tensor | None = None
+    # ``perplexity`` or ``mean-squared-error``, or None without targets.
     loss_kind: str | None = None
+    # old_loss, new_loss: sums of the losses, for ``counted`` predictions.
     old_loss: torch.Tensor | None = None
     new_loss: torch.Tensor | None = None
     counted: torch.Tensor | None = None

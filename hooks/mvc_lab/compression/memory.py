@@ -34,14 +34,11 @@ Layout = tuple[BucketPiece, ...]
 
 
 class BucketMemory:
-    """One tensor per parameter, in flat tensors of buckets.
-
-    Attributes:
-        flats: bucket → its flat tensor; hooks may replace them by others of the same size.
-    """
+    """One tensor per parameter, in flat tensors of buckets."""
 
     def __init__(self, flats: dict[int, torch.Tensor] | None = None) -> None:
         """Keep the flat tensors in this dict, or in a new one."""
+        # Bucket → its flat tensor; hooks may replace them by others of the same size.
         self.flats = {} if flats is None else flats
         self._layouts: dict[int, Layout] = {}
         self._loose: dict[str, torch.Tensor] = {}

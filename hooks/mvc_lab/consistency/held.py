@@ -41,19 +41,12 @@ _ALIGNED = 64  # elements: a cut within a vector register would be rounded in an
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is looked at together.
+    """What is looked at together."""
 
-    Attributes:
-        number: says which it is.
-        group: which ranks hold the same; a share is of one group.
-        size_bytes: what a rank holds of it, about.
-        can_cut: whether it may be seen in slices.
-    """
-
-    number: int
-    group: str
-    size_bytes: int
-    can_cut: bool
+    number: int  # says which it is
+    group: str  # which ranks hold the same; a share is of one group
+    size_bytes: int  # what a rank holds of it, about
+    can_cut: bool  # whether it may be seen in slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +118,16 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldTensor:
-    """A tensor of the run of which another rank holds the same.
+    """A tensor of the run of which another rank holds the same."""
 
-    Attributes:
-        path: where it is in the state of the run.
-        kind: of a model, or state of an optimizer.
-        find: returns the live tensor, or None if it is gone.
-        group: which way of lying on the ranks it has.
-        row: the ranks that hold the same part as this one.
-        size_bytes: what a rank holds, about; the same number on all ranks.
-        form: type and shape.
-        unit: number of the unit that it is looked at with.
-    """
-
-    path: Steps
-    kind: Kind
-    find: Callable[[], Any]
-    group: str
-    row: tuple[int, ...]
-    size_bytes: int
-    form: str
-    unit: int
+    path: Steps  # where it is in the state of the run
+    kind: Kind  # of a model, or state of an optimizer
+    find: Callable[[], Any]  # returns the live tensor, or None if it is gone
+    group: str  # which way of lying on the ranks it has
+    row: tuple[int, ...]  # the ranks that hold the same part as this one
+    size_bytes: int  # what a rank holds, about; the same number on all ranks
+    form: str  # type and shape
+    unit: int  # number of the unit that it is looked at with
 
     @property
     def name(self) -> str:

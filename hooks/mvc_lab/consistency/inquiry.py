@@ -43,15 +43,10 @@ LOOKS = 2
 
 @dataclass(slots=True)
 class Learned:
-    """What is known of tensors that are no parameters, alike on all ranks.
+    """What is known of tensors that are no parameters, alike on all ranks."""
 
-    Attributes:
-        own: names of what may differ from rank to rank.
-        shared: names of what must not.
-    """
-
-    own: set[str] = field(default_factory=set)
-    shared: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)  # names of what may differ from rank to rank
+    shared: set[str] = field(default_factory=set)  # names of what must not
     _last: dict[str, bytes] = field(default_factory=dict)
 
     def note_same(self, name: str, mine: bytes) -> None:

@@ -294,14 +294,10 @@ def probe_transport(tensor: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """What a commit has of a tensor.
+    """What a commit has of a tensor."""
 
-    Attributes:
-        damage: why it cannot be read, or None.
-        digest: that of its bytes, as of the live tensor; None if that cannot be said.
-    """
-
-    damage: str | None = None
+    damage: str | None = None  # why it cannot be read, or None
+    # That of its bytes, as of the live tensor; None if that cannot be said.
     digest: bytes | None = None
 
 

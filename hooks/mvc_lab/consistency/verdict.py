@@ -29,23 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What one rank says of itself, as digests.
+    """What one rank says of itself, as digests."""
 
-    Attributes:
-        live: name → digest of the whole tensor as it is now.
-        changed: names of those that changed since they were last the same.
-        shared: names of those that must be the same on all ranks.
-        before, grads, after: of the pieces of the share that was checked.
-        redone: whether the step done again comes to what is there.
-    """
-
-    live: Mapping[str, bytes]
-    changed: frozenset[str]
-    shared: frozenset[str]
-    before: dict[Key, bytes]
+    live: Mapping[str, bytes]  # name → digest of the whole tensor as it is now
+    changed: frozenset[str]  # names of those that changed since they were last the same
+    shared: frozenset[str]  # names of those that must be the same on all ranks
+    before: dict[Key, bytes]  # before, grads, after: of the pieces of the share that was checked
     grads: dict[Key, bytes]
     after: dict[Key, bytes]
-    redone: dict[Key, bool]
+    redone: dict[Key, bool]  # whether the step done again comes to what is there
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,13 +79,7 @@ class SecondsHistogram:
 
 @dataclass(slots=True)
 class RunNumbers:
-    """What is known of a run; None: unknown.
-
-    Attributes:
-        recovery_s: seconds of the last resume and the last rollback, by kind, and when each ended.
-        updates: seconds of the last gradient updates; ``bus`` their bus bytes, where buckets are large.
-        link: speed in bytes per second, and ``is_link_known`` whether alarms may rely on it.
-    """
+    """What is known of a run; None: unknown."""
 
     rank: int = 0
     ranks: int = 1
@@ -100,6 +94,7 @@ class RunNumbers:
     written_bytes: int = 0
     plain_bytes: int = 0
     gradient_bytes: int = 0
+    # Speed in bytes per second, and ``is_link_known`` whether alarms may rely on it.
     link: float | None = None
     is_link_known: bool = False
     checks: int | None = None
@@ -109,11 +104,13 @@ class RunNumbers:
     stall_s: float | None = None
     commits: Counter[str] = field(default_factory=Counter)
     alarms: Counter[str] = field(default_factory=Counter)
+    # Seconds of the last resume and the last rollback, by kind, and when each ended.
     recovery_s: dict[str, float] = field(default_factory=dict)
     recovered_at: dict[str, float] = field(default_factory=dict)
     rollbacks: int = 0
     steps: LastValues = field(default_factory=LastValues)
     stalls: LastValues = field(default_factory=lambda: LastValues(_COMMITS))
+    # Seconds of the last gradient updates; ``bus`` their bus bytes, where buckets are large.
     updates: LastValues = field(default_factory=LastValues)
     bus: LastValues = field(default_factory=lambda: LastValues(_BUS_UPDATES))
     bus_seconds: LastValues = field(default_factory=lambda: LastValues(_BUS_UPDATES))
