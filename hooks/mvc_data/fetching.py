@@ -157,8 +157,7 @@ _WORDS = 624  # of a Mersenne Twister, which Python and NumPy have; and the plac
 _PYTHON = f"=i{_WORDS}I"
 _PYTHON_BYTES = struct.calcsize(_PYTHON)
 _NUMPY_BYTES = 4 * _WORDS + 4
-_MARK_BYTES = 16
-"""Python's begins with the place, NumPy's ends with it."""
+_MARK_BYTES = 16  # Python's begins with the place, NumPy's ends with it
 _RANDOM: Any = random._inst  # noqa: SLF001  the module's generator
 _PLACE = id(_RANDOM) + object.__basicsize__
 _IS_THERE = random.Random.__basicsize__ >= object.__basicsize__ + _PYTHON_BYTES

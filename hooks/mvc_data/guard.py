@@ -117,8 +117,7 @@ class LazyCheck:
 
 
 _Result = TypeVar("_Result")
-_MOST = 4
-"""How many errors one message has."""
+_MOST = 4  # how many errors one message has
 
 
 class DataGuard:

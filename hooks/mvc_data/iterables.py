@@ -160,8 +160,7 @@ def gather(samples: Iterable[Any], path: str, begin: int = 0) -> Iterator[list[A
     yield run
 
 
-UNKNOWN_SIZE = 1 << 40
-"""Places in an epoch of a source whose length is not known."""
+UNKNOWN_SIZE = 1 << 40  # places in an epoch of a source whose length is not known
 
 
 class IterableSource(Dataset[Any]):

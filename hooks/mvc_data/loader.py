@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
     Watcher: TypeAlias = Callable[[NDArray[np.int64], Located], object]
 
-_END = 1 << 62
-"""Positions are below it."""
+_END = 1 << 62  # positions are below it
 _FIELDS = ("batches_drawn", "cursor", "micro", "plan", "skips")
 
 

@@ -247,10 +247,8 @@ def refuse_findings(findings: Sequence[Finding]) -> DataError:
     return DataError(text, hint=_HINT, findings=findings)
 
 
-SHARDS = "shards"
-"""Name of the trees in the entry ``data_record``, and of what ``allow`` allows."""
-_MOST_TEXT_BYTES = 32 * 2**20
-"""A longer map does not fit into a message to the writer."""
+SHARDS = "shards"  # name of the trees in the entry ``data_record``, and of what ``allow`` allows
+_MOST_TEXT_BYTES = 32 * 2**20  # a longer map does not fit into a message to the writer
 _SHOWN = 12
 
 

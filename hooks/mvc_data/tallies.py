@@ -90,8 +90,7 @@ class DrawnTally:
 
 
 _EPOCH = "a later epoch was begun"
-ROLLBACK = "rollback"
-"""Why samples were skipped that a rollback passes over."""
+ROLLBACK = "rollback"  # why samples were skipped that a rollback passes over
 
 
 @runtime_checkable

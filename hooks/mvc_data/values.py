@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from mvc_data.reading import NodeReading, Read
 
 
-MARK = "_mvc_node"
-"""The attribute of an object that says that it is a node."""
+MARK = "_mvc_node"  # the attribute of an object that says that it is a node
 _MOST_ITEMS, _MOST_ITEM_BYTES = 1000, 2**20  # of an attribute of a dataset
 _MOST_FILE_BYTES = 64 * 2**20
 _SPEED = (
@@ -64,8 +63,7 @@ _SPEED = (
     *("rank", "num_replicas"),
 )
 """Arguments of libraries' loaders and samplers that change no sample, or are each rank's own."""
-_PLACE = "name_or_path"
-"""Attribute of libraries' models that say where they came from."""
+_PLACE = "name_or_path"  # attribute of libraries' models that say where they came from
 _REDUCED = ("made_by", "arguments", "state", "items", "pairs")
 _SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "special_tokens_map"),

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from mvc_hooks.ranks.group import Ranks
     from mvc_hooks.reports import RollbackReport
 
-OWN = "own"
-"""What the state of an extension has under this name, each rank has for itself."""
+OWN = "own"  # what the state of an extension has under this name, each rank has for itself
 
 
 @dataclass(slots=True, eq=False)

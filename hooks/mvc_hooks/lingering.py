@@ -35,13 +35,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 HELD, DONE = b"held", b"done"
-MOST_IMAGES = 200
-"""Descriptors that go in one message: the kernel allows 253."""
+MOST_IMAGES = 200  # descriptors that go in one message: the kernel allows 253
 _LINGER_S = 600.0
 _LOOK_S = 2.0
 _MAX_BYTES = 2**26
-_LEAST_FREE = 20
-"""This part of the machine's memory has to stay free: a twentieth."""
+_LEAST_FREE = 20  # this part of the machine's memory has to stay free: a twentieth
 _MEMINFO = Path("/proc/meminfo")
 
 

@@ -138,7 +138,15 @@ class Recovery:
         self._session.talk.forget()
         commits.forget_after(report.to_step, report.to_commit)
         self._keep(frozen, tip, report.reason, report.diverged_branch)
-        self._tell_next_commit(report)
+        # The next commit records the rollback, and the batches of earlier unrecorded ones.
+        before = self._session.facts.get("skipped_batches", "none")
+        skipped = [text for text in (before, report.skipped) if text != "none"]
+        self._session.facts |= {
+            "rolled_back_from": f"step {report.from_step}",
+            "rolled_back_to": f"step {report.to_step}",
+            "rolled_back_because": report.reason,
+            "skipped_batches": ", ".join(skipped) or "none",
+        }
         self._log.rollback(report)
         for extension in self._session.extensions:
             extension.after_rollback()
@@ -171,17 +179,6 @@ class Recovery:
             text = f"diverged at step {frozen.step}: {reason}"
             self._commits.queue.submit(frozen, name, text, no_gate=True)
             self._log.snapshot(frozen)
-
-    def _tell_next_commit(self, report: RollbackReport) -> None:
-        """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""
-        before = self._session.facts.get("skipped_batches", "none")
-        skipped = [text for text in (before, report.skipped) if text != "none"]
-        self._session.facts |= {
-            "rolled_back_from": f"step {report.from_step}",
-            "rolled_back_to": f"step {report.to_step}",
-            "rolled_back_because": report.reason,
-            "skipped_batches": ", ".join(skipped) or "none",
-        }
 
     def _go_back(
         self, request: RollbackRequest, started_s: float

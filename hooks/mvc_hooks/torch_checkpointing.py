@@ -30,8 +30,7 @@ from mvc import NotFoundError, Repo
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_NAME = "checkpoint"
-"""The folder of a commit, and the trailer that says the name of the checkpoint."""
+_NAME = "checkpoint"  # the folder of a commit, and the trailer that says the name of the checkpoint
 _STEP = re.compile(r".*?([0-9]{1,18})")
 _GIT_DIR = ".mvc"
 _KEPT = 4

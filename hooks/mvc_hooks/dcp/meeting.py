@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from mvc_hooks.dcp.values import Path
 
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""Offsets and sizes."""
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
 
 
 class TensorWords(msgspec.Struct, frozen=True, array_like=True):
@@ -354,5 +353,4 @@ class Meeting:
         self._marks.close()
 
 
-meeting = Meeting()
-"""That of this process."""
+meeting = Meeting()  # that of this process

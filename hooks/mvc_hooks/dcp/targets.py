@@ -36,8 +36,7 @@ _BRANCH = re.compile("[@~^:]")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _TOLD = "mvc/dcp/"
 _NOWHERE = Whereabouts(sees_mark=False, store=None)
-_PATIENCE = timedelta(seconds=60)
-"""Ranks begin a load together."""
+_PATIENCE = timedelta(seconds=60)  # ranks begin a load together
 
 
 @dataclass(frozen=True, slots=True)

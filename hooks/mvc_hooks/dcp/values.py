@@ -167,8 +167,7 @@ def _load_safely(raw: bytes, name: str) -> Any:
         ) from error
 
 
-STREAMS = "torch.streams"
-"""Key of a state, alone in it, that has streams."""
+STREAMS = "torch.streams"  # key of a state, alone in it, that has streams
 
 
 class ExtensionStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

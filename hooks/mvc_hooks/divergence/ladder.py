@@ -38,6 +38,7 @@ FORGET_AFTER_STEPS = 2000
 
 _ROLLBACKS_TO_MOST = 3
 _MOST_FACTOR = 1e300
+_ACTIONS = ("skip", "rollback", "lr_factor", "stop_after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ def both(*steps: LadderStep, limit: int = 1) -> LadderStep:
     Raises:
         UsageError: fewer than two, two of one kind, one that cannot be combined, a limit below 1.
     """
-    kinds = [_find_kinds(step) for step in steps]
+    kinds = [
+        [name for name in _ACTIONS if getattr(step, name, None) not in (None, False)]
+        for step in steps
+    ]
     if any(len(kind) != 1 or kind == ["stop_after"] for kind in kinds):
         raise UsageError("both() takes skip_step(), rollback() and lr_scale()")
     merged = {name: getattr(step, name) for step, (name,) in zip(steps, kinds, strict=True)}
@@ -144,8 +148,7 @@ def default_ladder() -> tuple[LadderStep, ...]:
     return rollback(), both(rollback(), lr_scale(0.5)), stop(after=3)
 
 
-Steps: TypeAlias = LadderStep | Iterable[LadderStep]
-"""A ladder: its steps in turn, or the only one."""
+Steps: TypeAlias = LadderStep | Iterable[LadderStep]  # a ladder: its steps in turn, or the only one
 
 
 def as_steps(ladder: Steps) -> tuple[LadderStep, ...]:
@@ -260,12 +263,6 @@ def _check_steps(steps: tuple[LadderStep, ...]) -> tuple[LadderStep, ...]:
     if any(step.stop_after is not None for step in steps[:-1]):
         raise UsageError("the ladder has steps after stop()", hint="put stop() last")
     return steps if steps[-1].stop_after is not None else (*steps, stop(after=0))
-
-
-def _find_kinds(step: object) -> list[str]:
-    """Return the names of the fields that say what a step does; none for anything else."""
-    names = ("skip", "rollback", "lr_factor", "stop_after")
-    return [name for name in names if getattr(step, name, None) not in (None, False)]
 
 
 def _check_batches(value: object) -> tuple[int, int]:

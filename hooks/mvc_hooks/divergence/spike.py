@@ -29,10 +29,8 @@ _RECENT = 16
 """Readings that set no record yet: those of a failure under way must not hide the rest of it."""
 _HEAVY = 5.0
 """The largest of a window, as a multiple of its median, from which its noise has a heavy tail."""
-_BURSTS = 3
-"""Blocks with so large a value from which that is how the noise is, however rare."""
-_KNOWN_TAIL = 256
-"""Readings after which the largest of them tells how far such a tail reaches."""
+_BURSTS = 3  # blocks with so large a value from which that is how the noise is, however rare
+_KNOWN_TAIL = 256  # readings after which the largest of them tells how far such a tail reaches
 _FAR, _FAR_IN_HEAVY_NOISE, _FAR_NORM = 0.25, 3.0, 8.0
 _SPELL, _FALL = 6, 0.035
 _RAISED_STEPS, _RAISED_FACTOR = 64, 3.0

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
-SHARED = "is_shared"
-"""Entry of a position that is that of all ranks, however many there are."""
+SHARED = "is_shared"  # entry of a position that is that of all ranks, however many there are
 
 
 class DataPart(DrawnLoader):

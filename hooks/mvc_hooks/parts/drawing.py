@@ -55,20 +55,16 @@ class DrawnLoader(Part):
 
     order = RestoreOrder.DATA
     extension = "mvc_data.run"
-    is_shared = False
-    """Whether all ranks have one position, whatever their number."""
+    is_shared = False  # whether all ranks have one position, whatever their number
     skips_unread = False
     """Whether batches that are yet to come can be left out without loading them: ``leave_out``."""
     is_endless = True
     draws_in_thread = False
     on_drawn: Callable[[str, Any, bool], None] | None = None
     on_taken: Callable[[str, Any, DrawnLoader], None] | None = None
-    is_dropping = False
-    """Whether batches that come are dropped."""
-    is_redrawing = False
-    """Whether batches that come were drawn before."""
-    _at_once = 1
-    """Batches of one loader that make one of the run's."""
+    is_dropping = False  # whether batches that come are dropped
+    is_redrawing = False  # whether batches that come were drawn before
+    _at_once = 1  # batches of one loader that make one of the run's
     _ordered: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, name: str, loader: Any) -> None:

@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 log = logging.getLogger("mvc_hooks")
-UNREDUCED = "unreduced"
-"""Where gradients are named that cannot be stored; see ``refuse_unreduced``."""
+UNREDUCED = "unreduced"  # where gradients are named that cannot be stored; see ``refuse_unreduced``
 _NEW, _UNSEEN, _CLEARS, _OUTLIVES = "new", "unseen", "clears", "outlives"
 """How an optimizer's gradients fare after its step: no step yet, one but nothing added since, known."""
 _LATE = (

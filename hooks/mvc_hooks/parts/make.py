@@ -109,10 +109,8 @@ class PowerSgdPart(Part):
         return value.to("cuda") if is_nccl else value
 
 
-RNG = "rng"
-"""The top-level name of the generators of the process."""
-GRADIENTS = "gradients"
-"""The top-level name of accumulated gradients."""
+RNG = "rng"  # the top-level name of the generators of the process
+GRADIENTS = "gradients"  # the top-level name of accumulated gradients
 _RESERVED = (RNG, DETAILS, GRADIENTS)
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice)
 _TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)

@@ -319,7 +319,14 @@ class OptimizerDetails(Part):
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
-        self._take_made(stored.get("made"))
+        made = stored.get("made")
+        if not self._has_told and made and made[0] != self._made[0]:
+            log.warning(
+                "%s is of class %s in the script, and was of class %s when the run began: it goes on with "
+                "the stored settings and state",
+                *(self._name, self._made[0], made[0]),
+            )
+        self._made = made
         self.tied = [(index, name) for index, name in stored.get("tied", ())]
         self._stored_inner = stored.get("inner")
         self._take_settings(stored.get("settings"))
@@ -337,15 +344,6 @@ class OptimizerDetails(Part):
                         *(self._name, index, key, mine[key], other[key]),
                     )
         self._has_told, self._stored_settings = True, stored
-
-    def _take_made(self, stored: Any) -> None:
-        if not self._has_told and stored and stored[0] != self._made[0]:
-            log.warning(
-                "%s is of class %s in the script, and was of class %s when the run began: it goes on with "
-                "the stored settings and state",
-                *(self._name, self._made[0], stored[0]),
-            )
-        self._made = stored
 
     def restore_inner(self) -> None:
         """Give the inner optimizers what they had; a commit has nothing of them before they have a state."""

@@ -130,8 +130,7 @@ def compare_entry(live: object, stored: object, path: Steps) -> Iterator[Differe
             yield Difference((*path, name), str(ours), str(theirs))
 
 
-COUNTER = "step"
-"""State of a parameter that is never sharded as it: how many steps were taken."""
+COUNTER = "step"  # state of a parameter that is never sharded as it: how many steps were taken
 
 
 def make_blanks(param: torch.Tensor, stored: Any, placed: Sequence[object] | None = None) -> Any:

@@ -19,8 +19,7 @@ from mvc_hooks.parts.tree import ABSENT, find_at, is_sharded, list_items, to_loc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-COPIED = "copied"
-"""How a placement is spelled that has the whole tensor on every rank."""
+COPIED = "copied"  # how a placement is spelled that has the whole tensor on every rank
 
 
 def make_blank(

@@ -23,10 +23,8 @@ from mvc.training import ArrayOutline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Steps: TypeAlias = "tuple[object, ...]"
-"""A path in a state."""
-ABSENT: Final = object()
-"""In place of a value if there is none."""
+Steps: TypeAlias = "tuple[object, ...]"  # a path in a state
+ABSENT: Final = object()  # in place of a value if there is none
 _SEQUENCES = (list, tuple, deque)
 
 

@@ -41,8 +41,7 @@ from mvc_hooks.parts.workers import Said, WorkerWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_ONLY = -1
-"""Number of the one task of an iterator without workers."""
+_ONLY = -1  # number of the one task of an iterator without workers
 WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
 """The iterators of all loaders that are part of a run."""
 PASSES: list[type] = [_BaseDataLoaderIter]

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     Order = list[list[str]]
     _Kind = tuple[torch.dtype, torch.device]
 
-IN_ANY_ORDER = 2
-"""Up to this count, numbers have the same sum in any order."""
+IN_ANY_ORDER = 2  # up to this count, numbers have the same sum in any order
 _LOOKS = 2  # a run may begin before there is a DDP; at its second commit it has trained
 _SHOWN = 6  # sizes of buckets that one line says
 _LOST = "gradients may be summed in another order than before the resume: "

@@ -252,8 +252,7 @@ def _allocate_slot() -> _Slot:
     return _Slot(sent, arrived, torch.cuda.Event())  # type: ignore[no-untyped-call]  # so in torch
 
 
-_SIGNALS = ("SIGTERM", "SIGINT")
-"""The more urgent one first."""
+_SIGNALS = ("SIGTERM", "SIGINT")  # the more urgent one first
 
 
 @dataclass(frozen=True, slots=True)

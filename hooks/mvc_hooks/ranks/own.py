@@ -69,22 +69,20 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 
 def describe_placed(parts: Mapping[Steps, OptimizerPart]) -> list[dict[str, Any]]:
     """Return which state of optimizers lies otherwise than its parameter, to be committed."""
-    listed = ((path, part, _list_placed(part)) for path, part in parts.items())
-    return [
-        {"at": list(path), "layout": _digest_layout(part.optimizer), "state": state}
-        for path, part, state in listed
-        if state
-    ]
-
-
-def _list_placed(part: OptimizerPart) -> list[list[Any]]:
-    """Return [index, name, placements] of state that lies otherwise than its parameter."""
-    listed: list[list[Any]] = [
-        [index, name, spell_placements(value)]
-        for (index, name), value, param in part.list_sharded()
-        if value.placements != param.placements and value.device_mesh == param.device_mesh
-    ]
-    return [entry for entry in listed if all(how == COPIED or type(how) is int for how in entry[2])]
+    described = []
+    for path, part in parts.items():
+        placed: list[list[Any]] = [
+            [index, name, spell_placements(value)]
+            for (index, name), value, param in part.list_sharded()
+            if value.placements != param.placements and value.device_mesh == param.device_mesh
+        ]
+        state = [
+            entry for entry in placed if all(how == COPIED or type(how) is int for how in entry[2])
+        ]
+        if state:
+            layout = _digest_layout(part.optimizer)
+            described.append({"at": list(path), "layout": layout, "state": state})
+    return described
 
 
 def expect_placed(stored: object, parts: Mapping[Steps, OptimizerPart]) -> None:

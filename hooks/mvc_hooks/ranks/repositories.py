@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mvc_hooks")
 
 STORE, _CHUNK_BYTES = "mvc.store", "mvc.chunkbytes"
-_MADE = ("url", "content", "fetch")
-"""Settings of a remote that are there as soon as it is."""
+_MADE = ("url", "content", "fetch")  # settings of a remote that are there as soon as it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,11 @@ def walk_uncovered(objects: Mapping[str, object]) -> Iterator[tuple[str, Any, An
             if id(owner) in seen or not hasattr(owner, "__dict__"):
                 continue
             seen.add(id(owner))
-            yield from _uncovered(place, owner)
+            values = vars(owner).copy()
+            covered = values.keys() if is_library_class(type(owner)) else _find_covered(owner)
+            for key, held in values.items():
+                if key not in covered or isinstance(held, GENERATORS):
+                    yield f"{place}.{key}", owner, held
 
 
 def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -72,14 +76,6 @@ def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
             owner = find_attribute(value, path)
             if owner is not None:
                 yield f"{place}.{path}", owner
-
-
-def _uncovered(place: str, owner: Any) -> Iterator[tuple[str, Any, Any]]:
-    values = vars(owner).copy()
-    covered = values.keys() if is_library_class(type(owner)) else _find_covered(owner)
-    for name, value in values.items():
-        if name not in covered or isinstance(value, GENERATORS):
-            yield f"{place}.{name}", owner, value
 
 
 def _find_covered(owner: Any) -> Collection[str]:

@@ -128,7 +128,11 @@ class _DeviceCopier:
         self._memory.pin()
         size = words.numel() * words.element_size()
         target = self._memory.bytes[offset : offset + size].view(words.dtype).view(words.shape)
-        side = self._find_side(words.device)
+        side = self._sides.get(words.device.index)
+        if side is None:  # what it copies waits for all work up to now
+            side = torch.cuda.Stream(words.device)  # type: ignore[no-untyped-call]  # torch has no types
+            side.wait_stream(torch.cuda.current_stream(words.device))
+            self._sides[words.device.index] = side
         live = self._fenced.get(words.untyped_storage().data_ptr())
         if live is None or live.is_inference():  # inference tensors have no version counter
             target.copy_(words, non_blocking=True)
@@ -138,14 +142,6 @@ class _DeviceCopier:
         # Otherwise torch could hand out the memory of a freed tensor while it is being copied.
         words.record_stream(side)
         self._fence.watched.append((live, live._version))  # noqa: SLF001  the only name it has
-
-    def _find_side(self, device: torch.device) -> torch.cuda.Stream:
-        """Return the side stream of a device; what it copies waits for all work up to now."""
-        if device.index not in self._sides:
-            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types
-            side.wait_stream(torch.cuda.current_stream(device))
-            self._sides[device.index] = side
-        return self._sides[device.index]
 
     def finish(self) -> Fence:
         for index, side in self._sides.items():

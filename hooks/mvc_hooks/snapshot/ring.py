@@ -220,11 +220,15 @@ class SnapshotRing:
         self, state: Mapping[str, object], step: int, fenced: Mapping[int, torch.Tensor] | None
     ) -> Snapshot:
         """Freeze what this rank has of a state; a full ring drops its oldest one first."""
-        self._make_room()
+        kept, limit = self._kept, self._settings.max_bytes
+        is_full = len(kept) >= self._settings.keep
+        if limit is not None and kept:
+            is_full = is_full or self.size_bytes + kept[-1].memory.size_bytes > limit
+        if is_full:
+            kept.popleft().release()
         snapshot = take_snapshot(state, step, self._pool, fenced, is_local=True)
         self._kept.append(snapshot)
         # How large a snapshot is, is known only now: a state may have grown since the last one.
-        limit = self._settings.max_bytes
         if limit is not None and snapshot.memory.size_bytes > limit:
             self.close()
             raise UsageError(
@@ -236,14 +240,6 @@ class SnapshotRing:
             self._kept.popleft().release()
             self._pool.trim()
         return snapshot
-
-    def _make_room(self) -> None:
-        kept, limit = self._kept, self._settings.max_bytes
-        full = len(kept) >= self._settings.keep
-        if limit is not None and kept:
-            full = full or self.size_bytes + kept[-1].memory.size_bytes > limit
-        if full:
-            kept.popleft().release()
 
     @property
     def size_bytes(self) -> int:

@@ -23,10 +23,8 @@ MAX_LINE_BYTES = 64 * 2**20
 READ_BYTES = 2**16
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a terminal or scheduler sends to the whole process group; the writer ignores them."""
-LOST = "lost"
-"""Error kind of a request whose writer ended before it could answer."""
-GONE = "gone"
-"""Error kind of a turn that a rank was lost in, or does not take as the others do."""
+LOST = "lost"  # error kind of a request whose writer ended before it could answer
+GONE = "gone"  # error kind of a turn that a rank was lost in, or does not take as the others do
 
 
 class Address(msgspec.Struct, frozen=True):

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.part import Entry
 
 
-_MUCH = 32.0
-"""A run whose gradients are compressed by more takes 10 % more steps."""
+_MUCH = 32.0  # a run whose gradients are compressed by more takes 10 % more steps
 _HORIZONS = {
     lr_scheduler.CosineAnnealingLR: "T_max",
     lr_scheduler.LinearLR: "total_iters",

@@ -180,17 +180,12 @@ def compare_bits(ours: torch.Tensor, theirs: torch.Tensor) -> BitDifference:
     if not len(places):
         return BitDifference()
     bits = int(_ONES[changed[places].long()].sum())
-    pair = (tensor.detach().reshape(-1)[places] for tensor in (ours, theirs))
-    return BitDifference(int(places[0]), len(places), bits, _find_delta(*pair))
-
-
-def _find_delta(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return the largest difference; infinite if one of two numbers is not finite and they are not equal."""
     wide = torch.complex128 if ours.is_complex() else torch.float64
-    mine, other = ours.to(wide), theirs.to(wide)
-    deltas = (mine - other).abs()
-    deltas[(mine == other) | (mine.isnan() & other.isnan())] = 0
-    return float(deltas.nan_to_num(nan=math.inf, posinf=math.inf).max())
+    left, right = (tensor.detach().reshape(-1)[places].to(wide) for tensor in (ours, theirs))
+    # Infinite if one of two numbers is not finite and they are not equal.
+    deltas = (left - right).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    deltas[(left == right) | (left.isnan() & right.isnan())] = 0
+    return BitDifference(int(places[0]), len(places), bits, float(deltas.max()))
 
 
 def find_index(flat: int, shape: Sequence[int], offsets: Sequence[int] = ()) -> tuple[int, ...]:

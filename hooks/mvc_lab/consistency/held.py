@@ -112,8 +112,7 @@ def find_due(step: int, count: int, every: int) -> list[int]:
 
 
 Kind = Literal["parameter", "buffer", "state"]
-WHOLE = "whole"
-"""The group of tensors that every rank has."""
+WHOLE = "whole"  # the group of tensors that every rank has
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -74,8 +74,7 @@ class Learned:
         self._last.clear()
 
 
-MOST = 8
-"""How many tensors are compared element by element."""
+MOST = 8  # how many tensors are compared element by element
 _SENT_BYTES = 16 * 1024 * 1024
 
 
@@ -145,35 +144,37 @@ class Inquiry:
 
     def locate(self, trial: Trial, checked: Sequence[CheckedShare]) -> tuple[Deviation, ...]:
         """Compare the first suspects element by element; every rank must call it."""
-        origins = trial.list_origins()[:MOST]
-        return tuple(self._locate(trial, suspect, checked) for suspect in origins)
-
-    def _locate(self, trial: Trial, suspect: Suspect, checked: Sequence[CheckedShare]) -> Deviation:
-        right = trial.find_right(suspect)
-        source = right[0] if right else suspect.row[0]
-        held = next(tensor for tensor in self.holdings.tensors if tensor.name == suspect.name)
-        if suspect.key is None:
-            here, offset = held.local(), 0
-        else:
-            here, offset = _find_kept(checked, suspect)
-        mine = here.cpu() if here is not None and self.ranks.rank in suspect.row else None
-        difference = self._compare_with(mine, source)
-        answers = self.ranks.exchange(
-            None if difference is None else _place(held, difference, offset)
-        )
-        heard = [answer for answer in (answers[rank] for rank in suspect.row) if answer is not None]
-        index, *_ = [index for index, _ in heard if index is not None] or [()]
-        differences = [difference for _, difference in heard]
-        odd = [rank for rank in suspect.row if suspect.digests[rank] != suspect.digests[source]]
-        return Deviation(
-            f"gradient of {suspect.name}" if suspect.is_gradient else suspect.name,
-            tuple(odd) if right else suspect.row,
-            source if right else None,
-            index,
-            max((difference.max_delta for difference in differences), default=0.0),
-            sum(difference.bits for difference in differences),
-            sum(difference.elements for difference in differences),
-        )
+        deviations = []
+        for suspect in trial.list_origins()[:MOST]:
+            right = trial.find_right(suspect)
+            source = right[0] if right else suspect.row[0]
+            held = next(tensor for tensor in self.holdings.tensors if tensor.name == suspect.name)
+            if suspect.key is None:
+                here, offset = held.local(), 0
+            else:
+                here, offset = _find_kept(checked, suspect)
+            mine = here.cpu() if here is not None and self.ranks.rank in suspect.row else None
+            difference = self._compare_with(mine, source)
+            answers = self.ranks.exchange(
+                None if difference is None else _place(held, difference, offset)
+            )
+            heard = [
+                answer for answer in (answers[rank] for rank in suspect.row) if answer is not None
+            ]
+            index, *_ = [index for index, _ in heard if index is not None] or [()]
+            differences = [difference for _, difference in heard]
+            odd = [rank for rank in suspect.row if suspect.digests[rank] != suspect.digests[source]]
+            deviation = Deviation(
+                f"gradient of {suspect.name}" if suspect.is_gradient else suspect.name,
+                tuple(odd) if right else suspect.row,
+                source if right else None,
+                index,
+                max((difference.max_delta for difference in differences), default=0.0),
+                sum(difference.bits for difference in differences),
+                sum(difference.elements for difference in differences),
+            )
+            deviations.append(deviation)
+        return tuple(deviations)
 
     def _compare_with(self, mine: torch.Tensor | None, source: int) -> BitDifference | None:
         """Return how this rank's tensor differs from that of another rank, None if it has none."""

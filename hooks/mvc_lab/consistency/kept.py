@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_lab.consistency.held import HeldTensor, Slot, UnitSlice
 
-Key = tuple[str, int]
-"""Name of a tensor, and number of the slice."""
+Key = tuple[str, int]  # name of a tensor, and number of the slice
 
 
 def cut(tensor: torch.Tensor, piece: UnitSlice, whole: int) -> torch.Tensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.extension import Host
     from mvc_hooks.reports import RollbackReport
-    from mvc_lab.consistency.held import HeldTensor, UnitSlice
+    from mvc_lab.consistency.held import HeldTensor
     from mvc_lab.consistency.reports import Answer, Answers
     from mvc_lab.consistency.verdict import Trial
 
@@ -168,7 +168,22 @@ class Watching:
         """Digest the shares that are due."""
         checked = []
         for number in self._find_due(step):
-            wholes, pieces = self._list_pieces(self._shares[number])
+            share = self._shares[number]
+            members = {piece.unit: list[Any]() for piece in share.slices}
+            for held in self._holdings.tensors:
+                if held.unit in members:
+                    members[held.unit].append(held)
+            pieces = [
+                (held, piece)
+                for piece in share.slices
+                for held in members[piece.unit]
+                if held.group == share.group
+            ]
+            # The elements of what is here of each unit's parameter.
+            wholes: dict[int, int] = {}
+            for unit, tensors in members.items():
+                local = [held.local() for held in tensors]
+                wholes[unit] = max(0 if tensor is None else tensor.numel() for tensor in local)
             checked_share = digest_share(number, pieces, wholes, before.get(number, {}).values())
             grads = (kept.grads for kept in checked_share.before)
             size = sum(digests.digested_bytes for digests in (checked_share.after, *grads))
@@ -177,26 +192,6 @@ class Watching:
         if checked and step % self._settings.every == 0:
             self._next_form = _digest_form(self._list_held())
         return checked
-
-    def _list_pieces(
-        self, share: PlannedShare
-    ) -> tuple[dict[int, int], list[tuple[HeldTensor, UnitSlice]]]:
-        """Return the elements of what is here of each unit's parameter, and the pieces of a share."""
-        members = {piece.unit: list[Any]() for piece in share.slices}
-        for held in self._holdings.tensors:
-            if held.unit in members:
-                members[held.unit].append(held)
-        pieces = [
-            (held, piece)
-            for piece in share.slices
-            for held in members[piece.unit]
-            if held.group == share.group
-        ]
-        wholes: dict[int, int] = {}
-        for unit, tensors in members.items():
-            local = [held.local() for held in tensors]
-            wholes[unit] = max(0 if tensor is None else tensor.numel() for tensor in local)
-        return wholes, pieces
 
     # What is compared.
 

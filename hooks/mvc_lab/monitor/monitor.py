@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from mvc_hooks.extension import Host
     from mvc_hooks.ranks.group import Ranks
 
-ENOUGH = 100
-"""Gradient updates before P99 and bandwidth mean something."""
+ENOUGH = 100  # gradient updates before P99 and bandwidth mean something
 _WARM_UP = 2  # updates that still open connections and build buckets
 _LOOK_S = 1.0
 _HOST_BYTES, _CUDA_BYTES = 4 * 2**20, 64 * 2**20
@@ -167,7 +166,19 @@ class Monitor(Extension):
 
     def _listen(self, local_rank: int) -> str | None:
         if self._jsonl is not None:
-            self._feed = _open_file(self._jsonl, self.numbers.rank)
+            path, rank = self._jsonl, self.numbers.rank
+            if rank:
+                path = path.with_name(f"{path.stem}-rank{rank}{path.suffix}")
+            try:
+                with open(path, "ab"):  # to know that it can be written
+                    pass
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise UsageError(
+                    f"jsonl cannot be written to {path}: {reason}",
+                    hint="name a file in a folder that exists",
+                ) from error
+            self._feed = RunFeed(path)
         if self._port is None:
             return None
         port = self._port + local_rank if self._port else 0
@@ -280,22 +291,6 @@ class Monitor(Extension):
         if self._host is not None:
             at = self.numbers.step if step is None else step
             self._host.log.alarm(Verdict(name, text, at, at))
-
-
-def _open_file(path: Path, rank: int) -> RunFeed:
-    """Return the feed of a rank's file, once it is known that it can be written."""
-    if rank:
-        path = path.with_name(f"{path.stem}-rank{rank}{path.suffix}")
-    try:
-        with open(path, "ab"):
-            pass
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"jsonl cannot be written to {path}: {reason}",
-            hint="name a file in a folder that exists",
-        ) from error
-    return RunFeed(path)
 
 
 def measure_link(ranks: Ranks) -> float:

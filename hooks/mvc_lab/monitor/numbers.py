@@ -20,8 +20,7 @@ LARGE_BYTES = 2**20
 _COMMITS = 100
 _BUS_UPDATES = 20
 _MOST_BUCKETS = 64  # of a histogram each
-WINDOW = 1000
-"""How many values a window keeps."""
+WINDOW = 1000  # how many values a window keeps
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of the bars of a histogram of seconds; the thresholds of time are among them."""
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from mvc import UsageError
 
-COOLDOWN_S = 300.0
-"""How long an alarm that came back keeps quiet."""
+COOLDOWN_S = 300.0  # how long an alarm that came back keeps quiet
 _LASTING_S = 60.0
 _MARGIN = 0.1
 
