@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 from mvc import ConflictError, FormatError, UsageError
 from mvc.sampling import Located, SamplePlan, Skips
@@ -32,7 +31,7 @@ from mvc_data.options import (
     make_stage,
     name_checks,
 )
-from mvc_data.passes import HiddenLoader, LoaderPass, LoaderRequests, OrderPart, return_fetched
+from mvc_data.passes import HiddenLoader, LoaderPass, OrderPart
 from mvc_data.sampler import (
     MicroBatch,
     RankShare,
@@ -158,19 +157,7 @@ class ConsistentDataLoader:
         self._fetcher = Fetcher(
             list(datasets.values()), collate_fn or default_collate, seed, seeds=seed_samples
         )
-        # A generator of its own: a pass more or less moves none that the training uses.
-        options = {"generator": torch.Generator(), **options}
-        try:
-            loading = DataLoader[Any](
-                self._fetcher,  # type: ignore[arg-type]
-                batch_sampler=LoaderRequests(self),  # type: ignore[arg-type]  # what the fetcher takes
-                collate_fn=return_fetched,
-                num_workers=num_workers,
-                **options,
-            )
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"torch's DataLoader refuses the options: {error}") from None
-        self._loading = HiddenLoader(loading)
+        self._loading = HiddenLoader(self, self._fetcher, num_workers, options)
 
     # Drawing.
 

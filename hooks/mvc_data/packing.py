@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -56,20 +56,8 @@ class WindowContent:
     ends: Integers
 
 
-class Windows(Protocol):
-    """All windows over some sequences; ``runs`` are how many each run has."""
-
-    runs: Integers
-
-    def find_content(self, window: int) -> WindowContent:
-        """Return what a window holds."""
-
-    def find_windows(self, sample: int) -> Integers:
-        """Return the windows that hold tokens of a sequence."""
-
-
 class FirstFit:
-    """Windows of whole sequences, but for those that are longer than one."""
+    """Windows of whole sequences, but for those that are longer than one; ``runs`` are how many each run has."""
 
     def __init__(self, lengths: Lengths, window: int, runs: Integers) -> None:
         self._lengths, self._window = lengths, window

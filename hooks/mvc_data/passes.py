@@ -10,6 +10,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils.data import DataLoader
+
 from mvc import MvcError, UsageError
 from mvc_data.fetching import unwrap_error
 from mvc_data.iterables import StreamEndedError
@@ -20,8 +23,6 @@ from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from torch.utils.data import DataLoader
 
     from mvc_data.sampler import MicroBatch
     from mvc_hooks.parts.tree import Steps
@@ -97,8 +98,21 @@ class HiddenLoader:
 
     __slots__ = ("loader",)
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
+    def __init__(
+        self, owner: object, fetcher: Any, num_workers: int, options: Mapping[str, Any]
+    ) -> None:
+        # A generator of its own: a pass more or less moves none that the training uses.
+        options = {"generator": torch.Generator(), **options}
+        try:
+            self.loader = DataLoader[Any](
+                fetcher,
+                batch_sampler=LoaderRequests(owner),  # type: ignore[arg-type]  # what the fetcher takes
+                collate_fn=return_fetched,
+                num_workers=num_workers,
+                **options,
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"torch's DataLoader refuses the options: {error}") from None
 
 
 class LoaderRequests:

@@ -62,10 +62,7 @@ def find_losses(
     size: int,
     records: Collection[Steps] = (),
 ) -> list[RankLoss]:
-    """Return what would be lost in a run with ``size`` ranks.
-
-    The live run's own is at ``paths``; what the commit has at ``records``, others take over.
-    """
+    """Return what a run of ``size`` ranks, whose own is at ``paths``, would lose; others take over ``records``."""
     outline = source.identify()
     stored = count_ranks(outline)
     if type(stored) is not int:
@@ -79,7 +76,7 @@ def find_losses(
     ]
     known = dict.fromkeys([*paths, *(path for by_path in pieces for path in by_path)])
     losses = []
-    for path in (known_path for known_path in known if known_path not in records):
+    for path in filter(lambda path: path not in records, known):
         base = find_at(outline, path)
         if find_at(base, (SHARED,)) is True:
             continue
@@ -259,10 +256,7 @@ class RankState:
     def open(
         self, source: StateSource, allow: Sequence[str], capture: Callable[[], Mapping[str, Any]]
     ) -> Opened:
-        """Return the state as this rank has it; every rank must call it.
-
-        ``capture`` returns the live state.
-        """
+        """Return the state as this rank has it, given what returns the live one; every rank must call it."""
         if source.is_own:
             return Opened(source, self._ranks.size)
         rank, size = self._ranks.rank, self._ranks.size

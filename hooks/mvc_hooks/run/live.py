@@ -23,7 +23,7 @@ from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.names import ParameterNames
 from mvc_hooks.parts.optimizer_state import find_inner, find_optimizers
-from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.part import find_parts, flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import to_local, walk_leaves
 from mvc_hooks.parts.value import ValuePart
@@ -121,9 +121,7 @@ class LiveRun:
         self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
-        loaders = [
-            (entry.path, entry.part) for entry in entries if isinstance(entry.part, DataPart)
-        ]
+        loaders = find_parts(self.parts, DataPart)
         self._data_parts = [part for _, part in loaders]
         self._data_names = {str(path[0]) for path, _ in loaders}
         self.data = self._data_parts[0] if len(loaders) == 1 else None
@@ -139,12 +137,9 @@ class LiveRun:
         self.is_clean = True
         self._guard, self._strays = StepGuard(self._optimizers), StrayWatch()
         self._fences: list[Fence] = []
-        self._handles: list[RemovableHandle] = []
-        self._add_hooks()
-
-    def _add_hooks(self) -> None:
-        for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+        self._handles: list[RemovableHandle] = [
+            optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers
+        ]
         for module in self._modules:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):

@@ -239,16 +239,16 @@ def recall_commit(
             if entry.info.id == tip:
                 return None
             meta, parent = dict(entry.annotations.meta or {}), "".join(entry.info.parents[:1])
-            if (
-                entry.annotations.step == request.step
-                and entry.info.message.split("\n", 1)[0] == request.message.split("\n", 1)[0]
-                # Git may have broken the lines of a trailer elsewhere.
-                and all(
-                    name in meta and meta[name].split() == text.split()
-                    for name, text in facts.items()
-                )
-                and tip in (None, parent)
-            ):
+            subject, _, _ = entry.info.message.partition("\n")
+            says = (entry.annotations.step, subject) == (
+                request.step,
+                request.message.partition("\n")[0],
+            )
+            # Git may have broken the lines of a trailer elsewhere.
+            records = all(
+                name in meta and meta[name].split() == text.split() for name, text in facts.items()
+            )
+            if says and records and tip in (None, parent):
                 return Answer(
                     request.number,
                     entry.info.id,
