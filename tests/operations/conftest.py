@@ -57,3 +57,19 @@ def on_rank():
 
     yield become_rank
     leave()
+
+
+@pytest.fixture
+def bar():
+    """A progress that notes what is expected, and what is done."""
+
+    class Bar:
+        expected = done = 0
+
+        def expect(self, size_bytes):
+            self.expected += size_bytes
+
+        def __call__(self, size_bytes):
+            self.done += size_bytes
+
+    return Bar()

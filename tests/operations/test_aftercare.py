@@ -1,7 +1,5 @@
 """What follows a commit: upkeep in the background where it is wanted, and never a broken commit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -84,13 +82,6 @@ def test_no_process_can_be_had(repo, started, monkeypatch, error):
     assert repo.head.commit == result.commit
     monkeypatch.setattr(sys, "executable", "")
     assert repo.commit("again", allow_empty=True).commit == repo.head.commit
-
-
-def test_a_damaged_setting_breaks_no_commit(repo, started):
-    commit_step(repo, 1)
-    (repo.git_dir / "repacked").write_bytes(b"\xff\xfe nonsense")
-    repo.set_config("mvc.autorepack", "true")
-    assert commit_step(repo, 2) == repo.head.commit
 
 
 def test_it_really_runs(repo, root):

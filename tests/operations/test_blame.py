@@ -1,7 +1,5 @@
 """blame: who changed each tensor last, beside a search that knows no shortcut."""
 
-from __future__ import annotations
-
 import random
 import shutil
 
@@ -112,16 +110,6 @@ def test_tensors_are_followed_through_new_names_and_files(repo, root):
     assert (found["model.embed"].commit, found["model.embed"].since) == (second, first)
     assert (found["head"].commit, found["head"].since) == (fifth, first)
     assert (found["model.embed"].versions, found["head"].versions) == (2, 2)
-
-
-def test_a_new_tensor_is_its_own_beginning(repo, root):
-    save(root, embed=1)
-    repo.commit("first", paths=".")
-    save(root, embed=1, head=3)
-    second = repo.commit("second", paths=".").id
-    found = by_name(repo.blame(samples=2))
-    assert (found["head"].commit, found["head"].since) == (second, second)
-    assert [point is None for point in found["head"].drift] == [True, False]
 
 
 def test_drift_is_the_relative_distance_from_the_first_version(repo, root, reads):

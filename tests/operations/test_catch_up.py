@@ -1,7 +1,5 @@
 """A machine that was not the one to commit goes on from where the store's branch is, and loses nothing of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc import ConflictError, Repo
@@ -111,18 +109,6 @@ def test_health_marks_go_along(nodes):
     assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     nodes[0].remotes.gc("origin", grace_s=0)
     RunStore(nodes[1]).catch_up("main")
-
-
-def test_marks_of_others_do_not_keep_a_commit_from_the_store(nodes):
-    first = commit_nodes(nodes, 1)[0].commit
-    RunStore(nodes[1]).catch_up("main")
-    for repo in nodes:
-        repo.runs.mark_healthy(first)
-    assert commit_nodes(nodes, 2)[0].unsent is None
-    RunStore(nodes[1]).catch_up("main")
-    nodes[0].runs.mark_healthy("main")
-    second = commit_nodes(nodes, 3)[0]
-    assert (second.unsent, RunStore(nodes[1]).catch_up("main")) == (None, second.commit)
 
 
 def test_results_of_gates_go_along(nodes):

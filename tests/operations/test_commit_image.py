@@ -1,7 +1,5 @@
 """commit_image, parent= and describe: a state from a snapshot's bytes, on the right commit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -54,16 +52,6 @@ def test_an_image_is_committed_like_a_state(repo, root):
     assert [path for path, _, _ in tree(repo)] == ["ema.safetensors", "state.json", "train.py"]
 
 
-def test_a_later_image_is_stored_as_differences(repo):
-    values = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
-    RunStore(repo).commit_image(make_image({"m": {"w": values}}), message="one", delta=True)
-    first = sum(path.stat().st_size for path in packs(repo))
-    values[:] *= 1 + 2**-20
-    RunStore(repo).commit_image(make_image({"m": {"w": values}}), message="two", delta=True)
-    assert sum(path.stat().st_size for path in packs(repo)) < first * 1.5
-    assert repo.verify_state({"m": {"w": values}}).is_exact
-
-
 def test_what_is_no_image_is_refused_and_nothing_written(repo):
     image = make_image({"model": {"w": array(1)}, "step": 1})
     for broken in (
@@ -99,14 +87,12 @@ class TestParent:
         second = commit({"step": 2}, parent=first.commit)
         assert second.parents == (first.commit,)
         assert commit({"step": 3}).parents == (second.commit,)
-
-    def test_on_another_branch(self, repo, commit):
-        repo.commit("base", allow_empty=True)
-        first = commit({"step": 1}, branch="run", parent="")
-        second = commit({"step": 2}, branch="run", parent=first.commit)
-        assert repo.resolve("run") == second.commit
+        commit({"step": 9}, branch="run", parent="")
         with pytest.raises(ConflictError, match="'run' is at"):
             commit({"step": 3}, branch="run", parent=first.commit)
+        repo.checkout("HEAD", detach=True)
+        with pytest.raises(ConflictError, match="HEAD is at"):
+            commit({"step": 2}, parent=first.commit)
 
     def test_a_wrong_one(self, repo, commit):
         base = repo.commit("base", allow_empty=True).commit
@@ -119,18 +105,6 @@ class TestParent:
         assert repo.resolve("main") == tip
         assert packs(repo) == stored
         assert repo.status().is_clean
-
-    def test_where_there_is_none_yet(self, repo, commit):
-        with pytest.raises(ConflictError, match="without a commit"):
-            commit({"step": 1}, parent="0" * 40)
-        assert repo.head.commit is None
-
-    def test_detached(self, repo, commit):
-        tip = commit({"step": 1}).commit
-        repo.checkout("HEAD", detach=True)
-        with pytest.raises(ConflictError, match="HEAD is at"):
-            commit({"step": 2}, parent="0" * 40)
-        assert commit({"step": 2}, parent=tip).parents == (tip,)
 
     def test_moved_while_it_was_stored(self, repo, root, commit):
         base = repo.commit("base", allow_empty=True).commit
@@ -176,17 +150,6 @@ class TestDescribe:
                 make_image({"step": 1}), message="x", describe=lambda _: {"": "x"}
             )
         assert repo.head.commit is None
-
-
-class TestOutline:
-    def test_of_a_commit_and_of_an_image(self, repo):
-        from mvc.training import ArrayOutline, outline_image
-
-        state = {"model": {"w": torch.ones(2, 3)}, "step": 1}
-        repo.commit_state(state, message="x", step=1)
-        expected = {"model": {"w": ArrayOutline("tensor", "float32", (2, 3))}, "step": 1}
-        assert RunStore(repo).outline_state("main@1") == expected
-        assert outline_image(make_image(state)) == expected
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

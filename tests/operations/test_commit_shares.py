@@ -266,21 +266,6 @@ def test_what_belongs_to_rank_0_is_in_the_state_and_not_in_the_form(tmp_path):
     assert torch.equal(repos[0].load_state()["model"]["mean"], torch.ones(7))
 
 
-def test_an_outline_says_whose_bytes_are_the_same(tmp_path):
-    new_repo(tmp_path)
-    repo = open_all(tmp_path, 1)[0]
-    draw = torch.arange(9)
-    repo.commit_state(
-        {"a": draw, "b": {"c": draw.clone(), "d": draw + 1}, "s": draw.to_sparse(), "n": 1},
-        message="x",
-    )
-    found = RunStore(repo).outline_state(with_content=True)
-    assert found["a"].content == found["b"]["c"].content != found["b"]["d"].content
-    assert found["s"].content
-    assert found == RunStore(repo).outline_state()
-    assert RunStore(repo).outline_state()["a"].content is None
-
-
 def test_what_is_stored_is_a_copy_of_other_ranks_memory():
     """It may change under a reader, if the commit fails over there."""
     frozen = []

@@ -1,7 +1,5 @@
 """Looks at the file system grow with the number of folders, not with its square."""
 
-from __future__ import annotations
-
 import os
 
 from mvc import Repo

@@ -1,12 +1,8 @@
-from __future__ import annotations
-
-import os
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mvc import NotFoundError, Repo, UsageError
+from mvc import NotFoundError, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment
 from mvc.formats.manifest_lines import encode_manifest
@@ -32,12 +28,6 @@ def store_bytes(root):
 
 
 @pytest.fixture
-def chunked(repo):
-    repo.set_config("mvc.chunkbytes", "4096")
-    return repo
-
-
-@pytest.fixture
 def versions(chunked, root):
     """Commit a dict of tensors per call, in one file."""
 
@@ -49,13 +39,6 @@ def versions(chunked, root):
 
 
 class TestTensors:
-    def test_nothing_differs(self, chunked, versions):
-        versions({"w": rows(8)})
-        versions({"w": rows(8)})
-        assert chunked.diff("HEAD~1", "HEAD") == []
-        assert chunked.diff() == []
-        assert chunked.diff(staged=True) == []
-
     def test_modified_counts_chunks(self, chunked, versions):
         base = rows(16)
         changed = base.copy()
@@ -67,9 +50,8 @@ class TestTensors:
         assert not file.other_changed
         (tensor,) = file.tensors
         assert (tensor.name, tensor.status) == ("w", "modified")
-        assert (tensor.dtype, tensor.shape) == ("F32", (16, 256))
+        assert (tensor.dtype, tensor.shape, tensor.size_bytes) == ("F32", (16, 256), 16 * 1024)
         assert (tensor.chunks_changed, tensor.chunks_total) == (1, 4)
-        assert tensor.size_bytes == 16 * 1024
         assert (tensor.old_dtype, tensor.old_shape, tensor.old_name) == (None, None, None)
 
     def test_appended_rows_keep_the_old_chunks(self, chunked, versions):
@@ -78,12 +60,6 @@ class TestTensors:
         tensor = tensors_of(chunked.diff("HEAD~1", "HEAD"))["w"]
         assert (tensor.old_shape, tensor.shape) == ((16, 256), (21, 256))
         assert (tensor.chunks_changed, tensor.chunks_total) == (2, 6)
-
-    def test_another_dtype(self, chunked, versions):
-        versions({"w": rows(4)})
-        versions({"w": rows(4).astype(np.float16)})
-        tensor = tensors_of(chunked.diff("HEAD~1", "HEAD"))["w"]
-        assert (tensor.old_dtype, tensor.dtype, tensor.old_shape) == ("F32", "F16", None)
 
     def test_the_same_bytes_read_otherwise(self, chunked, versions):
         versions({"shape": rows(4), "dtype": rows(4, seed=1)})
@@ -120,15 +96,12 @@ class TestTensors:
         ]  # fmt: skip
 
     def test_metadata_only(self, chunked, versions):
+        """Tensors that only lie elsewhere in the file are the same."""
         versions({"w": rows(4)}, metadata={"epoch": "1"})
-        versions({"w": rows(4)}, metadata={"epoch": "2"})
+        versions({"w": rows(4)}, metadata={"epoch": "2" * 99})
         (file,) = chunked.diff("HEAD~1", "HEAD")
         assert (file.tensors, file.other_changed) == ((), True)
-
-    def test_moved_in_the_file_is_the_same(self, chunked, versions):
-        versions({"w": rows(4)}, metadata={"a": "short"})
-        versions({"w": rows(4)}, metadata={"a": "long" * 100})
-        assert chunked.diff("HEAD~1", "HEAD")[0].tensors == ()
+        assert chunked.diff() == chunked.diff(staged=True) == []
 
     def test_filter(self, chunked, root, versions):
         versions({"layers.0.q": rows(4), "layers.0.v": rows(4, seed=1), "norm": rows(1)})
@@ -170,19 +143,6 @@ class TestTensors:
         (tensor,) = chunked.diff("HEAD~1", "HEAD")[0].tensors
         assert (tensor.name, tensor.old_shape, tensor.shape) == ("t", (32, 16), (16, 32))
 
-    def test_another_format(self, chunked, root):
-        save_file({"w": rows(4)}, root / "model")
-        chunked.commit("safetensors", paths="model")
-        np.savez(root / "other.npz", w=rows(4))
-        os.replace(root / "other.npz", root / "model")
-        chunked.commit("npz", paths="model")
-        (file,) = chunked.diff("HEAD~1", "HEAD")
-        assert (file.format, file.other_changed) == ("npz", True)
-        write(root, "model", "now plain")
-        chunked.commit("plain", paths="model")
-        (file,) = chunked.diff("HEAD~1", "HEAD")
-        assert {tensor.status for tensor in file.tensors} == {"removed"}
-
 
 class TestFiles:
     def test_statuses(self, repo, root):
@@ -215,40 +175,6 @@ class TestFiles:
         (file,) = repo.diff(staged=True)
         assert (file.status, file.old_path, file.tensors) == ("renamed", "m.safetensors", ())
 
-    def test_equal_files_are_renamed_one_by_one(self, repo, root):
-        for name in "abc":
-            write(root, name, "same")
-        repo.commit("one", paths=".")
-        repo.move("a", "x")
-        repo.move("b", "y")
-        repo.remove("c")
-        assert [(f.path, f.status, f.old_path) for f in repo.diff(staged=True)] == [
-            ("c", "removed", None), ("x", "renamed", "a"), ("y", "renamed", "b"),
-        ]  # fmt: skip
-        assert [(f.path, f.code, f.old_path) for f in repo.status().files] == [
-            ("c", "D ", None), ("x", "R ", "a"), ("y", "R ", "b"),
-        ]  # fmt: skip
-
-    def test_mode_only(self, repo, root):
-        write_model(root / "m.safetensors")
-        write(root, "run", "x")
-        repo.commit("one", paths=".")
-        (root / "m.safetensors").chmod(0o755)
-        (root / "run").chmod(0o755)
-        found = repo.diff()
-        assert [(file.path, file.status, file.mode_changed) for file in found] == [
-            ("m.safetensors", "modified", True), ("run", "modified", True),
-        ]  # fmt: skip
-        assert all(file.tensors == () and not file.other_changed for file in found)
-
-    def test_a_link_in_place_of_a_file(self, repo, root):
-        write(root, "a", "target")
-        repo.commit("one", paths=".")
-        (root / "a").unlink()
-        (root / "a").symlink_to("target")
-        (file,) = repo.diff()
-        assert (file.mode_changed, file.other_changed) == (True, False)  # the same text, a link
-
     def test_paths(self, repo, root):
         for name in ("a", "d/b", "d/c"):
             write(root, name, "one")
@@ -260,6 +186,21 @@ class TestFiles:
         assert repo.diff(paths="nope") == []
         repo.commit("two", everything=True)
         assert [file.path for file in repo.diff("HEAD~1", "HEAD", paths="a")] == ["a"]
+
+    def test_mode_and_kind_only(self, repo, root):
+        write_model(root / "m.safetensors")
+        write(root, "run", "x")
+        write(root, "text", "target")
+        repo.commit("one", paths=".")
+        (root / "m.safetensors").chmod(0o755)
+        (root / "run").chmod(0o755)
+        (root / "text").unlink()
+        (root / "text").symlink_to("target")
+        found = repo.diff()
+        assert [(file.path, file.status, file.mode_changed) for file in found] == [
+            (path, "modified", True) for path in ("m.safetensors", "run", "text")
+        ]
+        assert all(file.tensors == () and not file.other_changed for file in found)
 
 
 MODEL = {f"layers.{number}.w": rows(2, seed=number) for number in range(6)}
@@ -305,30 +246,6 @@ class TestOtherFiles:
         assert chunked.diff("HEAD~3", "HEAD") == []
         assert chunked.diff("HEAD~1", "HEAD", tensors="*") == []
 
-    def test_sizes_of_shards(self, saved):
-        saved(m1=self.part(0, 2), m2=self.part(2, 6))
-        found = saved(m1=self.part(0, 4), m2=self.part(4, 6))
-        assert [file.status for file in found.values()] == ["modified", "modified"]
-        assert found["m1"].moved_from == (("m2.safetensors", 2),)
-        assert not found["m1"].tensors + found["m2"].tensors
-
-    def test_equal_tensors_of_other_shards_are_not_renamed(self, saved):
-        zeros = {f"layers.{number}.bias": np.zeros(8, np.float32) for number in range(6)}
-        names = sorted(zeros)
-        saved(
-            **{
-                m: {name: zeros[name] for name in p}
-                for m, p in (("m1", names[:2]), ("m2", names[2:]))
-            }
-        )
-        found = saved(
-            **{
-                m: {name: zeros[name] for name in p}
-                for m, p in (("m1", names[3:]), ("m2", names[:3]))
-            }
-        )
-        assert not any(file.tensors for file in found.values())
-
     def test_only_what_changed_is_listed(self, saved):
         saved(model=MODEL)
         found = saved(
@@ -372,14 +289,6 @@ class TestOtherFiles:
         assert found["model"].moved_from == (("pytorch_model.bin", 6),)
         assert not any(file.tensors for file in found.values())
 
-    def test_a_copy_is_new(self, chunked, root):
-        save_file(MODEL, root / "a.safetensors")
-        chunked.commit("one", paths=".")
-        save_file({**MODEL, "u": rows(1, seed=7)}, root / "b.safetensors")
-        chunked.commit("two", paths=".")
-        (file,) = chunked.diff("HEAD~1", "HEAD")
-        assert (len(file.tensors), file.moved_from) == (7, ())
-
 
 class TestSides:
     @pytest.fixture
@@ -416,30 +325,11 @@ class TestSides:
         with pytest.raises(NotFoundError):
             three.diff("nope")
 
-    def test_of_a_commit(self, three):
-        assert [file.status for file in three.changes()] == ["modified"]
-        assert [file.status for file in three.changes("HEAD~1")] == ["added"]
-
     def test_before_the_first_commit(self, repo, root):
         write(root, "a", "x")
         repo.add("a")
         assert [file.status for file in repo.diff(staged=True)] == ["added"]
         assert repo.diff() == []
-
-    def test_untracked_and_deleted_files(self, repo, root):
-        write(root, "a", "x")
-        repo.commit("a", paths="a")
-        write(root, "untracked")
-        (root / "a").unlink()
-        assert [(file.path, file.status) for file in repo.diff()] == [("a", "removed")]
-        assert [file.status for file in repo.diff("HEAD")] == ["removed"]
-
-    def test_a_pipe_in_place_of_a_file(self, repo, root):
-        write(root, "a", "x")
-        repo.commit("a", paths="a")
-        (root / "a").unlink()
-        os.mkfifo(root / "a")
-        assert [(file.path, file.status) for file in repo.diff()] == [("a", "removed")]
 
     def test_states_that_were_never_made_do_not_differ(self, repo):
         repo.commit_state({"model": {"w": rows(2)}}, message="one")
@@ -459,13 +349,6 @@ class TestCost:
         assert sum(calls) == (root / "m.safetensors").stat().st_size
         assert (store_bytes(root), sorted((root / ".mvc/objects").rglob("*"))) == before
 
-    def test_the_worktree_and_a_commit_agree(self, chunked, versions, root):
-        versions({"w": rows(16), "u": rows(3)})
-        save_file({"w": rows(16, seed=1), "u": rows(3)}, root / "m.safetensors")
-        before = chunked.diff()
-        versions({"w": rows(16, seed=1), "u": rows(3)})
-        assert chunked.diff("HEAD~1", "HEAD") == before
-
     def test_names_only_reads_up_to_the_first_difference(self, chunked, versions, root):
         """It answers as a full comparison does, also for a file that is back at an older version."""
         versions({"w": rows(16), "u": rows(3)})
@@ -484,12 +367,6 @@ class TestCost:
         (root / "m.safetensors").chmod(0o755)
         (file,) = chunked.diff("HEAD~1", with_tensors=False)
         assert (file.status, file.mode_changed) == ("modified", True)
-
-    def test_an_unchanged_file_is_not_read(self, versions, root, chunked):
-        versions({"w": rows(16)})
-        calls = []
-        assert Repo.open(root).diff("HEAD", progress=calls.append) == []
-        assert calls == []
 
     @pytest.mark.slow
     def test_big_manifests(self, repo, monkeypatch):

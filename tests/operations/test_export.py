@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 
@@ -16,6 +14,7 @@ from mvc import (
     UnsupportedError,
     UsageError,
 )
+from support.damage import flip
 
 
 def values(shape=(16, 256), seed=0, dtype=np.float32):
@@ -40,25 +39,6 @@ def output(tmp_path):
     return tmp_path / "out.safetensors"
 
 
-def test_everything(model, output):
-    calls = []
-    result = model.export("HEAD", output, progress=calls.append)
-    assert (result.path, result.tensors) == (output, 3)
-    assert result.size_bytes == output.stat().st_size
-    loaded = load_file(output)
-    assert {name: array.tobytes() for name, array in loaded.items()} == {
-        "layers.0.w": values().tobytes(),
-        "layers.1.w": values(seed=1).tobytes(),
-        "norm": values((3,), 2).tobytes(),
-    }
-    assert sum(calls) == sum(array.nbytes for array in loaded.values())
-
-
-def test_some(model, output):
-    assert model.export("HEAD", output, tensors="layers.*").tensors == 2
-    assert sorted(load_file(output)) == ["layers.0.w", "layers.1.w"]
-
-
 def test_of_one_file_and_an_older_commit(model, root, output):
     save_file({"norm": values((3,), 9)}, root / "other.safetensors")
     model.commit("other", paths=".")
@@ -67,30 +47,6 @@ def test_of_one_file_and_an_older_commit(model, root, output):
     assert not output.exists()
     assert model.export("HEAD", output, path="other.safetensors").tensors == 1
     assert model.export("HEAD~1", output, force=True).tensors == 3
-
-
-def test_the_header_is_what_others_write(model, output):
-    model.export("HEAD", output)
-    data = output.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    assert length % 8 == 0
-    assert header.pop("__metadata__") == {"format": "pt"}
-    ends = [entry["data_offsets"] for entry in header.values()]
-    assert [start for start, _ in ends] == [0, *(end for _, end in ends[:-1])]
-    assert ends[-1][1] == len(data) - 8 - length
-
-
-def test_empty_and_scalar_tensors(repo, root, output):
-    given = {"none": np.zeros((0, 4), np.float32), "one": np.full((), 3.0), "w": values()}
-    save_file(given, root / "m.safetensors")
-    repo.commit("m", paths=".")
-    repo.export("HEAD", output)
-    loaded = load_file(output)
-    assert {name: array.shape for name, array in loaded.items()} == {
-        "none": (0, 4), "one": (), "w": (16, 256),
-    }  # fmt: skip
-    assert loaded["one"] == 3
 
 
 def test_views_of_torch_are_made_whole(repo, root, output):
@@ -150,17 +106,6 @@ def test_a_link_as_output(model, output, tmp_path):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_relative_output_lies_in_the_current_folder(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model.export("HEAD", "here.safetensors")
-    assert (tmp_path / "here.safetensors").exists()
-
-
-def test_nowhere(model, tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
-        model.export("HEAD", tmp_path / "no/folder/x.safetensors")
-
-
 @pytest.mark.parametrize("name", ["x.npy", "x.distcp", "X.NPZ", "x.gguf"])
 def test_a_name_that_promises_another_format(model, tmp_path, name):
     for options in ({}, {"tensors": "*"}):
@@ -174,6 +119,8 @@ def test_a_folder_as_output(model, tmp_path):
     for force in (False, True):
         with pytest.raises(UsageError, match="is a folder"):
             model.export("HEAD", tmp_path, tensors="*", force=force)
+    with pytest.raises(UsageError, match="does not exist"):
+        model.export("HEAD", tmp_path / "no/folder/x.safetensors")
 
 
 def test_nothing_fits(model, output):
@@ -187,10 +134,7 @@ def test_nothing_fits(model, output):
 
 def test_damage_leaves_no_file(model, root, output, tmp_path):
     (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
-    pack.chmod(0o644)
-    data = bytearray(pack.read_bytes())
-    data[len(data) // 2] ^= 1
-    pack.write_bytes(data)
+    flip(pack)
     with pytest.raises(CorruptionError, match="tensor 'layers"):
         Repo.open(root).export("HEAD", output)
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
@@ -254,22 +198,6 @@ class TestFolder:
         model.export("HEAD", f"{tmp_path}/{name}")
         assert (tmp_path / name / "notes").read_text() == "plain"
 
-    def test_one_that_is_there_gets_the_files(self, model, tmp_path):
-        folder = tmp_path / "x.safetensors"
-        folder.mkdir()
-        (folder / "other").write_text("stays")
-        model.export("HEAD", folder)
-        assert sorted(os.listdir(folder)) == ["m.safetensors", "notes", "other"]
-
-    def test_existing_files_stay(self, model, tmp_path):
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out/notes").write_text("mine")
-        with pytest.raises(ConflictError, match="notes already exists"):
-            model.export("HEAD", tmp_path / "out")
-        assert os.listdir(tmp_path / "out") == ["notes"]
-        model.export("HEAD", tmp_path / "out", force=True)
-        assert (tmp_path / "out/notes").read_text() == "plain"
-
     def test_nothing_is_written_through_links_or_into_the_repository(self, whole, root, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "elsewhere").mkdir()
@@ -299,3 +227,36 @@ class TestFolder:
             "state.json",
         ]
         assert load_file(tmp_path / "hub/model.safetensors")["w"].tobytes() == values().tobytes()
+
+    def test_what_is_there_stays(self, model, tmp_path):
+        folder = tmp_path / "x.safetensors"
+        folder.mkdir()
+        (folder / "notes").write_text("mine")
+        (folder / "other").write_text("stays")
+        with pytest.raises(ConflictError, match="notes already exists"):
+            model.export("HEAD", folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["notes", "other"]
+        model.export("HEAD", folder, force=True)
+        assert sorted(os.listdir(folder)) == ["m.safetensors", "notes", "other"]
+        assert (folder / "notes").read_text() == "plain"
+
+
+def test_some_as_others_write_them(model, output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+    result = model.export("HEAD", output.name, progress=calls.append)
+    assert (result.path.resolve(), result.tensors) == (output, 3)
+    assert result.size_bytes == output.stat().st_size
+    loaded = load_file(output)
+    assert sum(calls) == sum(array.nbytes for array in loaded.values())
+    assert loaded["layers.1.w"].tobytes() == values(seed=1).tobytes()
+    data = output.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0
+    assert header.pop("__metadata__") == {"format": "pt"}
+    ends = [entry["data_offsets"] for entry in header.values()]
+    assert [start for start, _ in ends] == [0, *(end for _, end in ends[:-1])]
+    assert ends[-1][1] == len(data) - 8 - length
+    assert model.export("HEAD", output, tensors="layers.*", force=True).tensors == 2
+    assert sorted(load_file(output)) == ["layers.0.w", "layers.1.w"]

@@ -1,7 +1,5 @@
 """fetch, pull and clone: everything is verified before it counts; a liar leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import threading
 import weakref
@@ -13,9 +11,8 @@ from safetensors.numpy import load_file, save_file
 from mvc import ConflictError, FormatError, NotFoundError, UsageError, clone
 from mvc.remotes import content, remote_packs
 from mvc.remotes import remote as remote_module
-from mvc.remotes.arrival import Arrival
 from support.bounds import rest_slow
-from support.remote_repos import CountedStorage, commit_model, make_repo
+from support.remote_repos import commit_model, make_repo
 
 
 @pytest.fixture
@@ -64,26 +61,6 @@ def test_what_is_new_comes_and_the_branch_here_stays(repo, copy):
 def test_a_fetch_of_nothing_new_is_one_request(repo, copy, asked):
     copy.fetch()
     assert asked[-1].calls == [("read_tagged", "root")]
-
-
-def test_only_the_rows_that_are_missing_are_read(repo, store, tmp_path, monkeypatch):
-    """A pack that holds much else is not fetched whole."""
-    commit_model(repo, seed=1, name="other.safetensors", layers=20, width=64)
-    small = commit_model(repo, seed=2, name="small.safetensors")
-    repo.upkeep.plan_repack  # noqa: B018  the packs below are joined by hand
-    repo._context.store.gather(repo._context.store.packs())
-    repo.push()
-    copy = make_repo(tmp_path / "c", str(store))
-    opened = []
-    real = remote_module.open_store
-    monkeypatch.setattr(
-        remote_module,
-        "open_store",
-        lambda *args: opened.append(CountedStorage(real(*args))) or opened[-1],
-    )
-    copy.fetch()
-    assert copy.resolve("origin/main") == small
-    assert copy.upkeep.fsck(data=True).problems == ()
 
 
 def test_packs_that_build_upon_each_other_are_checked_in_their_order(repo, store, tmp_path):
@@ -191,31 +168,6 @@ def test_a_chunk_under_a_false_name_is_refused(repo, copy, store):
     assert chunk_files(copy) == had
 
 
-def test_a_fetch_that_was_cut_off_goes_on_where_it_was(repo, copy, monkeypatch):
-    commit_model(repo, seed=1)
-    repo.push()
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Arrival, "move", die)
-        with pytest.raises(KeyboardInterrupt):
-            copy.fetch()
-    opened = []
-    real = remote_module.open_store
-    monkeypatch.setattr(
-        remote_module,
-        "open_store",
-        lambda *args: opened.append(CountedStorage(real(*args))) or opened[-1],
-    )
-    copy.fetch()
-    assert not [call for call in opened[-1].calls if call[0] == "read_ranges"]
-    assert copy.upkeep.fsck(data=True).problems == ()
-    copy.checkout("origin/main", detach=True)
-    assert same_files(repo, copy)
-
-
 def test_a_clone_that_fails_leaves_no_folder(repo, store, tmp_path):
     with pytest.raises(NotFoundError, match="nope"):
         clone(store, tmp_path / "c", branch="nope")
@@ -272,13 +224,13 @@ def test_memory_is_what_is_on_its_way(repo, store, tmp_path, monkeypatch, joined
     part_bytes = 8192
     monkeypatch.setattr(remote_packs, "PART_BYTES", part_bytes)
     monkeypatch.setattr(content, "_GROUP_BYTES", part_bytes)
-    opened = []
-    real = remote_module.open_store
-    monkeypatch.setattr(
-        remote_module,
-        "open_store",
-        lambda *args: opened.append(WatchedStorage(real(*args))) or opened[-1],
-    )
+    opened, real = [], remote_module.open_store
+
+    def open_watched(*args):
+        opened.append(WatchedStorage(real(*args)))
+        return opened[-1]
+
+    monkeypatch.setattr(remote_module, "open_store", open_watched)
     copy = make_repo(tmp_path / "d", str(store))
     for seed in range(1, 13):
         commit_model(repo, seed=seed, layers=12, width=64)

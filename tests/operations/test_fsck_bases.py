@@ -1,14 +1,11 @@
 """Damage under deltas: everything that is based on a lost chunk is lost, and all of it is named."""
 
-from __future__ import annotations
-
-import shutil
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from mvc import Repo
+from support.damage import flip
 
 STEPS = 4
 
@@ -52,19 +49,12 @@ def pack_of(root, location):
 def damage(root, location):
     """Flip one byte in the middle of a body."""
     pack = pack_of(root, location)
-    pack.chmod(0o644)
-    data = bytearray(pack.read_bytes())
-    data[location.offset + 48 + location.stored_size_bytes // 2] ^= 0x10
-    pack.write_bytes(data)
+    flip(pack, location.offset + 48 + location.stored_size_bytes // 2, 4)
 
 
 def remove(root, location):
     for path in (pack_of(root, location), pack_of(root, location).with_suffix(".idx")):
         path.unlink()
-
-
-def tensor_problems(report):
-    return {item.commit: item for item in report.problems if item.tensor == "w"}
 
 
 def way_down(repo, revision):
@@ -74,6 +64,10 @@ def way_down(repo, revision):
         way.append(bases[0])
         bases = repo._context.store.find(bases[0]).bases
     return way
+
+
+def tensor_problems(report):
+    return {item.commit: item for item in report.problems if item.tensor == "w"}
 
 
 def ids(repo):
@@ -90,15 +84,6 @@ def expected(repo, lost):
         elif lost in way_down(repo, commit):
             found[commit] = way_down(repo, commit).index(lost) + 1
     return found
-
-
-def test_the_chain_is_one(chain):
-    first = tensor_chunk(chain, "HEAD~4")
-    links = expected(chain, first)
-    assert list(links) == [one for number, one in enumerate(ids(chain)) if number != 3]
-    assert sorted(links.values())[0:2] == [0, 1]
-    assert max(links.values()) >= 2
-    assert chain.upkeep.fsck(data=True).problems == ()
 
 
 @pytest.mark.parametrize("back", [4, 3])
@@ -148,15 +133,6 @@ def test_a_missing_base_is_found_whether_data_is_read_or_not(chain, root):
         assert {item.kind for item in report.problems} == {"missing-chunk", "lost-base"}
 
 
-def test_a_pack_of_which_only_the_index_is_left(chain, root):
-    commits, location = ids(chain), place(chain, "HEAD~4")
-    pack_of(root, location).unlink()
-    found = tensor_problems(Repo.open(root).upkeep.fsck())
-    assert found[commits[0]].kind == "damaged-chunk"
-    assert {found[commit].kind for commit in (commits[1], commits[2], commits[4])} == {"lost-base"}
-    assert found[commits[4]].pack == location.pack
-
-
 @pytest.mark.parametrize("how", [damage, remove])
 def test_the_lost_base_added_again_heals_everything(chain, root, how):
     location = place(chain, "HEAD~3")
@@ -179,29 +155,6 @@ def test_the_lost_base_added_again_heals_everything(chain, root, how):
         assert (root / "m.safetensors").read_bytes() == want
 
 
-def test_the_newest_version_added_again_heals_itself(chain, root):
-    commits = ids(chain)
-    remove(root, place(chain, "HEAD~4"))
-    opened = Repo.open(root)
-    write_step(root, 3, "again.safetensors")
-    opened.add("again.safetensors")
-    found = tensor_problems(Repo.open(root).upkeep.fsck(data=True))
-    assert set(found) == {commits[0], commits[1], commits[2]}
-    assert Repo.open(root).tensor("HEAD", "m.safetensors", "w").shape == (40_000,)
-
-
-def test_another_copy_of_the_base_is_enough(chain, root, tmp_path):
-    location = place(chain, "HEAD~4")
-    other = Repo.init(tmp_path / "other")
-    write_step(tmp_path / "other", 0)
-    write_step(tmp_path / "other", 9, "n.safetensors")  # another pack: with another chunk beside
-    other.commit("x", paths=".")
-    for path in (tmp_path / "other/.mvc/chunks/packs").iterdir():
-        shutil.copy(path, pack_of(root, location).parent / path.name)
-    remove(root, location)
-    assert Repo.open(root).upkeep.fsck(data=True).problems == ()
-
-
 def test_what_nothing_needs_is_only_a_notice(chain, root):
     """A copy that is in no use may outlive its base: gc leaves packs with little waste alone."""
     from mvc.workspace.releases import Release, add_releases
@@ -215,13 +168,3 @@ def test_what_nothing_needs_is_only_a_notice(chain, root):
     assert report.problems == ()
     assert report.released == 4
     assert len([text for text in report.notices if "a base is gone" in text]) == 3
-
-
-def test_released_commits_are_not_among_those_affected(chain, root):
-    from mvc.workspace.releases import Release, add_releases
-
-    commits = ids(chain)
-    damage(root, place(chain, "HEAD"))
-    add_releases(chain._context, [Release(commits[4], ("m.safetensors",), "--keep-last 1", 0)])
-    found = tensor_problems(Repo.open(root).upkeep.fsck(data=True))
-    assert [item.commits for item in found.values()] == [(commits[3],)]

@@ -1,7 +1,5 @@
 """Remotes whose history is on a Git host: a web server, git daemon, ssh and a folder, all real."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import socket

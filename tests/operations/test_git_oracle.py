@@ -5,8 +5,6 @@ lies in the worktree, each of them nothing or a content. All ways in which these
 not are in one repository: 52. A verb of mvc runs on one copy of it, stock Git on another.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,12 +1,11 @@
 """load_state: what cannot be loaded is named, and nothing is read twice."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from mvc import CorruptionError, FormatError, NotFoundError, Repo, UsageError
 from mvc.history.git import GitHistory
+from support.damage import flip
 from support.opened_repo import write
 
 
@@ -34,10 +33,7 @@ class TestRefusals:
         state = {"model": {"w": np.random.default_rng(0).standard_normal(5000)}}
         repo.commit_state(state, message="x")
         (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
-        pack.chmod(0o644)
-        data = bytearray(pack.read_bytes())
-        data[len(data) // 2] ^= 1
-        pack.write_bytes(data)
+        flip(pack)
         with pytest.raises(CorruptionError, match=r"tensor 'w' of model\.safetensors"):
             Repo.open(root).load_state(framework="numpy")
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mvc import NotFoundError, Repo
@@ -101,15 +99,6 @@ def test_a_stock_git_tagged_something_else(forked, root):
         forked.show("tree")
 
 
-def test_show(forked):
-    assert forked.show("main@2").info.subject == "m1"
-    assert forked.show("v1").refs == ("tag: v1",)
-    entry = forked.show("v1")
-    assert entry.message == "base\n\nStep: 1\n"
-    assert entry.author == forked.identity
-    assert forked.show().info.subject == "m2"
-
-
 class TestSteps:
     def test_nearest_along_first_parents(self, forked):
         assert forked.resolve("main@2") == forked.resolve("main~1")
@@ -118,16 +107,6 @@ class TestSteps:
         assert forked.resolve("joined@2~1") == forked.resolve("v1")
         with pytest.raises(NotFoundError, match="no commit of step 2"):
             forked.resolve("side@2")
-
-    def test_the_youngest_of_a_step_that_was_done_twice(self, repo):
-        first = repo.commit("a", allow_empty=True, step=12_000).commit
-        second = repo.commit("again", allow_empty=True, step=12_000).commit
-        assert repo.resolve("main@12000") == second != first
-
-    def test_the_hint_names_a_near_one(self, forked):
-        with pytest.raises(NotFoundError) as caught:
-            forked.resolve("main@12000")
-        assert "3" in caught.value.hint
 
 
 class TestReflog:

@@ -1,7 +1,5 @@
 """ls: what it tells of files and tensors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -20,18 +18,22 @@ def test_files_and_tensors(chunked, root):
     (root / "blob").write_bytes(bytes(2**20 + 1))
     chunked.commit("m", paths=".")
     by_path = {info.path: info for info in chunked.ls()}
-    assert {path: info.format for path, info in by_path.items()} == {
-        "blob": "opaque", "link": None, "m.safetensors": "safetensors", "notes": None,
-    }  # fmt: skip
-    for path, info in by_path.items():
-        if path != "link":
-            assert info.size_bytes == (root / path).stat().st_size
-    assert (by_path["link"].mode, by_path["link"].size_bytes) == (0o120000, 5)
+    assert {path: (info.format, info.size_bytes) for path, info in by_path.items()} == {
+        "blob": ("opaque", 2**20 + 1),
+        "link": (None, 5),
+        "m.safetensors": ("safetensors", (root / "m.safetensors").stat().st_size),
+        "notes": (None, 5),
+    }
+    assert by_path["link"].mode == 0o120000
     assert {
         tensor.name: (tensor.dtype, tensor.shape, tensor.size_bytes, tensor.chunks)
         for tensor in by_path["m.safetensors"].tensors
     } == {"u": ("F32", (3,), 12, 1), "w": ("F32", (16, 256), 16384, 4)}
     assert by_path["notes"].tensors == ()
+    contents = {path: chunked.read_file("HEAD", path) for path in by_path if path != "blob"}
+    assert contents == {"link": b"notes", "m.safetensors": None, "notes": b"plain"}
+    with pytest.raises(NotFoundError, match="has no file 'nope'"):
+        chunked.read_file("HEAD", "nope")
 
 
 def test_equal_tensors_have_equal_ids(chunked, root):

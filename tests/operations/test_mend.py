@@ -1,11 +1,10 @@
 """mend_commit: what is damaged of a commit leaves the way, and comes back from where it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from mvc import CorruptionError
+from support.damage import flip
 
 _RANDOM = np.random.default_rng(5)
 _FIRST, _SECOND = (
@@ -28,16 +27,12 @@ def packs(repo):
 def damage(repo, revision):
     """Flip a bit in the last pack that the load of a commit opens; return that pack."""
     for pack in packs(repo):
-        data = bytearray(pack.read_bytes())
-        flipped = bytearray(data)
-        flipped[len(data) // 2] ^= 1
-        pack.chmod(0o644)
-        pack.write_bytes(flipped)
+        flip(pack)
         try:
             repo.load_state(revision)
         except CorruptionError:
             return pack
-        pack.write_bytes(data)
+        flip(pack)
     raise AssertionError("no pack that it needs")
 
 

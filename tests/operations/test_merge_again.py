@@ -1,7 +1,5 @@
 """Merges by recipe into a branch, made again from their commits, and previews, which write nothing."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -111,11 +109,6 @@ def test_a_merge_that_was_changed_by_hand_is_found_out(branches, how):
     assert (replay.is_same, replay.different) == (False, ("model.safetensors",))
 
 
-def test_what_merges_nothing_cannot_be_made_again(branches):
-    with pytest.raises(UsageError, match="main~1 merges nothing"):
-        branches.replay_merge("main~1")
-
-
 def test_files_that_a_recipe_named_have_to_be_there(branches, tmp_path):
     save_file(_model(7), tmp_path / "other.safetensors")
     text = RECIPE.replace("side:model.safetensors", str(tmp_path / "other.safetensors"))
@@ -199,22 +192,19 @@ def test_a_preview_says_what_becomes_of_every_file(branches):
     assert (seen.kind, set(seen.files.values())) == ("fast-forward", {"theirs", "removed"})
 
 
-def test_a_preview_without_strategy_says_what_is_undecided(branches):
-    seen = branches.preview_merge("side")
-    assert {one.tensor for one in seen.conflicts} == {"embed.weight", "layers.0.w", "layers.1.w"}
-    assert seen.total.elements == 90
-
-
-def test_a_preview_of_a_recipe_counts_methods(branches):
-    seen = branches.preview_merge(recipe=RECIPE)
-    assert seen.outcomes == {"dare_ties": 3, "taken as they are": 1}
-    assert (seen.sides, seen.base) == (("main", "side:model.safetensors"), "base")
-    assert len(seen.tensors) == 3
-
-
 def test_planning_reads_no_weight(branches, monkeypatch):
     monkeypatch.setattr(ModelTensor, "open", lambda tensor: pytest.fail(f"{tensor.name} was read"))
     with pytest.raises(UsageError, match="must be a number above 0"):
         branches.commit_recipe(RECIPE.replace("density: 0.6", "density: 0"))
     with pytest.raises(UsageError, match="give no revisions"):
         branches.preview_merge("side", recipe=RECIPE)
+
+
+def test_what_merges_nothing_cannot_be_made_again(branches):
+    with pytest.raises(UsageError, match="main~1 merges nothing"):
+        branches.replay_merge("main~1")
+    seen = branches.preview_merge(recipe=RECIPE)
+    assert seen.outcomes == {"dare_ties": 3, "taken as they are": 1}
+    assert (seen.sides, seen.base) == (("main", "side:model.safetensors"), "base")
+    seen = branches.preview_merge("side")
+    assert len(seen.conflicts) == len(seen.tensors) == 3

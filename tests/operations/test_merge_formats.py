@@ -105,35 +105,6 @@ class TestTorch:
         repo.conclude(rules=[("m.pt:__metadata__", how)])
         assert (root / "m.pt").read_bytes() == packed(state(epoch, emb=5, mid=5))
 
-    def test_two_branches_that_trained_other_layers(self, saved, root):
-        def train(layer, steps, state=None):
-            torch.manual_seed(0)
-            model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
-            adam = torch.optim.AdamW(model.parameters(), lr=0.1)
-            if state is not None:
-                model.load_state_dict(state["model"])
-                adam.load_state_dict(state["optimizer"])
-            for number, one in enumerate(model):
-                one.requires_grad_(layer in (None, number))
-            for _ in range(steps):
-                adam.zero_grad()
-                model(torch.randn(5, 4)).square().mean().backward()
-                adam.step()
-            return {"model": model.state_dict(), "optimizer": adam.state_dict()}
-
-        base = train(None, 2)
-        sides = [train(layer, 3, torch.load(io.BytesIO(packed(base)))) for layer in (0, 2)]
-        repo = saved(base, *sides)
-        assert repo.merge("side").conflicts == ()
-        found = load(root)
-        for number, one in enumerate((sides[0], base, sides[1])):
-            for part in ("weight", "bias"):
-                name = f"{number}.{part}"
-                assert torch.equal(found["model"][name], one["model"][name])
-        assert [one["step"].item() for one in found["optimizer"]["state"].values()] == [
-            5, 5, 2, 2, 5, 5,
-        ]  # fmt: skip
-
     def test_moments_of_an_optimizer_are_never_averaged_unasked(self, saved, root):
         def state(value):
             moments = {0: {"step": torch.tensor(value), "exp_avg": torch.full((3,), value)}}

@@ -97,12 +97,6 @@ def test_one_side_has_other_files(branches, root, save, per_file, ours_moved, re
     assert repo.upkeep.fsck(data=True).ok
 
 
-def test_both_moved_tensors_and_ours_stays(branches, root, save):
-    repo = branches((model(),), (model(lm_head=7), 2), (model(layers__0__norm=8), 4))
-    assert repo.merge("side").conflicts == ()
-    check(root, save, model(lm_head=7, layers__0__norm=8), 2)
-
-
 def test_tensors_that_both_added_to_one_index(branches, root):
     repo = branches((model(),), (model(new_a=1, lm_head=None),), (model(layers__1__bias=2),))
     assert repo.merge("side").conflicts == ()
@@ -126,28 +120,6 @@ def test_a_conflict_leaves_the_whole_model_to_be_decided(branches, root, save):
     repo.merge("side")
     repo.conclude(rules=[("lm_head", "theirs")])
     check(root, save, model(lm_head=60, layers__0__norm=7), 2)
-    assert repo.status().is_clean
-
-
-def test_rules_that_decide_one_after_the_other(branches, root, save):
-    both = {"lm_head": 60, "layers.0.norm": 61}
-    theirs = model(**{name.replace(".", "__"): value for name, value in both.items()})
-    repo = branches((model(),), (model(lm_head=50, layers__0__norm=51),), (theirs, 2))
-    assert len(repo.merge("side").conflicts) == 2
-    with pytest.raises(ConflictError, match="lm_head"):
-        repo.conclude(rules=[("layers.0.*", "linear")])
-    check(root, save, model(lm_head=50, layers__0__norm=56), 2)
-    repo.conclude(rules=[("lm_head", "theirs")])
-    check(root, save, model(lm_head=60, layers__0__norm=56), 2)
-
-
-def test_shards_put_in_place_by_hand(branches, root, save):
-    repo = branches((model(),), (model(lm_head=50),), (model(lm_head=60), 2))
-    assert repo.merge("side").conflicts
-    save(model(lm_head=55))
-    repo.add(".")
-    repo.conclude()
-    check(root, save, model(lm_head=55))
     assert repo.status().is_clean
 
 

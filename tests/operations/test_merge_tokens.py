@@ -1,7 +1,5 @@
 """Merging branches whose tokenizers went apart: rows aligned by token, or refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -54,6 +52,19 @@ def part(repo, root, ours, theirs, **told):
     repo.switch("main")
     save(root, ours, 2, **told)
     commit(repo, "ours")
+
+
+def grow(repo, put):
+    """Let ``put`` write the base, and what side and main have: a token more, each its own."""
+    for branch, tokens, shift in (
+        ("main", BASE, 0),
+        ("side", [*BASE, "yours"], 4),
+        ("main", [*BASE, "mine"], 2),
+    ):
+        if shift:
+            repo.switch(branch, create=branch == "side")
+        put(tokens, shift)
+        commit(repo, branch)
 
 
 @pytest.fixture
@@ -133,23 +144,6 @@ def test_a_grown_vocabulary_against_a_trained_one(repo, root):
     np.testing.assert_array_equal(load_file(root / "model.safetensors")[EMBED], expected)
 
 
-def test_the_same_tokens_need_nothing(repo, root):
-    part(repo, root, BASE, BASE, padding=2)
-    repo.merge("side", strategy="linear", tokenizer="union")
-    embed = load_file(root / "model.safetensors")[EMBED]
-    np.testing.assert_array_equal(embed, np.concatenate([rows_of(BASE, 3), np.full((2, 2), 10)]))
-
-
-def test_padding_stays_what_it_was(repo, root):
-    part(repo, root, [*BASE, "mine"], [*BASE, "yours"], padding=3)
-    repo.merge("side", strategy="linear", tokenizer="union")
-    embed = load_file(root / "model.safetensors")[EMBED]
-    old = np.concatenate([rows_of(BASE, 3), rows_of(["mine"], 2), rows_of(["yours"], 4)])
-    np.testing.assert_array_equal(embed[:6], old)
-    assert embed.shape == (8, 2)
-    np.testing.assert_array_equal(embed[6:], np.full((2, 2), 10))
-
-
 def test_what_is_left_to_decide_is_aligned_when_it_is_decided(apart, root):
     waiting = apart.merge("side", tokenizer="union")
     assert {(one.path, one.tensor) for one in waiting.conflicts} == {
@@ -174,15 +168,13 @@ def test_a_merge_that_waits_is_checked_too(apart):
 
 def test_untouched_files_of_the_model_follow(repo, root):
     """A shard that neither side changed has to get the rows, too."""
-    for text, tokens in (("base", BASE), ("theirs", [*BASE, "yours"]), ("ours", [*BASE, "mine"])):
-        if text == "theirs":
-            repo.switch("side", create=True)
-        elif text == "ours":
-            repo.switch("main")
+
+    def put(tokens, _):
         save(root, tokens, 0)
         save_file({HEAD: -rows_of(tokens, 0)}, root / "head.safetensors")
         save_file({EMBED: rows_of(tokens, 0)}, root / "model.safetensors")
-        commit(repo, text)
+
+    grow(repo, put)
     repo.merge("side", strategy="linear", tokenizer="union")
     expected = rows_of([*BASE, "mine", "yours"], 0)
     np.testing.assert_array_equal(load_file(root / "model.safetensors")[EMBED], expected)
@@ -190,35 +182,17 @@ def test_untouched_files_of_the_model_follow(repo, root):
 
 
 def test_without_tokenizer_json_the_new_tokens_are_added_ones(repo, root):
-    for text, tokens in (("base", BASE), ("theirs", [*BASE, "yours"]), ("ours", [*BASE, "mine"])):
-        if text == "theirs":
-            repo.switch("side", create=True)
-        elif text == "ours":
-            repo.switch("main")
-        save(root, tokens, len(text))
+    def put(tokens, shift):
+        save(root, tokens, shift)
         (root / "tokenizer.json").unlink()
-        (root / "vocab.json").write_text(
-            json.dumps({token: row for row, token in enumerate(tokens)})
-        )
-        commit(repo, text)
+        vocabulary = {token: row for row, token in enumerate(tokens)}
+        (root / "vocab.json").write_text(json.dumps(vocabulary))
+
+    grow(repo, put)
     repo.merge("side", strategy="linear", tokenizer="union")
     assert json.loads((root / "added_tokens.json").read_text()) == {"yours": 5}
     assert len(load_file(root / "model.safetensors")[EMBED]) == 6
     assert repo.replay_merge("HEAD").is_same
-
-
-def test_several_branches(apart, root):
-    apart.switch("third", create=True, start="main~1")
-    save(root, [*BASE, "third"], 6)
-    commit(apart, "third")
-    apart.switch("main")
-    with pytest.raises(UsageError, match="'side' does not name a tokenizer of this merge"):
-        apart.merge("side", "third", strategy="linear", tokenizer="side")
-    apart.merge("side", "third", strategy="linear", tokenizer="union")
-    assert tokens_in(root) == [*BASE, "mine", "yours", "zeta", "third"]
-    np.testing.assert_array_equal(
-        load_file(root / "model.safetensors")[EMBED][:4], rows_of(BASE, 4)
-    )
 
 
 def test_preview_aligns_and_writes_nothing(apart, root):
@@ -253,38 +227,32 @@ def test_the_side_that_was_chosen_needs_a_tokenizer(apart, root):
 
 
 def test_no_tokenizer_at_all(repo, root):
-    for text in ("base", "theirs", "ours"):
-        if text == "theirs":
-            repo.switch("side", create=True)
-        elif text == "ours":
-            repo.switch("main")
-        save(root, BASE, ord(text[0]))
+    def put(_, shift):
+        save(root, BASE, shift)
         (root / "tokenizer.json").unlink()
-        commit(repo, text)
+
+    grow(repo, put)
     with pytest.raises(NotFoundError, match="no checkpoint of the merge has a tokenizer beside it"):
         repo.merge("side", strategy="linear", tokenizer="union")
 
 
 def test_only_safetensors_can_grow(repo, root):
-    for text, tokens in (("base", BASE), ("theirs", [*BASE, "yours"]), ("ours", [*BASE, "mine"])):
-        if text == "theirs":
-            repo.switch("side", create=True)
-        elif text == "ours":
-            repo.switch("main")
-        save(root, tokens, ord(text[0]))
+    def put(tokens, shift):
+        save(root, tokens, shift)
         (root / "model.safetensors").unlink()
-        np.savez(root / "model.npz", **{EMBED: rows_of(tokens, len(text))})
-        commit(repo, text)
+        np.savez(root / "model.npz", **{EMBED: rows_of(tokens, shift)})
+
+    grow(repo, put)
     with pytest.raises(UnsupportedError, match=f"{EMBED}' of model.npz cannot get new rows"):
         repo.merge("side", strategy="linear", tokenizer="union")
     repo.merge("side", strategy="linear", tokenizer="theirs")
     with np.load(root / "model.npz") as found:
-        expected = np.concatenate([rows_of(BASE, 5), rows_of(["yours"], 6)])
+        expected = np.concatenate([rows_of(BASE, 3), rows_of(["yours"], 4)])
         np.testing.assert_array_equal(found[EMBED], expected)
 
 
 def test_shards_whose_embedding_grows_have_an_index_that_says_so(repo, root):
-    def put(tokens, shift, text):
+    def put(tokens, shift):
         save(root, tokens, shift)
         tensors = load_file(root / "model.safetensors")
         (root / "model.safetensors").unlink()
@@ -295,13 +263,8 @@ def test_shards_whose_embedding_grows_have_an_index_that_says_so(repo, root):
         size = sum(one.nbytes for one in tensors.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (root / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-        commit(repo, text)
 
-    put(BASE, 0, "base")
-    repo.switch("side", create=True)
-    put([*BASE, "yours"], 4, "theirs")
-    repo.switch("main")
-    put([*BASE, "mine"], 2, "ours")
+    grow(repo, put)
     assert repo.merge("side", strategy="linear", tokenizer="union").conflicts == ()
     assert tokens_in(root) == [*BASE, "mine", "yours"]
     files = [load_file(path) for path in root.glob("model-*.safetensors")]
@@ -310,3 +273,24 @@ def test_shards_whose_embedding_grows_have_an_index_that_says_so(repo, root):
     index = json.loads((root / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == sum(one.nbytes for one in merged.values())
     assert repo.status().is_clean
+
+
+def test_padding_stays_what_it_was(repo, root):
+    part(repo, root, [*BASE, "mine"], [*BASE, "yours"], padding=3)
+    repo.merge("side", strategy="linear", tokenizer="union")
+    old = np.concatenate([rows_of(BASE, 3), rows_of(["mine"], 2), rows_of(["yours"], 4)])
+    embed = load_file(root / "model.safetensors")[EMBED]
+    np.testing.assert_array_equal(embed, np.concatenate([old, np.full((2, 2), 10)]))
+
+
+def test_several_branches(apart, root):
+    apart.switch("third", create=True, start="main~1")
+    save(root, [*BASE, "third"], 6)
+    commit(apart, "third")
+    apart.switch("main")
+    with pytest.raises(UsageError, match="'side' does not name a tokenizer of this merge"):
+        apart.merge("side", "third", strategy="linear", tokenizer="side")
+    apart.merge("side", "third", strategy="linear", tokenizer="union")
+    assert tokens_in(root) == [*BASE, "mine", "yours", "zeta", "third"]
+    embed = load_file(root / "model.safetensors")[EMBED]
+    np.testing.assert_array_equal(embed[:4], rows_of(BASE, 4))

@@ -1,7 +1,5 @@
 """init --store: the content is on a store from the first commit on."""
 
-from __future__ import annotations
-
 import random
 import shutil
 
@@ -9,27 +7,20 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, NotFoundError, Repo, StorageError, UsageError, clone
-from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from support.bounds import bounded
-from support.remote_repos import CountedStorage, commit_model
+from support.remote_repos import commit_model
 from support.verbs import WHO
 from support.zygote import Zygote
 
 
 def make(folder, store):
-    repo = Repo.init(folder, store=store)
-    repo.set_config("mvc.chunkbytes", "4096")
-    repo.identity = WHO
-    return repo
+    return prepare(Repo.init(folder, store=store))
 
 
 def join(store, folder):
-    repo = clone(store, folder, store=True)
-    repo.set_config("mvc.chunkbytes", "4096")
-    repo.identity = WHO
-    return repo
+    return prepare(clone(store, folder, store=True))
 
 
 @pytest.fixture
@@ -50,21 +41,14 @@ def here_bytes(repo):
     return sum(path.stat().st_size for path in repo.git_dir.glob("chunks/packs/*.pack"))
 
 
-def test_each_commit_is_on_the_store_and_few_requests_bring_it(repo, store, monkeypatch):
-    opened = []
-    real = remote_module.open_store
-    monkeypatch.setattr(
-        remote_module,
-        "open_store",
-        lambda *args: opened.append(CountedStorage(real(*args))) or opened[-1],
-    )
+def test_each_commit_is_on_the_store_and_few_requests_bring_it(repo, store, asked):
     for seed in range(3):
+        asked.clear()
         done = repo.commit_state(state_of(seed), message=f"step {seed}")
         assert done.unsent is None
         assert read_root(store).refs == {"refs/heads/main": done.commit}
-        calls = [call for one in opened for call in one.calls]
+        calls = [call for one in asked for call in one.calls]
         assert len(calls) <= 7, calls
-        opened.clear()
     commit_model(repo)
     assert read_root(store).refs == {"refs/heads/main": repo.resolve("HEAD")}
     assert repo.resolve("origin/main") == repo.resolve("main@{u}") == repo.resolve("HEAD")
@@ -223,3 +207,9 @@ def _copy(repo, store, place):
     shutil.copytree(repo.worktree, place / "work")
     Repo.open(place / "work").remotes.set_url("origin", str(place / "store"))
     return place / "work"
+
+
+def prepare(repo):
+    repo.set_config("mvc.chunkbytes", "4096")
+    repo.identity = WHO
+    return repo

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -14,7 +12,6 @@ from mvc.workspace.releases import (
     add_releases,
     find_release,
 )
-from support.bounds import rest_nightly
 from support.models import write_model
 from support.pruned import NOW_S, commit, load, prune, state
 from support.releases import released_commits
@@ -34,13 +31,6 @@ class TestPlan:
         assert all(one.size_bytes > 0 for one in plan.commits if one.paths)
         assert released_commits(context) == set()
         assert [load(repo, commit) for commit in five_steps.values()] == list(five_steps)
-
-    def test_kept_and_released_are_all_files(self, repo, context, five_steps):
-        for policy in ({"keep_last": 2}, {"keep_every": 2000}, {"keep_tagged": True}):
-            for one in repo.upkeep.plan_prune(**policy).commits:
-                tree = context.history.read_tree(one.commit)
-                assert {*one.paths, *one.kept_paths} == {*tree} - {"state.json"}
-                assert not (one.reasons and one.paths)
 
     def test_nonsense(self, repo, five_steps):
         with pytest.raises(UsageError, match="keeps nothing"):
@@ -136,15 +126,6 @@ class TestRun:
         assert repo.upkeep.fsck(data=True).ok
         repo.restore("model.safetensors")
 
-    def test_only_plain_files(self, repo, root):
-        for text in ("a", "b"):
-            (root / "x.txt").write_text(text)
-            repo.add(".")
-            repo.commit(text)
-        assert prune(repo, keep_last=1).plan.releases == ()
-        repo.checkout("HEAD~1")
-        assert (root / "x.txt").read_text() == "a"
-
 
 class TestWeightsOnly:
     def test_the_model_of_a_state_stays(self, repo, root, five_steps):
@@ -162,22 +143,6 @@ class TestWeightsOnly:
         assert marks == [None, True, True, True, True]
         repo.restore("model.safetensors", source=five_steps[2000])
         assert (root / "model.safetensors").exists()
-
-    def test_then_all(self, repo, five_steps):
-        prune(repo, keep_last=1, weights_only=True)
-        assert prune(repo, keep_last=1).freed_bytes > 0
-        with pytest.raises(ReleasedError):
-            repo.tensor(five_steps[1000], "model.safetensors", "w")
-        assert repo.upkeep.fsck(data=True).ok
-
-    def test_files(self, repo, root):
-        for seed in range(2):
-            for name in ("model", "optimizer", "embeddings"):
-                write_model(root / f"{name}.safetensors", seed=10 * seed + len(name))
-            repo.add(".")
-            repo.commit(f"{seed}")
-        plan = repo.upkeep.plan_prune(keep_last=1, weights_only=True)
-        assert plan.commits[1].paths == ("optimizer.safetensors",)
 
 
 class TestAgain:
@@ -203,29 +168,6 @@ class TestAgain:
         result = repo.commit_state(values, message="model as before", step=3000)
         assert result.identical_to.paths == ("model.safetensors",)
         assert find_release(context, five_steps[3000]).paths == ("optimizer.safetensors",)
-
-    def test_files(self, repo, context, root):
-        for seed in range(3):
-            write_model(root / "model.safetensors", seed=seed)
-            repo.add(".")
-            repo.commit(f"model {seed}")
-        prune(repo, keep_last=1)
-        write_model(root / "model.safetensors", seed=0)
-        result = repo.commit("as the first", everything=True)
-        assert result.identical_to.subject == "model 0"
-        repo.checkout("HEAD~3")
-        assert released_commits(context) == {repo.resolve("main~2")}
-        assert repo.upkeep.fsck(data=True).ok
-
-    def test_stays_when_it_goes_again(self, repo, five_steps):
-        prune(repo, keep_last=1)
-        commit(repo, 2000)
-        commit(repo, 7000)
-        prune(repo, keep_last=1)
-        for revision in ("HEAD~1", five_steps[2000]):
-            with pytest.raises(ReleasedError):
-                repo.load_state(revision)
-        assert repo.upkeep.fsck(data=True).ok
 
 
 class TestFsck:
@@ -280,50 +222,3 @@ def test_diverged_stays_unless_named(repo, five_steps):
             repo.load_state(five_steps[step])
     assert load(repo, "main") == 2500
     assert repo.upkeep.fsck(data=True).ok
-
-
-@pytest.mark.parametrize("seed", rest_nightly(range(5)))
-def test_any_mixture_keeps_what_is_kept(repo, context, seed):
-    """Commits, branches, rewinds and prunes at random: kept loads, released says so, fsck is clean."""
-    rng = np.random.default_rng(seed)
-    made: dict[str, int] = {}
-    for turn in range(14):
-        what = rng.integers(8) if made else 0
-        if what < 4:
-            step = int(rng.integers(12)) * 500
-            branch = ["main", "side"][rng.integers(2)]
-            made[commit(repo, step, branch=branch).commit] = step
-        elif what == 4:
-            repo.branches.create(f"diverged/{turn}", rng.choice(list(made)))
-        elif what == 5:
-            repo.tags.create(f"t{turn}", rng.choice(list(made)))
-        else:
-            policies = [
-                {"keep_last": 1},
-                {"keep_every": 1000},
-                {"keep_best": 1, "metric": "loss", "weights_only": True},
-                {"keep_last": 1, "also_diverged": ["*"]}
-                if repo_has_diverged(repo)
-                else {"keep_last": 2},
-            ]
-            plan = repo.upkeep.plan_prune(now_s=NOW_S, **policies[rng.integers(4)])
-            before = {one: loads(repo, one) for one in made}
-            repo.upkeep.prune(plan)
-            kept = {one.commit for one in plan.commits if one.reasons}
-            assert all(loads(repo, one) for one in kept if before[one])
-        report = repo.upkeep.fsck(data=True)
-        assert report.problems == ()
-    for one, step in made.items():
-        assert not loads(repo, one) or load(repo, one) == step
-
-
-def repo_has_diverged(repo):
-    return any(branch.name.startswith("diverged/") for branch in repo.branches.list())
-
-
-def loads(repo, commit):
-    try:
-        load(repo, commit)
-    except ReleasedError:
-        return False
-    return True

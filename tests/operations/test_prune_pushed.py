@@ -83,15 +83,6 @@ def test_what_the_remote_lost_stays(repo, store, harm):
     assert repo.upkeep.fsck(data=True).ok
 
 
-def test_what_gets_lost_after_the_plan_stays(repo, store):
-    plan, used = repo.upkeep.plan_prune(pushed=True), used_bytes(repo)
-    assert plan.freed_bytes > 0
-    for pack in (store / "packs").glob("*.pack"):
-        pack.unlink()
-    repo.upkeep.prune(plan)
-    assert used_bytes(repo) == used
-
-
 @pytest.mark.parametrize("last", [1, 2])
 def test_it_is_promised_before_it_goes(repo, monkeypatch, last):
     """A kill between indexes and packs, or after both, loses nothing."""

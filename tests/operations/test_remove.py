@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -46,65 +44,20 @@ def test_folders_need_recursive(full, root):
     assert root.exists()
 
 
-def test_no_path_removes_nothing(full, root):
-    with pytest.raises(UsageError, match="no path"):
-        full.remove([])
-    with pytest.raises(UsageError, match="no path"):
-        full.remove([], force=True, recursive=True)
-    assert (root / "a").exists()
-
-
 def test_wildcards_and_names_that_look_like_one(full):
     assert full.remove("w[1]") == ("w[1]",)
     assert full.remove("w?") == ("w1",)
     assert full.remove("*b") == ("d/b",)
 
 
-def test_what_is_not_tracked(full, root):
-    write(root, "new")
-    for path in ("new", "nope", "*.nope"):
-        with pytest.raises(NotFoundError):
-            full.remove(path)
+def test_one_changed_file_keeps_them_all(full, root):
+    write(root, "d/b", text="edited")
+    with pytest.raises(ConflictError, match="'d/b' has changes that no commit holds"):
+        full.remove(["a", "d"], recursive=True)
     with pytest.raises(NotFoundError):
         full.remove(["a", "nope"])
     assert (root / "a").exists()
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_changes_are_not_lost(full, root, cached):
-    write(root, "a", text="edited")
-    if not cached:
-        with pytest.raises(ConflictError, match="'a' has changes that no commit holds"):
-            full.remove("a")
-        full.add("a")
-        with pytest.raises(ConflictError):
-            full.remove("a")
-    else:
-        full.add("a")
-        write(root, "a", text="edited again")
-        with pytest.raises(ConflictError):
-            full.remove("a", cached=True)
-    content = (root / "a").read_text()
     assert "a" in tracked(full)
-    full.remove("a", cached=cached, force=True)
-    assert "a" not in tracked(full)
-    assert (root / "a").exists() == cached
-    assert not cached or (root / "a").read_text() == content
-
-
-def test_one_changed_file_keeps_them_all(full, root):
-    write(root, "d/b", text="edited")
-    with pytest.raises(ConflictError):
-        full.remove(["a", "d"], recursive=True)
-    assert (root / "a").exists()
-    assert "a" in tracked(full)
-
-
-def test_cached_keeps_the_file(full, root):
-    assert full.remove("a", cached=True) == ("a",)
-    assert (root / "a").exists()
-    codes = {(file.path, file.code) for file in full.status().files}
-    assert codes == {("a", "D "), ("a", "??")}
 
 
 def test_a_file_that_is_gone_already(full, root):

@@ -1,7 +1,5 @@
 """repack: less space, short chains, nothing to do the second time; and when ``--auto`` is due."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mvc import Repo
@@ -9,7 +7,7 @@ from mvc.formats.decoding import Encoding
 from mvc.operations.repack import make_plan, run_repack
 from mvc.upkeep.repacked import read_note
 from mvc.upkeep.versions import walk_all
-from support.kept_repo import build_kept, commit_step, count_reads, load_exactly
+from support.kept_repo import build_kept, count_reads, load_exactly
 
 
 def pack_files(root):
@@ -31,15 +29,6 @@ class TestRun:
         assert [load_exactly(Repo.open(root), one) for one in commits] == list(range(12))
         assert repo.upkeep.fsck(data=True).ok
 
-    def test_chains_stay_short(self, whole_run):
-        """Commit after commit, repack after repack."""
-        repo, _ = whole_run
-        for step in range(12, 18):
-            commit_step(repo, step, delta=step % 2 == 0)
-            repo.upkeep.repack()
-            copies = repo._context.store.copies()
-            assert int(copies.depths().max()) <= 4
-
     def test_what_is_packed_well_stays(self, root, whole_run, monkeypatch):
         repo, _ = whole_run
         repo.upkeep.repack()
@@ -56,13 +45,6 @@ class TestRun:
         assert (root / ".mvc" / "repacked").stat().st_mtime_ns == note.st_mtime_ns
         assert reads == []
         assert read_note(repo._context) == [commits[0].id]
-
-    def test_looking_again_changes_nothing(self, root, whole_run):
-        repo, _ = whole_run
-        repo.upkeep.repack()
-        files = pack_files(root)
-        repo.upkeep.repack(repo.upkeep.plan_repack(everything=True))
-        assert pack_files(root) == files
 
     def test_a_lost_note_costs_only_a_look(self, root, whole_run):
         repo, commits = whole_run

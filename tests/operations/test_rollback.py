@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -82,19 +80,6 @@ def test_the_branch_goes_back_and_the_tip_stays(trained):
     assert repo.upkeep.fsck(data=True).ok
 
 
-def test_the_log_tells_of_it(trained):
-    repo, commits = trained
-    repo.runs.rollback(repo.runs.plan_rollback(at_step=612), reason="loss is\nNaN")
-    entries = {entry.info.id: entry for entry in repo.log(everything=True)}
-    assert set(entries) == set(commits.values())
-    found = entries[commits[600]].diverged
-    assert (found.reason, found.branch, found.target, found.target_step, found.at_step) == (
-        "loss is NaN", "main", commits[400], 400, 612,
-    )  # fmt: skip
-    assert found.time_s > 1_700_000_000
-    assert [entry.info.id for entry in entries.values() if entry.diverged] == [commits[600]]
-
-
 def test_a_stock_git_tells_of_it(trained):
     repo, commits = trained
     repo.runs.rollback(repo.runs.plan_rollback(step=300), reason="loss is NaN")
@@ -102,18 +87,6 @@ def test_a_stock_git_tells_of_it(trained):
     assert "Notes (diverged):\n    Diverged: loss is NaN\n    Branch: main\n" in shown
     assert f"Rolled-back-to: {commits[300]} (step 300)" in shown
     assert git(repo.git_dir, "fsck", "--strict") == ""
-
-
-def test_undo_brings_it_back(trained):
-    repo, commits = trained
-    repo.runs.rollback(repo.runs.plan_rollback(), reason="by mistake")
-    result = repo.undo()
-    assert (result.kind, result.commit) == ("reset", commits[600])
-    assert repo.load_state(framework="numpy")["w"][0] == 600
-    assert repo.status().files == ()
-    assert repo.undo(redo=True).commit == commits[400]
-    assert repo.undo().commit == commits[600]
-    assert [path.name for path in repo.worktree.iterdir()] == [".mvc"]
 
 
 def test_a_redone_rollback_says_all_that_it_said(trained):
@@ -243,32 +216,6 @@ def test_a_name_that_cannot_be_leaves_everything_as_it_is(trained):
         repo.runs.rollback(plan)
     assert everything(repo) == before
     assert repo.show(commits[600]).diverged is None
-
-
-def test_back_again_and_again(trained):
-    """Each time from another tip, and once on a branch that was left behind itself."""
-    repo, commits = trained
-    repo.runs.rollback(repo.runs.plan_rollback())
-    repo.commit_state({"w": np.zeros(9)}, message="x", step=600)
-    assert repo.runs.rollback(repo.runs.plan_rollback()).diverged_branch == "diverged/main/600-2"
-    assert repo.runs.rollback(repo.runs.plan_rollback()).commit == commits[200]
-    result = repo.runs.rollback(repo.runs.plan_rollback(branch="diverged/main/600", step=500))
-    assert result.diverged_branch == "diverged/diverged/main/600/600"
-    names = {ref.name: ref.commit for ref in repo.branches.list()}
-    assert names["diverged/main/600"] == commits[500]
-    assert names["diverged/main/400"] == commits[400]
-    assert repo.upkeep.fsck(data=True).ok
-
-
-def test_prune_spares_what_was_left(trained):
-    repo, commits = trained
-    repo.runs.rollback(repo.runs.plan_rollback(step=100))
-    for step in (110, 120):
-        repo.commit_state({"w": np.full(50, step, np.float32)}, message=f"{step}", step=step)
-    repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
-    repo.upkeep.gc(grace_s=0)
-    for step in (200, 400, 600):
-        assert repo.load_state(commits[step], framework="numpy")["w"][0] == step
 
 
 # Somebody else was there.

@@ -5,7 +5,6 @@ import subprocess
 import pytest
 
 from mvc import FormatError, NotFoundError, Repo, UsageError, clone
-from mvc.operations import fetch
 from support.git_hosts import make_bare
 from support.remote_repos import commit_model, make_repo
 from support.verbs import WHO
@@ -137,16 +136,6 @@ def test_a_branch_is_chosen_and_a_depth_is_checked(repo, store, tmp_path):
         repo.fetch(depth=1)
 
 
-def test_shallow_and_without_content(repo, store, tmp_path):
-    copy = shallow(store, tmp_path / "b", 2, content=False)
-    assert ids(copy) == ids(repo)[:2]
-    assert used_bytes(copy) == 0
-    assert copy.upkeep.fsck().ok
-    copy.checkout("HEAD~", detach=True)
-    copy.upkeep.gc(grace_s=0)
-    assert copy.upkeep.fsck().ok
-
-
 def test_a_merge_is_cut_on_both_sides(tmp_path, store):
     """Commits are as deep as the shortest way to them."""
     repo = make_repo(tmp_path / "a", str(store))
@@ -161,22 +150,6 @@ def test_a_merge_is_cut_on_both_sides(tmp_path, store):
     copy = shallow(store, tmp_path / "b", 2)
     assert sorted(ids(copy)) == sorted(ids(repo)[:3])
     check(copy)
-
-
-def test_a_kill_before_the_end_leaves_what_was(repo, store, tmp_path, monkeypatch):
-    copy = shallow(store, tmp_path / "b")
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fetch, "write_shallow", die)
-    with pytest.raises(KeyboardInterrupt):
-        copy.fetch(unshallow=True)
-    monkeypatch.undo()
-    assert len(ids(copy)) == 1
-    check(copy)
-    copy.fetch(unshallow=True)
-    assert ids(copy) == ids(repo)
 
 
 def test_a_list_of_something_else_is_refused(repo):

@@ -1,7 +1,5 @@
 """DTensors of every rank filled from a commit, and compared with it: each rank reads what it has."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -122,18 +120,6 @@ def test_what_was_filled_is_compared_without_a_second_read(stored, on_rank, read
     assert reads, "what is known is used once"
 
 
-def test_a_rank_of_four_reads_a_quarter(chunked, on_rank, reads):
-    whole = torch.randn(512, 64)  # 32 chunks
-    chunked.commit_state({"whole": whole}, message="x")
-    for rank in range(4):
-        mesh = on_rank(rank, (1, 1, 4))
-        into = blank({"whole": shard_one(whole, mesh["tp"], [Shard(0)])})
-        reads.clear()
-        chunked.load_state(into=into)
-        assert len(reads) == 8
-        assert local(into["whole"]).equal(whole[rank * 128 : rank * 128 + 128])
-
-
 def test_damage_is_found_by_the_ranks_that_have_it(chunked, root, on_rank):
     whole = torch.randint(256, (128, 256), dtype=torch.uint8)  # eight chunks
     chunked.commit_state({"whole": whole}, message="x")
@@ -153,15 +139,6 @@ def test_damage_is_found_by_the_ranks_that_have_it(chunked, root, on_rank):
         else:
             damaged.load_state(into=into)
             assert local(into["whole"]).equal(whole[rank * 32 : rank * 32 + 32])
-
-
-def test_memory_in_another_order_is_filled(stored, on_rank):
-    mesh = on_rank(1)
-    wanted = make_whole()["column"]
-    inner = torch.zeros(COLUMNS // 2, ROWS).t()
-    into = DTensor.from_local(inner, mesh["tp"], [Shard(1)], run_check=False)
-    stored.load_state(into={"model": {"column": into}})
-    assert inner.equal(wanted[:, COLUMNS // 2 :])
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(stored, on_rank):

@@ -100,15 +100,6 @@ def test_conflicts_keep_the_stash(work, root):
     assert work.stashes() == []
 
 
-def test_local_changes_are_not_overwritten(work, root):
-    put(root, a=7)
-    work.stash()
-    put(root, a=8)
-    with pytest.raises(ConflictError, match="local changes"):
-        work.stash_apply()
-    assert read(root)["a"] == 8
-
-
 def test_the_stack(work, root):
     for number in range(3):
         put(root, a=10 + number)
@@ -141,19 +132,6 @@ def test_one_that_stock_git_made(work, root):
     assert (root / "notes").read_text().endswith("five\n")
 
 
-def test_not_while_something_is_under_way(work, root):
-    work.switch("side", create=True)
-    put(root, a=7)
-    work.commit("x", everything=True)
-    work.switch("main")
-    put(root, a=8)
-    work.commit("y", everything=True)
-    work.merge("side")
-    for verb in (work.stash, work.stash_apply):
-        with pytest.raises(ConflictError, match="under way"):
-            verb()
-
-
 def codes(repo):
     return {file.path: file.code for file in repo.status().files}
 
@@ -175,23 +153,6 @@ def test_some_paths_only(work, root):
     work.stash_apply(pop=True, index=True)
     assert (digests(root), codes(work)) == (before, seen)
     assert (work.read_file("HEAD", "notes"), codes(work)["notes"]) == (b"1\n2\n3\n4\n5\n", "MM")
-
-
-def test_paths_that_name_nothing_or_nothing_that_changed(work, root):
-    put(root, a=7)
-    before = digests(root)
-    with pytest.raises(NotFoundError, match="'nots' matches no file"):
-        work.stash(paths=["nots"])
-    assert work.stash(paths=["notes"]) is None
-    assert (digests(root), work.stashes()) == (before, [])
-
-
-def test_a_removed_file_can_be_named(work, root):
-    work.remove("gone")
-    work.stash(paths=["gone"])
-    assert (root / "gone").read_text() == "x"
-    work.stash_apply(pop=True, index=True)
-    assert codes(work) == {"gone": "D "}
 
 
 @pytest.mark.parametrize("index", [True, False])

@@ -1,14 +1,11 @@
 """``test_git_oracle`` compares the codes with Git's; here: what is read, renames, kinds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
-import numpy as np
 import pytest
 
-from mvc import Repo, StorageError
+from mvc import Repo
 from mvc.workspace import content
 from support.models import write_model
 from support.opened_repo import write
@@ -59,11 +56,6 @@ def test_before_the_first_commit(repo, root):
     assert not repo.status().is_clean
 
 
-def test_detached(committed):
-    committed.checkout("HEAD", detach=True)
-    assert committed.status().branch is None
-
-
 def test_unchanged_files_are_not_read(committed, root, reads):
     Repo.open(root).status()
     assert reads == []
@@ -89,46 +81,11 @@ def test_an_entry_as_old_as_the_index_is_compared(committed, root, reads):
     assert "a" in reads
 
 
-def test_a_file_of_another_length_is_not_read(committed, root, reads):
-    write(root, "m.safetensors", "short")
-    assert codes(committed) == {"m.safetensors": " M"}
-
-
-def test_a_repository_that_cannot_be_written(committed, root, monkeypatch):
-    os.utime(root / "a", ns=(10**18, 10**18))
-    before = (root / ".mvc/index").read_bytes()
-
-    def refuse(*_):
-        raise StorageError("cannot lock: read-only file system")
-
-    monkeypatch.setattr(committed._context.history, "lock", refuse)
-    assert codes(committed) == {}
-    assert (root / ".mvc/index").read_bytes() == before
-
-
-def test_kinds(committed, root):
-    (root / "a").unlink()
-    (root / "a").mkdir()
-    (root / "m.safetensors").unlink()
-    (root / "m.safetensors").symlink_to("a")
-    assert codes(committed) == {"a": " D", "m.safetensors": " M"}
-    (root / "a").rmdir()
-    os.mkfifo(root / "a")
-    assert codes(committed)["a"] == " D"  # nothing that a commit could hold
-
-
 def test_a_folder_replaced_by_a_link(committed, root, tmp_path):
     shutil.rmtree(root / "d")
     write(tmp_path, "elsewhere/b", "one")
     (root / "d").symlink_to(tmp_path / "elsewhere")
     assert codes(committed) == {"d/b": " D", "d": "??"}
-
-
-def test_the_executable_bit(committed, root):
-    (root / "a").chmod(0o755)
-    assert codes(committed) == {"a": " M"}
-    (root / "a").chmod(0o600)
-    assert codes(committed) == {}
 
 
 def test_untracked_files(committed, root):
@@ -164,31 +121,6 @@ def test_renames(committed, root):
     assert codes(committed)["moved"] == "RM"
     committed.add("moved")
     assert codes(committed) == {"a": "D ", "d/n.safetensors": "R ", "moved": "A "}
-
-
-def test_a_copy_is_not_a_rename(committed, root):
-    shutil.copy(root / "a", root / "copy")
-    committed.add("copy")
-    assert codes(committed) == {"copy": "A "}
-
-
-def test_staged_and_edited(committed, root):
-    write(root, "a", "two")
-    committed.add("a")
-    write(root, "a", "three")
-    (root / "d/b").unlink()
-    committed.add("d/b")
-    write(root, "d/b", "one")
-    assert codes(committed) == {"a": "MM", "d/b": "D "} | {"d/b": "??"}
-    lines = [(file.path, file.code) for file in committed.status().files]
-    assert lines == [("a", "MM"), ("d/b", "D "), ("d/b", "??")]
-
-
-def test_states_in_memory_are_clean(repo, root):
-    for step in range(3):
-        repo.commit_state({"model": {"w": np.full(3, step)}}, message="s", step=step)
-        assert repo.status().files == ()
-    assert [path.name for path in root.iterdir()] == [".mvc"]
 
 
 def count_calls(monkeypatch, *names):
@@ -233,3 +165,15 @@ def test_many_clean_files_cost_one_look_each(repo, root, monkeypatch):
     assert [file.code for file in opened.status().files] == [" M"]
     opened.add(".")
     assert [file.code for file in opened.status().files] == ["M "]
+
+
+def test_kinds(committed, root):
+    (root / "a").chmod(0o755)
+    assert codes(committed) == {"a": " M"}
+    (root / "a").chmod(0o600)
+    assert codes(committed) == {}
+    (root / "a").unlink()
+    os.mkfifo(root / "a")  # nothing that a commit could hold
+    (root / "m.safetensors").unlink()
+    (root / "m.safetensors").symlink_to("a")
+    assert codes(committed) == {"a": " D", "m.safetensors": " M"}

@@ -1,7 +1,5 @@
 """verify_state: a live state against a commit, to the bit."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -100,13 +98,6 @@ def test_a_tied_tensor_differs_under_all_its_names(committed):
     )
 
 
-def test_bytes_that_lie_in_a_file_are_compared(committed):
-    state = training_state()
-    state["blob"] = state["blob"][:-1] + b"\0"
-    (line,) = committed.verify_state(state).differences
-    assert line == "tensor 'blob' of blob.safetensors differs in 1 of 2 chunks"
-
-
 W = torch.arange(6.0).reshape(2, 3)
 
 
@@ -195,20 +186,6 @@ def test_minus_zero_and_nan_in_tensors(repo):
     assert repo.verify_state(stored).is_exact  # though no NaN is equal to itself
 
 
-def test_many_differences_at_once(committed):
-    state = training_state()
-    state["step"] = 4
-    state["rng"][0] += 1
-    del state["model"]["bias"]
-    state["optimizer"]["state"][1] = {"m": W}
-    assert committed.verify_state(state).differences == (
-        'state["model"]["bias"] is missing',
-        'state["optimizer"]["state"][1] is extra',
-        'state["step"] is 4, the commit has 3',
-        "tensor 'rng' of rng.safetensors differs in 1 of 3 chunks",
-    )
-
-
 def test_a_commit_that_lacks_a_tensor_file_is_no_match(repo):
     state = {"model": {"w": W}}
     repo.commit_state(state, message="x")
@@ -217,15 +194,6 @@ def test_a_commit_that_lacks_a_tensor_file_is_no_match(repo):
     with pytest.raises(FormatError, match="there is no tensor 'w'"):
         repo.verify_state(state)
     assert repo.verify_state(state, "HEAD~1").is_exact
-
-
-def test_a_file_that_holds_something_else_is_no_match(repo, root):
-    state = {"model": {"w": W}}
-    repo.commit_state(state, message="x")
-    (root / "model.safetensors").write_bytes(b"garbage")
-    repo.commit("broken", paths="model.safetensors")
-    with pytest.raises(FormatError, match="there is no tensor 'w'"):
-        repo.verify_state(state)
 
 
 def test_no_state(repo, root):

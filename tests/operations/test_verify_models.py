@@ -1,7 +1,5 @@
 """verify_models: two models from anywhere, to the bit or within a tolerance; what it reads."""
 
-from __future__ import annotations
-
 import math
 import os
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from mvc.runs.feed import RunFeed, feed_path

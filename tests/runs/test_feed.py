@@ -1,7 +1,5 @@
 """The writing end of a feed: what goes in comes out, and nothing that happens to it disturbs anybody."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Records of a feed as lines of JSON: what is plain comes back, and names of feeds are safe."""
 
-from __future__ import annotations
-
 import math
 import os
 

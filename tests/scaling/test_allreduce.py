@@ -1,7 +1,5 @@
 """Predictions against closed forms, and against messages that are counted one by one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -26,8 +26,8 @@ def make_nodes(folder, store, ranks, chunk_bytes=4096):
 def state_of(seed):
     """Return a state of plain arrays, of which every rank keeps a part."""
     draw = np.random.default_rng(seed)
-    model = {f"w{n}": draw.normal(size=(257, 129)).astype(np.float32) for n in range(3)}
-    return {"model": model, "optimizer": {"m": draw.normal(size=(64, 640))}, "step": seed}
+    model = {f"w{n}": draw.normal(size=(129, 65)).astype(np.float32) for n in range(3)}
+    return {"model": model, "optimizer": {"m": draw.normal(size=(64, 160))}, "step": seed}
 
 
 def freeze_ranks(state, ranks):

@@ -1,7 +1,5 @@
 """What to change: each finding in a trace made for it, and none in a healthy one."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.tracing.advice import advise, find_straggler

@@ -1,7 +1,5 @@
 """Steps against a timeline that is counted out, tick by tick."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What of a trace counts, in traces that the profiler wrote and in some put together by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Spans of time against a timeline that is counted out, tick by tick."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Events are read one by one, and whatever is wrong with a file is one clear error."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -33,6 +33,7 @@ VERBS = {
     "checkout": lambda repo: repo.checkout("side~0", force=True),
     "switch": lambda repo: repo.switch("side", force=True),
     "switch -c": lambda repo: repo.switch("new", create=True),
+    "undo": lambda repo: repo.undo(force=True),
     "rollback": lambda repo: repo.runs.rollback(repo.plans["main"], force=True),
     "rollback elsewhere": lambda repo: repo.runs.rollback(repo.plans["side"]),
     "mark healthy": lambda repo: repo.runs.mark_healthy("side"),

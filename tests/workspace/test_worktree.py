@@ -156,8 +156,11 @@ class TestPlaces:
         assert find_inner_repository(tree, "other/in") is None
 
     def test_modes(self, tree):
-        write(tree, "plain", "program")
+        write(tree, "plain", "program", "others")
         (tree / "program").chmod(0o700)
+        (tree / "others").chmod(0o601)  # the owner may not run it
         (tree / "link").symlink_to("plain")
-        modes = [git_mode(find_stat(tree / name)) for name in ("plain", "program", "link")]
-        assert modes == [0o100644, 0o100755, 0o120000]
+        modes = [
+            git_mode(find_stat(tree / name)) for name in ("plain", "program", "link", "others")
+        ]
+        assert modes == [0o100644, 0o100755, 0o120000, 0o100644]
