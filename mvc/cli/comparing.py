@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mvc.cli.options import STAT, TENSORS, choose_one
+from mvc.cli.parameters import flag, option_set, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import is_revision, open_repo, parse_place
 from mvc.errors import RepositoryNotFoundError
@@ -19,21 +22,50 @@ if TYPE_CHECKING:
     from mvc.repo import Repo
 
 
-def read_view(
-    by: str | None,
-    sort: str | None,
-    above: str | None,
-    *,
-    stats: bool,
-    spectral: bool,
-    everything: bool,
-) -> View | None:
-    """Return the rows that options select, or None if no values are compared."""
-    if not (stats or spectral) and by is None and sort is None and above is None:
-        return None
-    from mvc.cli.render.comparison_rows import parse_view
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What is shown of files or models that differ, as ``diff`` and ``show`` are told it."""
 
-    return parse_view(by, sort, above, everything=everything)
+    tensors: str | None
+    stat: bool
+    name_only: bool
+    name_status: bool
+    stats: bool
+    by: str | None
+    sort: str | None
+    above: str | None
+    spectral: bool
+
+    def view(self, *, everything: bool) -> View | None:
+        """Return the rows to show, or None if no values are compared."""
+        if not (self.stats or self.spectral) and {self.by, self.sort, self.above} == {None}:
+            return None
+        from mvc.cli.render.comparison_rows import parse_view
+
+        return parse_view(self.by, self.sort, self.above, everything=everything)
+
+    def form(self, values: str, *, with_values: bool) -> str:
+        """Return the form that is asked for: ``values`` is the option that asks for values."""
+        forms = {"stat": self.stat, "name-only": self.name_only, "name-status": self.name_status}
+        return choose_one({**forms, values: with_values}, "rows")
+
+
+COMPARED = option_set(
+    Compared,
+    tensors=TENSORS,
+    stat=STAT,
+    name_only=flag("--name-only", "Print paths only."),
+    name_status=flag("--name-status", "Print paths and a letter: A, D, M or R."),
+    stats=flag("--stats", "Compare values: how far did each tensor move? See docs/guide.md."),
+    by=string("--by KIND", "With --stats, list all rows by: tensor, module, kind."),
+    sort=string(
+        "--sort KIND",
+        "With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
+    ),
+    above=string("--above X", "With --stats, only rows whose sigma is above X: 1e-3."),
+    spectral=flag("--spectral", "With --stats, also the rank of each difference: would a LoRA do?"),
+)
+ALL = flag("--all", "List every tensor, also in new and removed files and in long lists.")
 
 
 def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:

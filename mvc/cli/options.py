@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.parameters import CommandUsageError, flag, integer, string
+from mvc.cli.output import Shown
+from mvc.cli.parameters import CommandUsageError, flag, integer, option_set, string
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-JSON = flag("--json", "Print the result as JSON (docs/json.md).")
-QUIET = flag("-q, --quiet", "Print errors and warnings only.")
-PROGRESS = flag("--progress / --no-progress", "Show a progress bar on a terminal.", default=True)
+
+def _show(*, quiet: bool = False, progress: bool = False, as_json: bool = False) -> Shown:
+    return Shown(quiet, progress and not quiet, as_json)
+
+
+def read_age(age: str) -> int:
+    """Return the seconds of an age such as ``12h``; ``now`` is 0."""
+    from mvc.upkeep.durations import parse_duration
+
+    return 0 if age in ("0", "now") else parse_duration(age)
+
+
+def read_rate(rate: str) -> int:
+    """Return the bytes per second of a rate such as ``20M``."""
+    from mvc.storage.limited import parse_rate
+
+    return parse_rate(rate)
+
+
+_JSON = flag("--json", "Print the result as JSON (docs/json.md).")
+_QUIET = flag("-q, --quiet", "Print errors and warnings only.")
+_PROGRESS = flag("--progress / --no-progress", "Show a progress bar on a terminal.", default=True)
+JSON = option_set(_show, as_json=_JSON)
+QUIET_JSON = option_set(_show, quiet=_QUIET, as_json=_JSON)
+PROGRESS_JSON = option_set(_show, progress=_PROGRESS, as_json=_JSON)
+QUIET_PROGRESS_JSON = option_set(_show, quiet=_QUIET, progress=_PROGRESS, as_json=_JSON)
 DRY_RUN = flag("-n, --dry-run", "Print what would be done without doing it.")
 CONTENT = string("--content URL", "The store of what is in checkpoints, of a Git host.")
-LIMIT_RATE = string("--limit-rate RATE", "Send or read at most RATE a second: 500K, 20M, 1G.")
+LIMIT_RATE = string(
+    "--limit-rate RATE", "Send or read at most RATE a second: 500K, 20M, 1G.", read=read_rate
+)
 FORCE = flag("-f, --force", "Discard local changes that are in the way.")
 LIMIT = integer("-n, --max-count N", "Show at most N; -N is short for it.")
 TENSORS = string("--tensors GLOB", "Only these tensors: a name, a module or a wildcard.")
@@ -23,35 +49,12 @@ DELTA = flag(
     "Store tensors as differences from the last commit if that is smaller, or never do.",
     default=None,
 )
-GRACE = string("--grace AGE", "Keep garbage younger than AGE: now, 12h, 7d, 2w (default).")
+GRACE = string(
+    "--grace AGE", "Keep garbage younger than AGE: now, 12h, 7d, 2w (default).", read=read_age
+)
 NO_GATE = flag("--no-gate", "Commit even if a gate fails (mvc config gate.nan 0).")
 STAT = flag("--stat", "Print one line per file.")
-NAME_ONLY = flag("--name-only", "Print paths only.")
-NAME_STATUS = flag("--name-status", "Print paths and a letter: A, D, M or R.")
-STATS = flag("--stats", "Compare values: how far did each tensor move? See docs/guide.md.")
-BY = string("--by KIND", "With --stats, list all rows by: tensor, module, kind.")
-SORT_BY = string(
-    "--sort KIND",
-    "With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
-)
-SPECTRAL = flag("--spectral", "With --stats, also the rank of each difference: would a LoRA do?")
-ABOVE = string("--above X", "With --stats, only rows whose sigma is above X: 1e-3.")
 HTML = string("--html FILE", "Write the report as a web page.")
-ALL = flag("--all", "List every tensor, also in new and removed files and in long lists.")
-
-
-def age_seconds(age: str | None) -> int | None:
-    """Return the seconds of an age such as ``12h``; ``now`` is 0."""
-    from mvc.upkeep.durations import parse_duration
-
-    return None if age is None else 0 if age in ("0", "now") else parse_duration(age)
-
-
-def read_rate(rate: str | None) -> int | None:
-    """Return the bytes per second of a rate such as ``20M``."""
-    from mvc.storage.limited import parse_rate
-
-    return None if rate is None else parse_rate(rate)
 
 
 def check_alone(chosen: Sequence[tuple[str, object]]) -> None:
@@ -66,6 +69,19 @@ def check_clashes(clashes: Mapping[str, Sequence[str]], given: Mapping[str, obje
     for option, others in clashes.items():
         for other in others:
             check_alone([(option, given.get(option)), (other, given.get(other))])
+
+
+def check_options(verb: str, options: Mapping[str, object], allowed: str) -> None:
+    """Check that only options were given that go with a verb; all have a long name."""
+    for name, value in options.items():
+        if value not in (None, False, []) and name not in allowed.split():
+            raise CommandUsageError(f"--{name} does not go with {verb}")
+
+
+def check_no_more(words: Sequence[str], most: int) -> None:
+    """Check that there are no more words than a command takes."""
+    if len(words) > most:
+        raise CommandUsageError(f"unexpected argument {words[most]!r}")
 
 
 def choose_one(options: Mapping[str, bool], default: str) -> str:

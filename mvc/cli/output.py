@@ -12,16 +12,18 @@ import math
 import os
 import re
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mvc.cli.pager import Pager
 
+P = ParamSpec("P")
+
 _CODES = {
-    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
+    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36",
 }  # fmt: skip
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNDECODABLE = range(0xDC80, 0xDD00)
@@ -58,9 +60,43 @@ class Output:
 class Shown:
     """What is shown: errors and conflicts only, a progress bar, JSON."""
 
-    quiet: bool
-    progress: bool
-    as_json: bool
+    quiet: bool = False
+    progress: bool = False
+    as_json: bool = False
+
+    @property
+    def as_text(self) -> bool:
+        """Whether people read the result, and not a program or nobody."""
+        return not (self.quiet or self.as_json)
+
+    def aloud(self, *, when: bool = True) -> Shown:
+        """Return this without ``--quiet``: what there is to say has to be said."""
+        return replace(self, quiet=False) if when else self
+
+    def answer(
+        self,
+        fields: object,
+        write: Callable[Concatenate[Output, P], None],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> None:
+        """Print a result: ``fields``, or what they return, as JSON, else what ``write`` writes."""
+        if self.as_json:
+            write_json(fields() if callable(fields) else fields)
+        elif not self.quiet:
+            write(stdout(), *args, **options)
+
+    def page(
+        self,
+        fields: object,
+        write: Callable[Concatenate[Output, P], None],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> None:
+        """Print a result that may be long, as ``answer`` does; a terminal's user gets a pager."""
+        if self.as_text:
+            paged()  # standard output is the pager's from now on
+        self.answer(fields, write, *args, **options)
 
 
 def stdout() -> Output:

@@ -61,6 +61,8 @@ class Option:
     negatives: tuple[str, ...]
     """The spellings that switch a flag off."""
     metavar: str
+    read: Callable[[str], object] | None = None
+    """What makes a value of the word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,14 @@ class Argument:
     """The words after one of these, if it is the first, are not read as options; None: after any."""
 
 
+@dataclass(frozen=True, slots=True)
+class OptionSet:
+    """Options that a command takes as one value: what ``make`` returns for the value of each."""
+
+    make: Callable[..., object]
+    options: dict[str, Option]
+
+
 # The makers return Any: what they make stands as the default of a parameter of another type.
 
 
@@ -83,9 +93,15 @@ def flag(shown: str, about: str, *, default: bool | None = False) -> Any:
     return _declare(shown, bool, default, about)
 
 
-def string(shown: str, about: str, *, default: str | None = None) -> Any:
-    """Declare an option that takes a text."""
-    return _declare(shown, str, default, about)
+def string(
+    shown: str,
+    about: str,
+    *,
+    default: str | None = None,
+    read: Callable[[str], object] | None = None,
+) -> Any:
+    """Declare an option that takes a text, or what ``read`` makes of it."""
+    return _declare(shown, str, default, about, read)
 
 
 def strings(shown: str, about: str) -> Any:
@@ -103,13 +119,29 @@ def decimal(shown: str, about: str) -> Any:
     return _declare(shown, float, None, about)
 
 
-def _declare(shown: str, kind: type, default: object, about: str) -> Option:
+def option_set(make: Callable[..., object], **options: Any) -> Any:
+    """Declare options that go together, by the names that ``make`` has for them."""
+    return OptionSet(make, options)
+
+
+def named(*options: Any) -> Any:
+    """Declare options that a command takes as a mapping of their long names, without dashes."""
+    return OptionSet(dict, {option.names[-1].lstrip("-"): option for option in options})
+
+
+def _declare(
+    shown: str,
+    kind: type,
+    default: object,
+    about: str,
+    read: Callable[[str], object] | None = None,
+) -> Option:
     positive, _, negative = shown.partition(" / ")
     words = positive.split(" ")
     names = tuple(word.rstrip(",") for word in words if word.startswith("-"))
     negatives = tuple(negative.split(", ")) if negative else ()
     metavar = " ".join(words[len(names) :])
-    return Option(shown, kind, default, about, names, negatives, metavar)
+    return Option(shown, kind, default, about, names, negatives, metavar, read)
 
 
 def argument(metavar: str, *, default: str | None = None) -> Any:
@@ -149,7 +181,7 @@ class Line:
     """What a command takes, and the values that a line gives it.
 
     Attributes:
-        options: spelling → (name of the parameter, option).
+        options: spelling → (name of the parameter, option); in a set, ``parameter.name``.
         arguments: name of the parameter → argument.
         values: name of the parameter → value.
     """
@@ -161,14 +193,22 @@ class Line:
         self.options: dict[str, tuple[str, Option]] = {}
         self.arguments: dict[str, Argument] = {}
         self.values: dict[str, Any] = {}
+        self._sets: dict[str, OptionSet] = {}
         for name, parameter in declared.items():
-            default = parameter.default
-            self.values[name] = [] if parameter.kind is list else default
-            if isinstance(parameter, Argument):
-                self.arguments[name] = parameter
+            if isinstance(parameter, OptionSet):
+                self._sets[name] = parameter
+                for member, option in parameter.options.items():
+                    self._add(f"{name}.{member}", option)
             else:
-                for spelling in (*parameter.names, *parameter.negatives):
-                    self.options[spelling] = (name, parameter)
+                self._add(name, parameter)
+
+    def _add(self, name: str, parameter: Option | Argument) -> None:
+        self.values[name] = [] if parameter.kind is list else parameter.default
+        if isinstance(parameter, Argument):
+            self.arguments[name] = parameter
+        else:
+            for spelling in (*parameter.names, *parameter.negatives):
+                self.options[spelling] = (name, parameter)
 
     def read(self, words: Sequence[str]) -> dict[str, Any] | None:
         """Return the value of each parameter; None if the line asks for help.
@@ -188,6 +228,9 @@ class Line:
                 self.values[name] = places.pop(0)
         if places:
             raise CommandUsageError(f"unexpected argument {places[0]!r}")
+        for name, chosen in self._sets.items():
+            values = {member: self.values.pop(f"{name}.{member}") for member in chosen.options}
+            self.values[name] = chosen.make(**values)
         return self.values
 
     def _take_options(self, words: Iterator[str]) -> Iterator[str]:
@@ -251,7 +294,7 @@ class Line:
 
 def _convert(word: str, option: Option) -> Any:
     if option.kind is str:
-        return word
+        return word if option.read is None else option.read(word)
     value = parse_whole(word) if option.kind is int else parse_number(word)
     if value is None:
         names = " / ".join(map(repr, option.names))

@@ -22,6 +22,8 @@ from mvc.ids import GitId, is_git_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+MAX_OBJECT_BYTES = 512 * 1024 * 1024
+"""Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
 _CRUD = " .,:;<>\"\\'\t\r\n\v\f\0"
 _INSIDE = re.compile(r"[<>\r\n\0]")
 # Some of Python's codecs do odd things with strange bytes: only these are used.

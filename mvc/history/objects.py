@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, translate_os_errors
-from mvc.history.object_formats import LEVEL, parse_commit, parse_tree_object
-from mvc.history.pack_reader import MAX_OBJECT_BYTES
+from mvc.history.object_formats import LEVEL, MAX_OBJECT_BYTES, parse_commit, parse_tree_object
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object, is_git_id, is_hex_id

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mvc import fs
 from mvc.errors import FormatError
-from mvc.history.object_formats import KINDS
+from mvc.history.object_formats import KINDS, MAX_OBJECT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MAX_OBJECT_BYTES = 512 * 1024 * 1024
-"""Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
 PACK_HEADER = struct.Struct(">4sLL")
 """Magic, version and number of objects."""
 TRAILER_BYTES = 20

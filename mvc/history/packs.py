@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from mvc import fs
 from mvc.errors import CorruptionError
 from mvc.history.object_formats import KINDS
-from mvc.history.pack_reader import GitPackReader
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object
 
@@ -34,10 +33,17 @@ if TYPE_CHECKING:
     from dulwich.objects import ObjectID
 
     from mvc.history.git_pack import GitPackIndex
+    from mvc.history.pack_reader import GitPackReader
 
 _MAX_LOOKS = 10  # while a git gc replaces packs again and again
 _MAX_OPEN = 16  # packs; each holds a descriptor
 _Result = TypeVar("_Result")
+
+
+def _open_reader(path: str, index: GitPackIndex) -> GitPackReader:
+    from mvc.history.pack_reader import GitPackReader  # noqa: PLC0415  many commands read no pack
+
+    return GitPackReader(path, index)
 
 
 class PackedObjects:
@@ -50,7 +56,7 @@ class PackedObjects:
         self._is_listed = False
         self._damage: CorruptionError | None = None
         self._lender: DiskObjectStore | None = None
-        self._open = lru_cache(maxsize=_MAX_OPEN)(GitPackReader)
+        self._open = lru_cache(maxsize=_MAX_OPEN)(_open_reader)
 
     def find(self, object_id: GitId) -> tuple[str, bytes] | None:
         """Return (kind, content) of an object, hashed, or None if no pack has it."""

@@ -11,6 +11,7 @@ from mvc.history.ignore import IgnoreRules
 from mvc.history.object_formats import write_tree
 from mvc.history.paths import folders_of
 from mvc.ids import hash_git_object
+from mvc.remotes.tracking import find_upstream
 from mvc.workspace.pending import find_pending, is_bisecting
 from mvc.workspace.recorded import is_clean, make_entry, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Head, Index, IndexEntry, Stages, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.files import Conflict
+    from mvc.remotes.tracking import Upstream
     from mvc.workspace.context import Context
     from mvc.workspace.pending import Pending
 
@@ -74,6 +76,7 @@ class Status:
     is the merge, cherry-pick or revert that is under way, ``conflicts`` what it has left to decide;
     ``bisecting`` is true while a bisection is going on. ``left_out`` are tracked files that the
     worktree lacks on purpose: those of a clone without content, or of a sparse checkout.
+    ``upstream`` is what the branch follows, if that was asked for.
     """
 
     branch: str | None
@@ -85,6 +88,7 @@ class Status:
     conflicts: tuple[Conflict, ...] = ()
     bisecting: bool = False
     left_out: tuple[str, ...] = ()
+    upstream: Upstream | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -92,12 +96,15 @@ class Status:
         return all(file.worktree in ("untracked", "ignored") for file in self.files)
 
 
-def status(context: Context, *, untracked: bool = True, ignored: bool = False) -> Status:
+def status(
+    context: Context, *, untracked: bool = True, ignored: bool = False, upstream: bool = False
+) -> Status:
     """Compare HEAD, index and worktree; unchanged files are not read.
 
     Args:
         untracked: list files that are not tracked, too.
         ignored: list what ``.mvcignore`` names; ``/`` ends the name of a whole folder.
+        upstream: also say what the branch follows, and how far the two are apart.
 
     Raises:
         CorruptionError: HEAD's tree or the index is damaged.
@@ -130,7 +137,7 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     conflicts = _find_conflicts(context, index, pending)
     return Status(
         head.branch, head.commit, tuple(files), recovered, tuple(new), pending, conflicts,
-        is_bisecting(context), left_out,
+        is_bisecting(context), left_out, find_upstream(context, head.branch) if upstream else None,
     )  # fmt: skip
 
 

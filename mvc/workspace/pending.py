@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from mvc.errors import ConflictError, translate_os_errors
 from mvc.fs import find_stat, open_file
 from mvc.history.refs import MERGE_HEAD
-from mvc.workspace.pathspec import list_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,6 +120,8 @@ def check_nothing_pending(context: Context) -> None:
 def check_decided(index: Index) -> None:
     """Check that no merge has left a path undecided."""
     if index.unmerged:
+        from mvc.workspace.pathspec import list_paths  # noqa: PLC0415  few commands need it
+
         raise ConflictError(
             f"not yet merged: {list_paths(list(index.unmerged), _SHOWN)}",
             hint='"mvc status" shows how to continue or go back',

@@ -26,6 +26,7 @@ def test_ls_long_and_filtered(shell):
     assert line.split()[5:7] == ["1", "chunk"]
     assert len(line.split()[-1]) == 12
     assert shell.ok("ls", "--tensors", "nothing").out == ""
+    assert plain(shell.ok("ls", "-l", "config.json", terminal=True).out).startswith("config.json")
 
 
 def _commit(shell, **tensors):

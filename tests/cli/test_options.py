@@ -6,21 +6,20 @@ import pytest
 
 from mvc.cli.options import (
     CommandUsageError,
-    age_seconds,
     check_alone,
     check_limit,
     choose_one,
     name_and_start,
+    read_age,
 )
 from mvc.errors import UsageError
 
 
 def test_ages():
-    assert age_seconds(None) is None
-    assert age_seconds("now") == age_seconds("0") == 0
-    assert age_seconds("12h") == 12 * 3600
+    assert read_age("now") == read_age("0") == 0
+    assert read_age("12h") == 12 * 3600
     with pytest.raises(UsageError):
-        age_seconds("soon")
+        read_age("soon")
 
 
 def test_two_that_exclude_each_other():

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from mvc.cli import NAMES, commands, top
+from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, Line, load_command
+
+QUIET = Shown(quiet=True)
 
 READ = {
     "status": {"short": False, "untracked": True},
@@ -21,12 +24,14 @@ READ = {
     "log --sort -loss": {"sort": "-loss"},
     "log --no-merges --grep a --grep=": {"merges": False, "grep": ["a", ""]},
     "tag -mtext v1": {"message": "text", "names": ["v1"]},
-    "commit -m one -am two -q": {"messages": ["one", "two"], "everything": True, "quiet": True},
+    "commit -m one -am two -q": {"messages": ["one", "two"], "everything": True, "shown": QUIET},
     "commit --message=x=y --step +12 --no-delta": {"messages": ["x=y"], "step": 12, "delta": False},
     "commit -m -x -e --no-edit": {"messages": ["-x"], "edit": False},
     "checkout - -b new": {"names": ["-"], "new_branch": "new"},
-    "add a -q b": {"paths": ["a", "b"], "quiet": True},
-    "add -- a -q": {"paths": ["a", "-q"], "quiet": False},
+    "add a -q b": {"paths": ["a", "b"], "shown": QUIET},
+    "add -- a -q": {"paths": ["a", "-q"], "shown": Shown(progress=True)},
+    "rm a --json": {"paths": ["a"], "shown": Shown(as_json=True)},
+    "gc --grace 1d": {"grace_s": 24 * 3600},
     "config user.name Ada": {"key": "user.name", "value": "Ada"},
     "fetch origin a b": {"remote": "origin", "refspecs": ["a", "b"]},
     "bisect --metric loss --above -1e-3": {"metric": "loss", "above": -0.001},

@@ -67,6 +67,7 @@ def test_upstreams_are_set_shown_and_unset(copy):
     _commit(copy, 1)
     assert copy.ok("status", "-sb").lines == ["## main...origin/main [ahead 1]"]
     assert copy.ok("branch", "-vv").lines[0].endswith("lr 1 [origin/main: ahead 1]")
+    assert "\x1b[34m[origin/main: ahead 1]" in copy.ok("branch", "-v", terminal=True).out
     told = copy.json("branch", "-u", "origin/side")
     assert (told["branch"], told["upstream"]["branch"]) == ("main", "side")
     assert told["upstream"]["ahead"] == 3

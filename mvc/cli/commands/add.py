@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DELTA, DRY_RUN, JSON, PROGRESS, QUIET, check_alone
-from mvc.cli.output import pick, printable, stdout, warn, write_json
+from mvc.cli.options import DELTA, DRY_RUN, QUIET_PROGRESS_JSON, check_alone
+from mvc.cli.output import Output, Shown, pick, printable, warn
 from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
@@ -24,9 +24,7 @@ def add(
     update: bool = flag("-u, --update", "Add only files that are tracked already."),
     delta: bool | None = DELTA,
     dry_run: bool = DRY_RUN,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Store files and stage them for the next commit.
 
@@ -42,28 +40,22 @@ def add(
     chosen = to_paths(paths) if paths else [str(repo.worktree)]
     if dry_run:
         plan = repo.plan_add(chosen, force=force, tracked_only=update)
-        _show_plan(repo, plan, quiet=quiet, as_json=as_json)
+        fields = pick(plan, "add=read remove=drop unchanged size_bytes")
+        shown.answer(fields, _write_plan, repo, plan)
         return
     started_s = time.perf_counter()
-    with byte_progress("adding", wanted=progress and not quiet) as bar:
+    with byte_progress("adding", wanted=shown.progress) as bar:
         result = repo.add(chosen, force=force, tracked_only=update, delta=delta, progress=bar)
-    if as_json:
-        write_json(_add_fields(result))
-        return
-    for path, text in result.warnings:
+    seconds = time.perf_counter() - started_s
+    for path, text in () if shown.as_json else result.warnings:
         warn(f"{path}: {text}")
-    if not quiet and (result.added or result.removed):
-        stdout().line(_summary(result, time.perf_counter() - started_s))
+    shown.answer(lambda: _add_fields(result), _write_added, result, seconds)
 
 
-def _show_plan(repo: Repo, plan: AddPlan, *, quiet: bool, as_json: bool) -> None:
-    if as_json:
-        write_json(pick(plan, "add=read remove=drop unchanged size_bytes"))
-    elif not quiet:
-        out = stdout()
-        out.lines(f"add '{printable(shown_path(repo, path))}'" for path in plan.read)
-        out.lines(f"remove '{printable(shown_path(repo, path))}'" for path in plan.drop)
-        out.line(f"would read {count_text(len(plan.read), 'file')}, {size_text(plan.size_bytes)}")
+def _write_plan(out: Output, repo: Repo, plan: AddPlan) -> None:
+    out.lines(f"add '{printable(shown_path(repo, path))}'" for path in plan.read)
+    out.lines(f"remove '{printable(shown_path(repo, path))}'" for path in plan.drop)
+    out.line(f"would read {count_text(len(plan.read), 'file')}, {size_text(plan.size_bytes)}")
 
 
 def _add_fields(result: AddResult) -> dict[str, object]:
@@ -89,7 +81,9 @@ def _add_fields(result: AddResult) -> dict[str, object]:
     }
 
 
-def _summary(result: AddResult, seconds: float) -> str:
+def _write_added(out: Output, result: AddResult, seconds: float) -> None:
+    if not (result.added or result.removed):
+        return
     counts = result.counts
     read_bytes = sum(file.size_bytes for file in result.added)
     parts = []
@@ -100,4 +94,4 @@ def _summary(result: AddResult, seconds: float) -> str:
         parts += [f"{size_text(counts.stored_bytes)} written", f"{size_text(reused_bytes)} reused"]
     if result.removed:
         parts.append(f"removed {count_text(len(result.removed), 'file')}")
-    return f"{', '.join(parts)} in {seconds_text(seconds)}"
+    out.line(f"{', '.join(parts)} in {seconds_text(seconds)}")

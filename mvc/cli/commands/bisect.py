@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, PROGRESS, TENSORS, check_alone
-from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
+from mvc.cli.options import PROGRESS_JSON, TENSORS, check_alone, check_no_more
+from mvc.cli.output import Output, Shown, pick, printable, stdout
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, number_text, short_id, step_text
@@ -48,8 +48,7 @@ def bisect(
     metric: str | None = string("--metric NAME", "Search by a stored metric, without tests."),
     above: float | None = decimal("--above X", "With --metric: larger values are bad."),
     below: float | None = decimal("--below X", "With --metric: smaller values are bad."),
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = PROGRESS_JSON,
 ) -> None:
     """Find the commit that broke something by binary search.
 
@@ -73,7 +72,7 @@ def bisect(
     }  # fmt: skip
     used = [option for option, value in starting.items() if value not in (None, False)]
     if metric is not None:
-        _by_metric(names or [], metric, above, below, used, as_json=as_json)
+        _by_metric(names, metric, above, below, used, shown)
         return
     if above is not None or below is not None:
         raise CommandUsageError("--above and --below need --metric")
@@ -83,11 +82,11 @@ def bisect(
     if used and name != "start":
         raise CommandUsageError(f"{used[0]} is for start")
     repo = open_repo()
-    with byte_progress("checking out", wanted=progress and not as_json) as bar:
+    with byte_progress("checking out", wanted=shown.progress and not shown.as_json) as bar:
         if name in _SHOWN:
-            _show(repo, name, rest, as_json=as_json)
+            _show(repo, name, rest, shown)
         elif name == "reset":
-            _reset(repo, rest, bar, as_json=as_json)
+            _reset(repo, rest, bar, shown)
         elif name == "start":
             terms = (term_bad or "bad", term_good or "good") if term_bad or term_good else None
             revisions, paths = split_revisions(repo, rest)
@@ -95,9 +94,9 @@ def bisect(
                 *revisions, paths=paths, tensors=tensors, terms=terms, checkout=not no_checkout,
                 first_parent=first_parent, progress=bar,
             )  # fmt: skip
-            _write(repo, step, as_json=as_json)
+            _write(repo, step, shown)
         else:
-            _write(repo, _step(repo, name, rest, bar, as_json=as_json), as_json=as_json)
+            _write(repo, _step(repo, name, rest, bar, as_json=shown.as_json), shown)
 
 
 def _step(
@@ -120,73 +119,53 @@ def _step(
             raise CommandUsageError("name one file: replay FILE")
         return repo.bisect.replay(read_message(Path(words[0])), progress=progress)
     if name == "next":
-        _check_no_more(words, 0)
+        check_no_more(words, 0)
         return repo.bisect.next(progress=progress)
     if name not in _ANSWERS and repo.bisect.step() is None:
         raise CommandUsageError(f"{name!r} is not start, good, bad, skip, run, log or reset")
     return repo.bisect.mark(name, *words, progress=progress)
 
 
-def _check_no_more(words: Sequence[str], most: int) -> None:
-    if len(words) > most:
-        raise CommandUsageError(f"unexpected argument {words[most]!r}")
-
-
-def _write(repo: Repo, step: BisectStep, *, as_json: bool) -> None:
-    if as_json:
-        write_json(step_fields(repo, step))
-    else:
-        write_step(repo, stdout(), step)
+def _write(repo: Repo, step: BisectStep, shown: Shown) -> None:
+    shown.answer(lambda: step_fields(repo, step), write_step, repo, step)
     if step.status == "undecided":
         raise Exit(UNDECIDED)
 
 
 def _reset(
-    repo: Repo,
-    names: Sequence[str],
-    progress: Callable[[int], None] | None,
-    *,
-    as_json: bool,
+    repo: Repo, names: Sequence[str], progress: Callable[[int], None] | None, shown: Shown
 ) -> None:
     from mvc.cli.render.moves import result_fields, write_move
 
-    _check_no_more(names, 1)
+    check_no_more(names, 1)
     before = repo.head
     result = repo.bisect.reset(names[0] if names else None, progress=progress)
-    if as_json:
-        write_json(None if result is None else result_fields(result))
-    elif result is None:
-        stdout().line("No bisection is under way.")
+    if result is None:
+        shown.answer(None, Output.line, "No bisection is under way.")
     else:
-        write_move(repo, stdout(), before, result, is_new=False)
+        shown.answer(result_fields(result), write_move, repo, before, result, is_new=False)
 
 
-def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None:
+def _show(repo: Repo, name: str, words: Sequence[str], shown: Shown) -> None:
     """Show the log of a bisection, its terms, or the commits in doubt."""
-    _check_no_more(words, 0)
+    check_no_more(words, 0)
     text, step = repo.bisect.log(), repo.bisect.step()
     assert step is not None  # else there is no log, and it says so
     if name == "log":
-        if as_json:
-            write_json(text)
-        else:
-            paged().lines(map(printable, text.splitlines()))
+        shown.page(text, Output.lines, map(printable, text.splitlines()))
     elif name == "terms":
-        if as_json:
-            write_json({"bad": step.terms[0], "good": step.terms[1]})
-        else:
-            out = stdout()
-            out.line(f"Your current terms are {printable(step.terms[1])} for the old state")
-            out.line(f"and {printable(step.terms[0])} for the new state.")
+        bad, good = step.terms
+        lines = [
+            f"Your current terms are {printable(good)} for the old state",
+            f"and {printable(bad)} for the new state.",
+        ]
+        shown.answer({"bad": bad, "good": good}, Output.lines, lines)
     else:
         from mvc.cli.render.log import entry_fields, write_oneline
 
         starts = [] if step.bad is None else [step.bad, *(f"^{commit}" for commit in step.good)]
         entries = list(repo.log(*starts))
-        if as_json:
-            write_json([entry_fields(entry) for entry in entries])
-        else:
-            write_oneline(paged(), entries, None)
+        shown.page(lambda: list(map(entry_fields, entries)), write_oneline, entries, None)
 
 
 def _by_metric(
@@ -195,8 +174,7 @@ def _by_metric(
     above: float | None,
     below: float | None,
     used: Sequence[str],
-    *,
-    as_json: bool,
+    shown: Shown,
 ) -> None:
     if used:
         raise CommandUsageError(f"{used[0]} and --metric cannot be used together")
@@ -205,10 +183,7 @@ def _by_metric(
     repo = open_repo()
     bad, *good = names[names[:1] == ["start"] :] or ["HEAD"]
     broken = repo.bisect.metric(metric, above=above, below=below, bad=bad, good=good)
-    if as_json:
-        write_json(break_fields(repo, broken))
-    else:
-        write_break(repo, stdout(), broken)
+    shown.answer(lambda: break_fields(repo, broken), write_break, repo, broken)
 
 
 def step_fields(repo: Repo, step: BisectStep) -> dict[str, object]:
@@ -222,7 +197,7 @@ def step_fields(repo: Repo, step: BisectStep) -> dict[str, object]:
     }
 
 
-def write_step(repo: Repo, out: Output, step: BisectStep) -> None:
+def write_step(out: Output, repo: Repo, step: BisectStep) -> None:
     """Write where a bisection stands, in Git's words."""
     bad, good = step.terms
     for commit in step.released:
@@ -257,7 +232,7 @@ def break_fields(repo: Repo, broken: MetricBreak) -> dict[str, object]:
     }
 
 
-def write_break(repo: Repo, out: Output, broken: MetricBreak) -> None:
+def write_break(out: Output, repo: Repo, broken: MetricBreak) -> None:
     """Write where a metric went wrong."""
     name = printable(broken.metric)
     out.line(f"{broken.commit} is the first bad commit: {name} {number_text(broken.value)}")
@@ -324,7 +299,7 @@ def run_command(
     def tell(step: BisectStep) -> None:
         if not as_json:
             if first is None or step.commit != first.commit:
-                write_step(repo, out, step)
+                write_step(out, repo, step)
             out.line(f"running {printable(' '.join(words))}")
 
     return repo.bisect.run(test, before_test=tell, progress=progress)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, PROGRESS, TENSORS
-from mvc.cli.output import paged, write_json
+from mvc.cli.options import PROGRESS_JSON, TENSORS
+from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import is_revision, open_repo, to_paths
@@ -20,8 +20,7 @@ def blame(
     by: str = string("--by KIND", "One line for each: tensor or module.", default="tensor"),
     stats: bool = flag("--stats", "Compute and cache the drift that is not known yet."),
     everything: bool = flag("--all", "List every tensor, even if they do not fit on the screen."),
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = PROGRESS_JSON,
 ) -> None:
     """Show for each tensor the commit that last changed it, and its drift along history.
 
@@ -34,19 +33,16 @@ def blame(
     if by not in ("tensor", "module"):
         raise CommandUsageError(f"--by {by!r} is not tensor or module")
     repo = open_repo()
-    revision, pattern, paths = _sort_out(repo, names or [])
+    revision, pattern, paths = _sort_out(repo, names)
     if pattern is not None and tensors is not None:
         raise CommandUsageError(f"{pattern!r} and --tensors cannot be used together")
     from mvc.cli.render.blame import blame_fields, write_blame
 
-    with byte_progress("comparing", wanted=stats and progress and not as_json) as bar:
+    with byte_progress("comparing", wanted=stats and shown.progress and not shown.as_json) as bar:
         found = repo.blame(
             revision, tensors=pattern or tensors, paths=paths, compute=stats, progress=bar
         )
-    if as_json:
-        write_json(blame_fields(found, by))
-    else:
-        write_blame(paged(), found, by, everything=everything)
+    shown.page(lambda: blame_fields(found, by), write_blame, found, by, everything=everything)
 
 
 def _sort_out(repo: Repo, names: list[str]) -> tuple[str, str | None, list[str]]:

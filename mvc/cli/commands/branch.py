@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, QUIET, check_alone, choose_one, name_and_start
-from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
+from mvc.cli.options import QUIET_JSON, check_alone, choose_one, name_and_start
+from mvc.cli.output import Output, Shown, paged, pick, printable, write_json
 from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.render.remotes import upstream_fields, upstream_text
 from mvc.cli.render.text import cell_width, pad, short_id
@@ -37,8 +37,7 @@ def branch(
     merged: bool = flag("--merged", "List branches that are in [REV], or HEAD, as a whole."),
     no_merged: bool = flag("--no-merged", "List branches that are not in [REV], or HEAD."),
     verbose: bool = flag("-v, --verbose", "List with commit, subject and what it follows."),
-    quiet: bool = QUIET,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_JSON,
 ) -> None:
     """List, create, rename or delete branches; one made from origin/NAME follows it."""
     check_alone([("-a", everything), ("-r", remotes)])
@@ -48,34 +47,30 @@ def branch(
     following = [("--set-upstream-to", upstream is not None), ("--unset-upstream", unset)]
     check_alone([*changing, *following, (f"--{relation}", relation)])
     listing = _Listing(relation, verbose, "remotes" if remotes else "all" if everything else "")
-    given = names or []
     if delete or delete_any:
-        if not given:
+        if not names:
             raise CommandUsageError("name a branch")
         repo, forced = open_repo(), delete_any or force
-        deleted = [(name, repo.branches.delete(name, force=forced)) for name in given]
-        form = "Deleted branch {} (was {})."
-        write_deleted(form, deleted, quiet=quiet, as_json=as_json)
+        deleted = [(name, repo.branches.delete(name, force=forced)) for name in names]
+        show_deleted("Deleted branch {} (was {}).", deleted, shown)
     elif move:
-        _rename_branch(given, force=force, as_json=as_json)
+        _rename_branch(names, shown, force=force)
     elif show_current:
         current = open_repo().head.branch
-        if as_json:
-            write_json({"branch": current})
-        elif current is not None:
-            stdout().line(printable(current))
+        lines = [] if current is None else [printable(current)]
+        shown.aloud().answer({"branch": current}, Output.lines, lines)
     elif upstream is not None or unset:
-        _follow(given, upstream, as_json=as_json)
-    elif given and not (relation or listing.remotes):
-        name, start = name_and_start(given)
+        _follow(names, upstream, shown)
+    elif names and not (relation or listing.remotes):
+        name, start = name_and_start(names)
         commit = open_repo().branches.create(name, start, force=force)
-        if as_json:
+        if shown.as_json:
             write_json({"created": {"name": name, "commit": commit}})
     else:
-        _list_branches(listing, given, as_json=as_json)
+        _list_branches(listing, names, shown)
 
 
-def _follow(names: Sequence[str], upstream: str | None, *, as_json: bool) -> None:
+def _follow(names: Sequence[str], upstream: str | None, shown: Shown) -> None:
     if len(names) > 1:
         raise CommandUsageError(f"unexpected argument {names[1]!r}")
     repo = open_repo()
@@ -89,21 +84,18 @@ def _follow(names: Sequence[str], upstream: str | None, *, as_json: bool) -> Non
             f"no branch {upstream!r} of a remote is known", hint='"mvc branch -r" lists them'
         )
     repo.remotes.set_upstream(name, upstream)
-    if as_json:
+    if shown.as_json:
         write_json({"branch": name, "upstream": upstream_fields(repo.remotes.upstream(name))})
 
 
-def write_deleted(
-    form: str, deleted: Sequence[tuple[str, str]], *, quiet: bool, as_json: bool
-) -> None:
-    """Write which names were deleted, and where they pointed."""
-    if as_json:
-        write_json({"deleted": [{"name": name, "commit": commit} for name, commit in deleted]})
-    elif not quiet:
-        stdout().lines(form.format(printable(name), short_id(commit)) for name, commit in deleted)
+def show_deleted(form: str, deleted: Sequence[tuple[str, str]], shown: Shown) -> None:
+    """Show which names were deleted, and where they pointed."""
+    fields = {"deleted": [{"name": name, "commit": commit} for name, commit in deleted]}
+    lines = (form.format(printable(name), short_id(commit)) for name, commit in deleted)
+    shown.answer(fields, Output.lines, lines)
 
 
-def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
+def _rename_branch(names: Sequence[str], shown: Shown, *, force: bool) -> None:
     if len(names) not in (1, 2):
         raise CommandUsageError("-m takes [OLD] NEW")
     repo = open_repo()
@@ -112,7 +104,7 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
         raise ConflictError("HEAD is not on a branch", hint='name both: "mvc branch -m OLD NEW"')
     old = names[0] if len(names) == 2 else current or ""  # noqa: PLR2004  old and new
     repo.branches.rename(old, names[-1], force=force)
-    if as_json:
+    if shown.as_json:
         write_json({"renamed": {"old_name": old, "name": names[-1]}})
 
 
@@ -126,7 +118,7 @@ class _Listing:
     """``all`` for those of remotes too, ``remotes`` for no others."""
 
 
-def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) -> None:
+def _list_branches(listing: _Listing, names: Sequence[str], shown: Shown) -> None:
     relation, verbose = listing.relation, listing.verbose
     if len(names) > bool(relation):
         raise CommandUsageError(f"unexpected argument {names[-1]!r}")
@@ -138,7 +130,7 @@ def _list_branches(listing: _Listing, names: Sequence[str], *, as_json: bool) ->
     if relation:
         commit = repo.resolve(names[0] if names else "HEAD")
         found = [ref for ref in found if _is_related(repo, ref.commit, commit, relation)]
-    if as_json:
+    if shown.as_json:
         write_json([pick(ref, "name commit current=is_current subject") for ref in found])
         return
     out = paged()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON
-from mvc.cli.output import paged, pick, printable, write_json
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.render.listing import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
@@ -23,7 +23,7 @@ _HEAD_VALUES = 20
 def cat(
     names: list[str] = arguments("[REV:]PATH TENSOR | REV PATH TENSOR", required=True),
     everything: bool = flag("--all", "Print every value."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Print the values of one tensor: dtype and shape, range, and the first and last values.
 
@@ -43,21 +43,22 @@ def cat(
 
     values = repo.tensor(revision, repo.worktree / info.path, tensor.name)
     numbers = numbers_of(values)
-    if as_json:
-        write_json(
-            {
-                "commit": repo.resolve(revision),
-                "path": info.path,
-                "tensor": tensor.name,
-                **pick(tensor, TENSOR_FIELDS),
-                **value_fields(numbers, None if everything else _HEAD_VALUES),
-            }
-        )
-        return
-    out = paged()
-    kind = f"{shape_text(tensor.dtype, tensor.shape)}  {size_text(tensor.size_bytes)}"
-    out.line(f"{out.style(printable(tensor.name), 'bold')}  {kind}  {printable(info.path)}")
-    write_values(out, numbers, everything=everything)
+
+    def fields() -> dict[str, object]:
+        return {
+            "commit": repo.resolve(revision),
+            "path": info.path,
+            "tensor": tensor.name,
+            **pick(tensor, TENSOR_FIELDS),
+            **value_fields(numbers, None if everything else _HEAD_VALUES),
+        }
+
+    def write(out: Output) -> None:
+        kind = f"{shape_text(tensor.dtype, tensor.shape)}  {size_text(tensor.size_bytes)}"
+        out.line(f"{out.style(printable(tensor.name), 'bold')}  {kind}  {printable(info.path)}")
+        write_values(out, numbers, everything=everything)
+
+    shown.page(fields, write)
 
 
 def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str, str, str | None]:

@@ -6,7 +6,7 @@ import sys
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.session import open_repo, to_paths
 
@@ -15,7 +15,7 @@ def check_ignore(
     paths: list[str] = arguments("[PATH]..."),
     verbose: bool = flag("-v, --verbose", "Also print the rule: FILE:LINE:PATTERN."),
     stdin: bool = flag("--stdin", "Read the paths from stdin, one a line."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Print those PATHs that .mvcignore keeps from being added.
 
@@ -27,11 +27,12 @@ def check_ignore(
         raise CommandUsageError("name paths, or pass --stdin")
     rules = open_repo().check_ignore(to_paths(names))
     found = [(name, rule) for name, rule in zip(names, rules, strict=True) if rule is not None]
-    if as_json:
-        write_json([{"path": name, **pick(rule, "source line pattern")} for name, rule in found])
-    else:
-        for name, rule in found:
-            where = printable(f"{rule.source}:{rule.line}:{rule.pattern}") + "\t" if verbose else ""
-            stdout().line(where + printable(name))
+    fields = [{"path": name, **pick(rule, "source line pattern")} for name, rule in found]
+    wheres = [f"{rule.source}:{rule.line}:{rule.pattern}" for _, rule in found]
+    lines = [
+        (printable(where) + "\t" if verbose else "") + printable(name)
+        for where, (name, _) in zip(wheres, found, strict=True)
+    ]
+    shown.answer(fields, Output.lines, lines)
     if not found:
         raise Exit(NEGATIVE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from mvc.cli.options import FORCE, JSON, PROGRESS, QUIET
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import FORCE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown
 from mvc.cli.parameters import CommandUsageError, arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.moves import result_fields, write_move, write_restored
+from mvc.cli.render.moves import restored_text, result_fields, write_move
 from mvc.cli.session import find_previous, is_revision, open_repo, split_revision
 
 
@@ -17,9 +17,7 @@ def checkout(
     new_branch: str | None = string("-b NAME", "Create this branch at REV (HEAD) and go there."),
     force: bool = FORCE,
     detach: bool = flag("--detach", "Go to the commit of a branch, not to the branch."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Go to a branch or revision, or bring files back from it.
 
@@ -32,18 +30,17 @@ def checkout(
     """
     repo = open_repo()
     before = repo.head
-    given = list(names or ())
-    end = given.index("--") if "--" in given else len(given)
-    given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
+    end = names.index("--") if "--" in names else len(names)
+    names[:end] = [find_previous(repo) if name == "-" else name for name in names[:end]]
     is_guessed = False
-    if len(given) == 1 and not (os.path.lexists(given[0]) or is_revision(repo, given[0])):
+    if len(names) == 1 and not (os.path.lexists(names[0]) or is_revision(repo, names[0])):
         names_there = {ref.name.partition("/")[2] for ref in repo.branches.list(remote=True)}
-        is_guessed = given[0] in names_there
-    split = split_revision(repo, [] if is_guessed else given, prefer_revision=True)
-    revision, paths = (given[0], []) if is_guessed else split
+        is_guessed = names[0] in names_there
+    split = split_revision(repo, [] if is_guessed else names, prefer_revision=True)
+    revision, paths = (names[0], []) if is_guessed else split
     if paths and (new_branch is not None or detach):
         raise CommandUsageError("-b and --detach cannot be used with paths")
-    with byte_progress("checking out", wanted=progress and not quiet) as bar:
+    with byte_progress("checking out", wanted=shown.progress) as bar:
         if new_branch is not None:
             result = repo.switch(new_branch, create=True, start=revision, force=force, progress=bar)
         elif not paths:
@@ -53,9 +50,8 @@ def checkout(
             result = repo.restore(paths, progress=bar)
         else:
             result = repo.checkout(revision, paths=paths, progress=bar)
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet and paths:
-        write_restored(repo, result, revision, "the index")
-    elif not quiet:
-        write_move(repo, stdout(), before, result, is_new=new_branch is not None)
+    fields = result_fields(result)
+    if paths:
+        shown.answer(fields, Output.line, restored_text(repo, result, revision, "the index"))
+    else:
+        shown.answer(fields, write_move, repo, before, result, is_new=new_branch is not None)

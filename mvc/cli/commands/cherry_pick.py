@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.options import QUIET_PROGRESS_JSON
 from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
-from mvc.cli.render.merges import parse_choices
-from mvc.cli.sequence import (
-    ABORT,
-    CONTINUE,
-    MAINLINE,
-    NO_COMMIT,
-    PARAMETERS,
-    RULES,
-    SEED,
-    SKIP,
-    STRATEGY,
-    run_sequence,
-)
+from mvc.cli.sequence import COURSE, METHODS, Course, run_sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def cherry_pick(
     commits: list[str] = arguments("[REV]..."),
     record_origin: bool = flag("-x", "Name the original commit in the message."),
-    strategy: str | None = STRATEGY,
-    rules: list[str] = RULES,
-    parameters: list[str] = PARAMETERS,
-    seed: int = SEED,
-    mainline: int | None = MAINLINE,
-    no_commit: bool = NO_COMMIT,
-    no_gate: bool = NO_GATE,
-    go_on: bool = CONTINUE,
-    skip: bool = SKIP,
-    abort: bool = ABORT,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    choices: Mapping[str, Any] = METHODS,
+    course: Course = COURSE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Apply the changes of some commits to the current branch.
 
@@ -47,13 +30,4 @@ def cherry_pick(
     The author is kept, and a commit that would change nothing is left out. After a conflict, use
     --continue, --skip or --abort.
     """
-    choices = parse_choices(strategy, rules or (), parameters or (), seed)
-    run_sequence(
-        "cherry-pick",
-        commits or (),
-        choices,
-        {"mainline": mainline, "commit": not no_commit, "record_origin": record_origin},
-        no_gate=no_gate,
-        ways={"--continue": go_on, "--skip": skip, "--abort": abort},
-        shown=Shown(quiet, progress and not quiet, as_json),
-    )
+    run_sequence("cherry-pick", commits, choices, course, shown, record_origin=record_origin)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import CONTENT, JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.options import CONTENT, LIMIT_RATE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 
@@ -20,10 +20,8 @@ def clone(
     ),
     depth: int | None = integer("--depth N", "Bring only the newest N commits, of one branch."),
     store: bool = flag("--store", "Leave the content there for good: each commit is pushed."),
-    limit_rate: str | None = LIMIT_RATE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    limit_bytes_s: int | None = LIMIT_RATE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Make a repository from a remote, with its default branch checked out.
 
@@ -34,8 +32,7 @@ def clone(
     """
     from mvc.repo.outside import clone as make
 
-    limit = read_rate(limit_rate)
-    with byte_progress("fetching", wanted=progress and not quiet) as bar:
+    with byte_progress("fetching", wanted=shown.progress) as bar:
         repo = make(
             url,
             folder,
@@ -46,12 +43,10 @@ def clone(
             content=not no_content,
             depth=depth,
             store=store,
-            limit_bytes_s=limit,
+            limit_bytes_s=limit_bytes_s,
             progress=bar,
         )
     head = repo.head
-    if as_json:
-        write_json({"path": str(repo.worktree), "branch": head.branch, "commit": head.commit})
-    elif not quiet:
-        where = printable(str(repo.worktree))
-        stdout().line(f"Cloned into {where} (branch {printable(head.branch or '')}).")
+    fields = {"path": str(repo.worktree), "branch": head.branch, "commit": head.commit}
+    place, branch = printable(str(repo.worktree)), printable(head.branch or "")
+    shown.answer(fields, Output.line, f"Cloned into {place} (branch {branch}).")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DELTA, JSON, NO_GATE, PROGRESS, QUIET, check_alone
-from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
+from mvc.cli.options import DELTA, NO_GATE, QUIET_PROGRESS_JSON, check_alone
+from mvc.cli.output import Output, Shown, pick, printable, warn
 from mvc.cli.parameters import (
     CommandUsageError,
     arguments,
@@ -48,9 +48,7 @@ def commit(
     ),
     delta: bool | None = DELTA,
     no_gate: bool = NO_GATE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Record what is staged in the history and move the branch to it.
 
@@ -60,18 +58,16 @@ def commit(
     """
     if everything and paths:
         raise CommandUsageError("paths and -a cannot be used together")
-    numbers, texts = parse_facts(metrics or (), meta or ())
+    numbers, texts = parse_facts(metrics, meta)
     check_alone([("-m", messages), ("-F", file)])
     from mvc.workspace.settings import find_identity
 
     repo = open_repo()
     may_be_empty = bool(everything or paths or amend or allow_empty)
-    message = _find_message(
-        repo, messages or (), file, edit=edit, amend=amend, may_be_empty=may_be_empty
-    )
+    message = _find_message(repo, messages, file, edit=edit, amend=amend, may_be_empty=may_be_empty)
     who, is_guessed = find_identity(repo.config())
     repo.identity = who
-    with byte_progress("adding", wanted=progress and not quiet) as bar:
+    with byte_progress("adding", wanted=shown.progress) as bar:
         result = repo.commit(
             message,
             paths=to_paths(paths or ()),
@@ -85,22 +81,23 @@ def commit(
             no_gate=no_gate,
             progress=bar,
         )
-    if as_json:
-        write_json(_commit_fields(result))
-        return
+    if not shown.as_json:
+        _warn(result)
+        if is_guessed:
+            warn(
+                f"the author {who.name} <{who.email}> is guessed from the login name; "
+                '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
+            )
+    shown.answer(_commit_fields(result), _write_commit, result)
+
+
+def _warn(result: CommitResult) -> None:
     for path, text in result.warnings:
         warn(f"{path}: {text}")
     for reason in result.failed_gates:
         warn(f"marked as failed {reason}")
     if result.unsent is not None:
         warn(f"the commit is here, but not on the store: {result.unsent}")
-    if is_guessed:
-        warn(
-            f"the author {who.name} <{who.email}> is guessed from the login name; "
-            '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
-        )
-    if not quiet:
-        _write_commit(stdout(), result)
 
 
 def _find_message(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli import COMMANDS, NAMES
 from mvc.cli.options import JSON
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import (
     HELP,
     Argument,
@@ -89,7 +89,7 @@ complete -c mvc -f -a "(__mvc_complete)"
 
 def completion(
     names: list[str] = arguments("[bash | zsh | fish] [[--] WORD...]"),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Print a completion script for your shell: commands, options, branches, tags and files.
 
@@ -100,23 +100,19 @@ def completion(
     With the words of a line after --, print what the last one could be, each with what it is; a
     colon stands for files.
     """
-    names = names or []
     if names[:1] == ["--"]:
         found = candidates(names[1:])
-        if as_json:
-            write_json([{"text": text, "about": about} for text, about in found])
-        else:
-            stdout().lines(
-                text if (text, about) == FILES else f"{text}\t{printable(about)}"
-                for text, about in found
-            )
+        lines = (
+            text if (text, about) == FILES else f"{text}\t{printable(about)}"
+            for text, about in found
+        )
+        fields = [{"text": text, "about": about} for text, about in found]
+        shown.answer(fields, Output.lines, lines)
         return
     if len(names) != 1 or names[0] not in _SCRIPTS:
         raise CommandUsageError("name one shell: bash, zsh or fish")
-    if as_json:
-        write_json({"shell": names[0], "script": _SCRIPTS[names[0]]})
-    else:
-        stdout().line(_SCRIPTS[names[0]].strip())
+    script = _SCRIPTS[names[0]]
+    shown.answer({"shell": names[0], "script": script}, Output.line, script.strip())
 
 
 FILES = (":", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON
-from mvc.cli.output import paged, printable, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError
@@ -22,7 +22,7 @@ def config(
     unset: str | None = string("--unset KEY", "Remove a setting."),
     user: bool = flag("--global", "Your own settings, for all repositories."),
     listed: bool = flag("-l, --list", "Print all settings."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Read and change the repository's settings, written as section.key.
 
@@ -51,9 +51,12 @@ def config(
     elif key is not None and value is not None:
         change(key, value)
     elif key is not None and not listed:
-        _write_settings({key: _find_setting(read(), key)}, alone=True, as_json=as_json)
+        setting = _find_setting(read(), key)
+        shown.page({key: setting}, Output.line, printable(setting))
     else:
-        _write_settings(read(), alone=False, as_json=as_json)
+        settings = read()
+        lines = (printable(f"{key}={text}") for key, text in settings.items())
+        shown.page(settings, Output.lines, lines)
 
 
 def _find_setting(settings: dict[str, str], key: str) -> str:
@@ -64,11 +67,3 @@ def _find_setting(settings: dict[str, str], key: str) -> str:
     if spelled not in settings:
         raise NotFoundError(f"{key!r} is not set", hint='"mvc config --list" shows all settings')
     return settings[spelled]
-
-
-def _write_settings(settings: dict[str, str], *, alone: bool, as_json: bool) -> None:
-    if as_json:
-        write_json(settings)
-        return
-    lines = settings.values() if alone else (f"{key}={text}" for key, text in settings.items())
-    paged().lines(map(printable, lines))

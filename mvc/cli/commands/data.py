@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import JSON, PROGRESS, check_alone
-from mvc.cli.output import paged, printable, stdout, warn, write_json
-from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
+from mvc.cli.options import PROGRESS_JSON, check_alone, check_no_more, check_options
+from mvc.cli.output import Output, Shown, printable, warn
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, named, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.data import (
+    added_fields,
     changes_fields,
     changes_text,
     diff_fields,
     info_fields,
-    map_fields,
     report_fields,
     write_added,
     write_map_diffs,
     write_maps,
-    write_report,
+    write_reports,
     write_shards,
 )
 from mvc.cli.session import open_repo, to_paths
@@ -36,33 +36,29 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
+    Words = list[str]
+    Options = Mapping[str, Any]
+
 VERBS = "add ls diff verify rm seen who"
 
 
-@dataclass(frozen=True, slots=True)
-class _DataLine:
-    """A command line: the words after the verb, and the options that its verb takes."""
-
-    words: Sequence[str]
-    options: Mapping[str, Any]
-    as_json: bool
+_OPTIONS = named(
+    string("--name NAME", "add: path of the map, without .shards."),
+    flag("--store", "add: also store the shards themselves, as mvc add does."),
+    string("--dtype TYPE", "add: type of the numbers in .bin files, to count them."),
+    flag("--quick", "verify: read no content."),
+    flag("--full", "verify: read every byte."),
+    flag("--prove", "seen: compute the digest again, and compare it."),
+    flag("--list", "seen: list all samples."),
+    string("--shard PATH", "who: any sample of this shard."),
+    flag("--all", "who: on all branches."),
+)
 
 
 def data(
     words: list[str] = arguments("VERB [WORD...]"),
-    name: str | None = string("--name NAME", "add: path of the map, without .shards."),
-    store: bool = flag("--store", "add: also store the shards themselves, as mvc add does."),
-    dtype: str | None = string(
-        "--dtype TYPE", "add: type of the numbers in .bin files, to count them."
-    ),
-    quick: bool = flag("--quick", "verify: read no content."),
-    full: bool = flag("--full", "verify: read every byte."),
-    prove: bool = flag("--prove", "seen: compute the digest again, and compare it."),
-    listing: bool = flag("--list", "seen: list all samples."),
-    shard: str | None = string("--shard PATH", "who: any sample of this shard."),
-    everything: bool = flag("--all", "who: on all branches."),
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    options: dict[str, Any] = _OPTIONS,
+    shown: Shown = PROGRESS_JSON,
 ) -> None:
     """Keep track of the data that models learn from.
 
@@ -86,134 +82,90 @@ def data(
     if verb not in _VERBS:
         raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
     run, allowed = _VERBS[verb]
-    given = {
-        "name": name, "store": store or None, "dtype": dtype, "quick": quick or None, "full": full or None,
-        "prove": prove or None, "list": listing or None, "shard": shard, "all": everything or None,
-    }  # fmt: skip
-    for option, value in given.items():
-        if value is not None and option not in allowed.split():
-            raise CommandUsageError(f"--{option} does not go with {verb}")
-    run(open_repo(), _DataLine(rest, {**given, "progress": progress}, as_json))
+    check_options(verb, options, allowed)
+    run(open_repo(), rest, options, shown)
 
 
-def _add(repo: Repo, line: _DataLine) -> None:
-    if len(line.words) != 1:
-        hint = ": quote the pattern" if len(line.words) > 1 else ""
+def _add(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
+    if len(words) != 1:
+        hint = ": quote the pattern" if len(words) > 1 else ""
         raise CommandUsageError(f"add takes one folder, pattern or URL{hint}")
-    name = line.options["name"]
-    with byte_progress("hashing", wanted=line.options["progress"]) as bar:
-        done = repo.data.add(
-            line.words[0],
-            name=name,
-            store=bool(line.options["store"]),
-            dtype=line.options["dtype"],
-            folder=os.getcwd(),
-            progress=bar,
-        )
+    how = {name: options[name] for name in ("name", "store", "dtype")}
+    with byte_progress("hashing", wanted=shown.progress) as bar:
+        done = repo.data.add(words[0], **how, folder=os.getcwd(), progress=bar)
     for path, reason in done.warnings:
         warn(f"{path}: the number of records is not known: {reason}")
-    if line.as_json:
-        warnings = [{"path": path, "reason": reason} for path, reason in done.warnings]
-        changes = changes_fields(done.changes)
-        write_json(
-            {
-                **map_fields(done.path, done.shard_map),
-                "read": done.read,
-                "read_bytes": done.read_bytes,
-                "changes": changes,
-                "warnings": warnings,
-            }
-        )
-    else:
-        write_added(stdout(), done)
+    shown.answer(lambda: added_fields(done), write_added, done)
 
 
-def _ls(repo: Repo, line: _DataLine) -> None:
-    revisions, name = _split(repo, line.words, most=1)
+def _ls(repo: Repo, words: Words, _: Options, shown: Shown) -> None:
+    revisions, name = _split(repo, words, most=1)
     found = repo.data.list(revisions[0] if revisions else None, name)
-    if line.as_json:
-        write_json({"maps": [info_fields(one, with_list=name is not None) for one in found]})
-    elif name is not None and found[0].shard_map is not None:
-        write_shards(paged(), found[0].shard_map)
-    elif found:
-        write_maps(paged(), found)
+
+    def fields() -> dict[str, object]:
+        return {"maps": [info_fields(info, with_list=name is not None) for info in found]}
+
+    if name is not None and found[0].shard_map is not None:
+        shown.page(fields, write_shards, found[0].shard_map)
+    else:
+        shown.page(fields, write_maps, found)
 
 
-def _diff(repo: Repo, line: _DataLine) -> None:
-    revisions, name = _split(repo, line.words, most=2)
+def _diff(repo: Repo, words: Words, _: Options, shown: Shown) -> None:
+    revisions, name = _split(repo, words, most=2)
     old, new = [*revisions, None, None][:2]
     found = repo.data.diff(old, new, name=name)
-    if line.as_json:
-        write_json({"maps": [diff_fields(one) for one in found]})
-    else:
-        write_map_diffs(paged(), found)
+    shown.page(lambda: {"maps": list(map(diff_fields, found))}, write_map_diffs, found)
 
 
-def _verify(repo: Repo, line: _DataLine) -> None:
-    quick, full = line.options["quick"], line.options["full"]
-    check_alone([("--quick", quick), ("--full", full)])
-    if len(line.words) > 1:
-        raise CommandUsageError(f"unexpected argument {line.words[1]!r}")
-    name = _name(line.words[0]) if line.words else None
-    level: Any = "quick" if quick else "full" if full else "normal"
-    with byte_progress("hashing", wanted=line.options["progress"]) as bar:
+def _verify(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
+    check_alone([("--quick", options["quick"]), ("--full", options["full"])])
+    check_no_more(words, 1)
+    name = _name(words[0]) if words else None
+    level: Any = "quick" if options["quick"] else "full" if options["full"] else "normal"
+    with byte_progress("hashing", wanted=shown.progress) as bar:
         found = repo.data.verify(name, level=level, progress=bar)
-    if line.as_json:
-        write_json(
-            {
-                "ok": all(report.ok for _, report in found),
-                "maps": [report_fields(path, report) for path, report in found],
-            }
-        )
-    elif not found:
+    if not found and not shown.as_json:
         raise NotFoundError("there are no maps here", hint='"mvc data add DIR" makes one')
-    else:
-        for path, report in found:
-            write_report(stdout(), path, report)
-    if not all(report.ok for _, report in found):
+    ok = all(report.ok for _, report in found)
+    maps = [report_fields(path, report) for path, report in found]
+    shown.answer({"ok": ok, "maps": maps}, write_reports, found)
+    if not ok:
         raise Exit(NEGATIVE)
 
 
-def _rm(repo: Repo, line: _DataLine) -> None:
-    if not line.words:
+def _rm(repo: Repo, words: Words, _: Options, shown: Shown) -> None:
+    if not words:
         raise CommandUsageError("rm takes a map, and perhaps shards of it")
-    name, *shards = line.words
+    name, *shards = words
     path, changes = repo.data.remove(_name(name), shards)
-    if line.as_json:
-        write_json({"path": path, **changes_fields(changes)})
-    elif shards:
-        stdout().line(
-            f"{printable(path)}: {changes_text(changes)}; their content is left where it is"
-        )
-    else:
-        stdout().line(f"{printable(path)}: removed; its shards are left where they are")
+    text = f"{printable(path)}: removed; its shards are left where they are"
+    if shards:
+        text = f"{printable(path)}: {changes_text(changes)}; their content is left where it is"
+    shown.answer({"path": path, **changes_fields(changes)}, Output.line, text)
 
 
-def _seen(repo: Repo, line: _DataLine) -> None:
+def _seen(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
     from mvc.cli.render.ledger import seen_fields, write_seen
 
-    if len(line.words) > 1:
-        raise CommandUsageError(f"unexpected argument {line.words[1]!r}")
-    word = line.words[0] if line.words else "HEAD"
+    check_no_more(words, 1)
+    word = words[0] if words else "HEAD"
     parts = split_range(word)
     if parts is not None and parts[1] != "..":
         raise CommandUsageError(f"{word!r}: seen takes one revision, or A..B")
     since, revision = (None, word) if parts is None else (parts[0], parts[2])
-    found = repo.data.seen(revision, since, prove=bool(line.options["prove"]))
-    with_list = bool(line.options["list"])
-    if line.as_json:
-        write_json(seen_fields(found, with_list=with_list))
-    else:
-        write_seen(paged(), found, with_list=with_list)
+    found = repo.data.seen(revision, since, prove=options["prove"])
+    with_list = options["list"]
+    fields = partial(seen_fields, found, with_list=with_list)
+    shown.page(fields, write_seen, found, with_list=with_list)
     if any(loader.is_proven is False for loader in found.loaders):
         raise Exit(NEGATIVE)
 
 
-def _who(repo: Repo, line: _DataLine) -> None:
+def _who(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
     from mvc.cli.render.ledger import who_fields, write_who
 
-    shard, everything = line.options["shard"], bool(line.options["all"])
-    words = list(line.words)
+    shard, everything = options["shard"], options["all"]
     sample = None if shard is not None or not words else words.pop(0)
     if sample is None and shard is None:
         raise CommandUsageError("who takes a sample, or --shard PATH")
@@ -221,13 +173,10 @@ def _who(repo: Repo, line: _DataLine) -> None:
         raise CommandUsageError(f"unexpected argument {words[-1]!r}")
     revision = words[0] if words else "HEAD"
     found = repo.data.who_saw(sample, shard=shard, revision=revision, everything=everything)
-    if line.as_json:
-        write_json(who_fields(found))
-    else:
-        write_who(paged(), found, shard)
+    shown.page(lambda: who_fields(found), write_who, found, shard)
 
 
-_VERBS: dict[str, tuple[Callable[[Repo, _DataLine], None], str]] = {
+_VERBS: dict[str, tuple[Callable[[Repo, Words, Options, Shown], None], str]] = {
     "add": (_add, "name store dtype"),
     "ls": (_ls, ""),
     "diff": (_diff, ""),
@@ -259,8 +208,7 @@ def _split(repo: Repo, words: Sequence[str], *, most: int) -> tuple[list[str], s
             raise NotFoundError(
                 f"{revision!r} is neither a revision nor a map", hint='"mvc data ls" lists the maps'
             ) from error
-    if len(rest) > 1:
-        raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
+    check_no_more(rest, 1)
     return revisions, _name(rest[0]) if rest else None
 
 

@@ -6,31 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.cli.comparing import (
+    ALL,
+    COMPARED,
+    Compared,
     compare_values,
     find_models,
     in_history,
     open_repo_or_say,
-    read_view,
 )
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import (
-    ABOVE,
-    ALL,
-    BY,
-    HTML,
-    JSON,
-    NAME_ONLY,
-    NAME_STATUS,
-    PROGRESS,
-    SORT_BY,
-    SPECTRAL,
-    STAT,
-    STATS,
-    TENSORS,
-    check_alone,
-    choose_one,
-)
-from mvc.cli.output import Output, paged, pick, printable, write_json
+from mvc.cli.options import HTML, PROGRESS_JSON, check_alone
+from mvc.cli.output import Output, Shown, paged, pick, printable, write_json
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
@@ -40,11 +26,8 @@ from mvc.errors import NotFoundError
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
-    from mvc.operations.file_diff import FileDiff
     from mvc.operations.gate import GateReport
     from mvc.repo import Repo
 
@@ -52,21 +35,12 @@ if TYPE_CHECKING:
 def diff(
     names: list[str] = arguments("[REV [REV] | A..B | A...B] [[--] PATH...] | FILE FILE"),
     staged: bool = flag("--staged, --cached", "Compare the index with HEAD or REV."),
-    tensors: str | None = TENSORS,
-    stat: bool = STAT,
-    name_only: bool = NAME_ONLY,
-    name_status: bool = NAME_STATUS,
-    stats: bool = STATS,
-    by: str | None = BY,
-    sort: str | None = SORT_BY,
-    above: str | None = ABOVE,
-    spectral: bool = SPECTRAL,
+    compared: Compared = COMPARED,
     html: str | None = HTML,
     everything: bool = ALL,
     exit_code: bool = flag("--exit-code", "Exit with 1 if there are differences."),
     gate: bool = flag("--gate", "Check the newer side against the gates; exit with 1 if it fails."),
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = PROGRESS_JSON,
 ) -> None:
     """Show which files and tensors changed.
 
@@ -87,90 +61,72 @@ def diff(
         from mvc.cli.pages.report import check_target
 
         check_target(html)
-    view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)
-    forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
-    values = "html" if view is None and html is not None else "stats"
+    view = compared.view(everything=everything)
     with_values = view is not None or html is not None
-    form = choose_one({**forms, values: with_values}, "rows")
+    values = "html" if view is None and with_values else "stats"
+    form = compared.form(values, with_values=with_values)
     if gate:
-        for option, value in ((f"--{form}", form != "rows"), ("--tensors", tensors)):
+        for option, value in ((f"--{form}", form != "rows"), ("--tensors", compared.tensors)):
             check_alone([("--gate", gate), (option, value)])
-        _judge(names or [], staged=staged, as_json=as_json)
+        _judge(names, shown, staged=staged)
         return
-    compare, is_different = find_models(names or []), False
+    compare = find_models(names)
     if compare is not None and (staged or form not in ("rows", values)):
         option = "staged" if staged else form
         raise CommandUsageError(f"--{option} compares files of one repository")
     if compare is None:
-        repo = open_repo_or_say()
-        revisions, paths = split_revisions(repo, names)
-        old, new = _sides(repo, revisions)
+        repo, old, new, paths = _open_sides(names)
         if staged and new is not None:
             raise CommandUsageError("--staged compares the index with one revision, not two")
         if with_values:
             old, new = in_history(repo, old), in_history(repo, new)
             compare = partial(repo.compare, old, new, staged=staged, paths=paths)
-        else:
-            with byte_progress("hashing", wanted=progress) as bar:
-                files = repo.diff(
-                    old,
-                    new,
-                    staged=staged,
-                    paths=paths,
-                    tensors=tensors,
-                    with_tensors=form in WITH_TENSORS or as_json or tensors is not None,
-                    progress=bar,
-                )
-            is_different = bool(files)
-            _write_files(files, form, everything=everything, as_json=as_json)
     if compare is not None:
-        compare = partial(compare, tensors=tensors, spectral=spectral)
-        found = compare_values(compare, progress=progress)
+        compare = partial(compare, tensors=compared.tensors, spectral=compared.spectral)
+        found = compare_values(compare, progress=shown.progress)
+        _write_values(found, view, html, shown)
         is_different = bool(found.differing)
-        _write_values(found, view, html, as_json=as_json)
+    else:
+        reads = form in WITH_TENSORS or shown.as_json or compared.tensors is not None
+        how = {"staged": staged, "tensors": compared.tensors, "with_tensors": reads}
+        with byte_progress("hashing", wanted=shown.progress) as bar:
+            files = repo.diff(old, new, paths=paths, **how, progress=bar)
+        shown.page(lambda: diff_fields(files), write_diff, files, form, everything=everything)
+        is_different = bool(files)
     if exit_code and is_different:
         raise Exit(NEGATIVE)
 
 
-def _write_files(files: Sequence[FileDiff], form: str, *, everything: bool, as_json: bool) -> None:
-    if as_json:
-        write_json(diff_fields(files))
-    else:
-        write_diff(paged(), files, form, everything=everything)
-
-
-def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
+def _judge(names: list[str], shown: Shown, *, staged: bool) -> None:
     """Say what fails a gate; a negative answer is an exit code."""
-    repo = open_repo_or_say()
-    revisions, paths = split_revisions(repo, names)
+    repo, old, new, paths = _open_sides(names)
     if paths:
         raise CommandUsageError("--gate judges whole commits, not single paths")
-    report = repo.check_gates(*_sides(repo, revisions), staged=staged)
-    if as_json:
-        write_json(gate_fields(report))
-    else:
-        write_gates(paged(), report)
+    report = repo.check_gates(old, new, staged=staged)
+    shown.page(gate_fields(report), write_gates, report)
     if report.failures:
         raise Exit(NEGATIVE)
 
 
-def _write_values(found: ModelDiff, view: View | None, html: str | None, *, as_json: bool) -> None:
+def _write_values(found: ModelDiff, view: View | None, html: str | None, shown: Shown) -> None:
     from mvc.cli.render.comparison import write_comparison
     from mvc.cli.render.comparison_rows import View, comparison_fields
 
-    fields = comparison_fields(found, view) if as_json or html is not None else {}
+    fields = comparison_fields(found, view) if shown.as_json or html is not None else {}
     if html is not None:
         from mvc.cli.pages.report import write_comparison_page
 
-        write_comparison_page("diff", fields, html, quiet=as_json)
-    if as_json:
+        write_comparison_page("diff", fields, html, quiet=shown.as_json)
+    if shown.as_json:
         write_json(fields)
     elif view is not None or html is None:
         write_comparison(paged(), found, view or View())
 
 
-def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the revisions before and after; None is the worktree or the index."""
+def _open_sides(names: list[str]) -> tuple[Repo, str | None, str | None, list[str]]:
+    """Return the repository, the revisions before and after, and paths; None is worktree or index."""
+    repo = open_repo_or_say()
+    revisions, paths = split_revisions(repo, names)
     if len(revisions) > 2:  # noqa: PLR2004  before and after
         raise CommandUsageError(f"expected at most two revisions, not {len(revisions)}")
     parts = split_range(revisions[0]) if len(revisions) == 1 else None
@@ -179,14 +135,12 @@ def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None
             if split_range(revision) is not None:
                 raise CommandUsageError(f"{revision!r} is a range and must be the only revision")
         old, new = [*revisions, None, None][:2]
-        return old, new
+        return repo, old, new, paths
     old, dots, new = parts
-    if dots == "..":
-        return old, new
-    base = repo.merge_base(old, new)
+    base = old if dots == ".." else repo.merge_base(old, new)
     if base is None:
         raise NotFoundError(f"{old} and {new} have no common ancestor")
-    return base, new
+    return repo, base, new, paths
 
 
 def write_gates(out: Output, report: GateReport) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON, check_alone
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, Exit, flag, integer
 from mvc.cli.render.profile import short_text
-from mvc.cli.render.text import columns, count_text, size_text
+from mvc.cli.render.text import count_text, fact_lines, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -23,24 +23,21 @@ if TYPE_CHECKING:
     Fields = Mapping[str, Any]
 
 
-SHARED = flag(
-    "--shared", "Test whether several machines can share the folder; run it on all of them at once."
-)
-DISTRIBUTED = flag(
-    "--distributed",
-    "Look at how ranks are connected: alone, or in each process of torchrun or srun.",
-)
-RANKS = integer("--ranks N", "Start N ranks here for --distributed.")
 _MOST_RANKS = 64
-WAIT = integer("--wait SECONDS", "How long --shared waits for others.", default=3)
 
 
 def doctor(
-    as_json: bool = JSON,
-    shared: bool = SHARED,
-    wait: int = WAIT,
-    distributed: bool = DISTRIBUTED,
-    ranks: int | None = RANKS,
+    shown: Shown = JSON,
+    shared: bool = flag(
+        "--shared",
+        "Test whether several machines can share the folder; run it on all of them at once.",
+    ),
+    wait: int = integer("--wait SECONDS", "How long --shared waits for others.", default=3),
+    distributed: bool = flag(
+        "--distributed",
+        "Look at how ranks are connected: alone, or in each process of torchrun or srun.",
+    ),
+    ranks: int | None = integer("--ranks N", "Start N ranks here for --distributed."),
 ) -> None:
     """Show versions, the repository's file system, and what is slow here or still under way.
 
@@ -56,18 +53,19 @@ def doctor(
     if ranks is not None and not distributed:
         raise CommandUsageError("--ranks needs --distributed")
     if distributed:
-        _tell_distributed(ranks, as_json=as_json)
-        return
-    if shared:
-        _tell_sharing(open_repo().upkeep.probe_sharing(wait_s=wait), as_json=as_json)
-        return
-    report = open_repo().upkeep.doctor()
-    if as_json:
-        write_json(asdict(report))
-        return
-    out = stdout()
-    for name, text in columns(_doctor_rows(report), "<<"):
-        out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
+        _tell_distributed(ranks, shown)
+    elif shared:
+        sharing = open_repo().upkeep.probe_sharing(wait_s=wait)
+        shown.answer(asdict(sharing), _write_sharing, sharing)
+        if sharing.problems:
+            raise Exit(NEGATIVE)
+    else:
+        report = open_repo().upkeep.doctor()
+        shown.answer(asdict(report), _write_report, report)
+
+
+def _write_report(out: Output, report: DoctorReport) -> None:
+    out.lines(fact_lines(out, _doctor_rows(report)))
     for advice in report.advice:
         out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
     for verb in report.under_way:
@@ -78,7 +76,7 @@ def doctor(
         out.line(out.style("nothing here is slow", "green"))
 
 
-def _tell_distributed(ranks: int | None, *, as_json: bool) -> None:
+def _tell_distributed(ranks: int | None, shown: Shown) -> None:
     """Tell how ranks are connected, in rank 0; the command fails if something does not work."""
     from mvc.cli.training_code import run_doctor
 
@@ -91,38 +89,27 @@ def _tell_distributed(ranks: int | None, *, as_json: bool) -> None:
     found = run_doctor(ranks)
     if found is None:
         return
-    if as_json:
-        write_json(found)
-    else:
-        stdout().lines(distributed_lines(stdout(), found))
+    shown.answer(found, lambda out: out.lines(distributed_lines(out, found)))
     # torchrun would bury the advice under its own report of a process that failed.
     is_gate = "TORCHELASTIC_RUN_ID" not in os.environ
     if is_gate and any(one["level"] == "error" for one in found["advice"]):
         raise Exit(NEGATIVE)
 
 
-def _tell_sharing(report: SharingReport, *, as_json: bool) -> None:
-    """Tell what was seen of a shared folder; the command fails if it does not do."""
-    if as_json:
-        write_json(asdict(report))
-    else:
-        out = stdout()
-        rows = [
-            ("file system", f"{report.filesystem} ({report.options})"),
-            ("took part", f"{len(report.members)} processes on {report.machines} machines"),
-            *(("", member) for member in report.members),
-            ("a new file", f"seen by all within {report.seen_s:.2f} s"),
-        ]
-        for name, text in columns([(name, printable(text)) for name, text in rows], "<<"):
-            out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
-        for trap in report.warnings:
-            out.line(f"{out.style('risky:', 'yellow', 'bold')} {printable(trap)}")
-        for problem in report.problems:
-            out.line(f"{out.style('does not work:', 'red', 'bold')} {printable(problem)}")
-        if not report.problems:
-            out.line(out.style("locks, renames and new files do what mvc needs", "green"))
-    if report.problems:
-        raise Exit(NEGATIVE)
+def _write_sharing(out: Output, report: SharingReport) -> None:
+    rows = [
+        ("file system", f"{report.filesystem} ({report.options})"),
+        ("took part", f"{len(report.members)} processes on {report.machines} machines"),
+        *(("", member) for member in report.members),
+        ("a new file", f"seen by all within {report.seen_s:.2f} s"),
+    ]
+    out.lines(fact_lines(out, [(name, printable(text)) for name, text in rows]))
+    for trap in report.warnings:
+        out.line(f"{out.style('risky:', 'yellow', 'bold')} {printable(trap)}")
+    for problem in report.problems:
+        out.line(f"{out.style('does not work:', 'red', 'bold')} {printable(problem)}")
+    if not report.problems:
+        out.line(out.style("locks, renames and new files do what mvc needs", "green"))
 
 
 def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
@@ -152,8 +139,7 @@ _LEVELS = {
 
 def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:
     """Yield machines, the measured link and the advice, each with its reason and source."""
-    for name, text in columns([*_rank_rows(fields)], "<<"):
-        yield f"{out.style(name, 'bold')}  {text}".rstrip()
+    yield from fact_lines(out, [*_rank_rows(fields)])
     for one in fields["advice"]:
         word, colour = _LEVELS[one["level"]]
         some = len(one["ranks"]) < fields["ranks"]

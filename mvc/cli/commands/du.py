@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON, check_limit
-from mvc.cli.output import Output, paged, pick, printable, write_json
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, arguments, integer, string
 from mvc.cli.render.text import (
     cell_width,
@@ -44,7 +44,7 @@ def du(
     revisions: list[str] = arguments("[REV | A..B]..."),
     by: str | None = string("--by KIND", "Print one full list: branch, tag, commit, file, tensor."),
     limit: int | None = integer("-n, --limit N", "Show at most N per list; -N is short for it."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Show what branches, commits, tags, files and tensors cost in the store.
 
@@ -55,14 +55,14 @@ def du(
     """
     check_limit(limit)
     repo = open_repo()
-    for name in revisions or ():
+    for name in revisions:
         if os.path.lexists(name) and not is_revision(repo, name):
             raise CommandUsageError(f"{name!r} is a path: --by file lists files")
-    report = repo.upkeep.du(*revisions or (), by=_SUMMARY if by is None else (by,))
-    if as_json:
-        write_json(_report_fields(report, by, limit))
-        return
-    out = paged()
+    report = repo.upkeep.du(*revisions, by=_SUMMARY if by is None else (by,))
+    shown.page(lambda: _report_fields(report, by, limit), _write_report, report, by, limit)
+
+
+def _write_report(out: Output, report: DuReport, by: str | None, limit: int | None) -> None:
     if report.selection is not None:
         out.lines(_selection_lines(out, report.selection))
     elif by is None:

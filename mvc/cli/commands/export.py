@@ -6,8 +6,8 @@ import os
 import time
 
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.cli.options import JSON, PROGRESS, QUIET, TENSORS
-from mvc.cli.output import pick, printable, stderr, stdout, write_json
+from mvc.cli.options import QUIET_PROGRESS_JSON, TENSORS
+from mvc.cli.output import Output, Shown, pick, printable, stderr
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text, some_text
@@ -25,9 +25,7 @@ def export(
         "--format FORMAT", "safetensors, torch, dcp, or files as they are; else by FILE's name."
     ),
     force: bool = flag("-f, --force", "Overwrite an existing file."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Write all files of a revision into a folder, or its model in another format.
 
@@ -51,7 +49,7 @@ def export(
     names_file = is_checkpoint_name(output) and not os.path.isdir(output)
     if tensors is None and kind is None and not (to_folder or names_file):
         tensors = "*"  # a file, whatever its name
-    with byte_progress("exporting", wanted=progress and not quiet) as bar:
+    with byte_progress("exporting", wanted=shown.progress) as bar:
         result = repo.export(
             revision,
             output,
@@ -61,15 +59,15 @@ def export(
             force=force,
             progress=bar,
         )
-    if as_json:
-        place = {"commit": repo.resolve(revision), "path": str(result.path)}
-        write_json({**place, **pick(result, "tensors size_bytes files format left_out")})
-    elif not quiet:
-        seconds = seconds_text(time.perf_counter() - started_s)
-        files = f"{count_text(result.files, 'file')}, " if result.files > 1 or to_folder else ""
-        count = files + count_text(result.tensors, "tensor")
-        stdout().line(
-            f"{printable(str(result.path))}: {count}, {size_text(result.size_bytes)} in {seconds}"
-        )
-        if result.left_out:
-            stderr().line(f"left out, no plain data: {some_text(result.left_out, _SHOWN)}")
+    seconds = seconds_text(time.perf_counter() - started_s)
+    facts = pick(result, "tensors size_bytes files format left_out")
+    fields = {"commit": repo.resolve(revision), "path": str(result.path), **facts}
+    count = count_text(result.tensors, "tensor")
+    if result.files > 1 or to_folder:
+        count = f"{count_text(result.files, 'file')}, {count}"
+    size = size_text(result.size_bytes)
+    shown.answer(
+        fields, Output.line, f"{printable(str(result.path))}: {count}, {size} in {seconds}"
+    )
+    if shown.as_text and result.left_out:
+        stderr().line(f"left out, no plain data: {some_text(result.left_out, _SHOWN)}")

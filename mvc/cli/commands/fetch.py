@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import LIMIT_RATE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Shown, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, argument, arguments, flag, integer, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import fetch_fields, write_fetch
@@ -22,10 +22,8 @@ def fetch(
     content: list[str] = strings("--content REV", "Bring all content of this revision."),
     depth: int | None = integer("--depth N", "Deepen a shallow clone to N commits."),
     unshallow: bool = flag("--unshallow", "Bring the whole history of a shallow clone."),
-    limit_rate: str | None = LIMIT_RATE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    limit_bytes_s: int | None = LIMIT_RATE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Bring what is new on a remote; nothing here moves but the refs that follow it.
 
@@ -35,24 +33,23 @@ def fetch(
     repo = open_repo()
     if every and remote is not None:
         raise CommandUsageError("--all goes with no REMOTE")
-    limit = read_rate(limit_rate)
     fields = []
     for name in repo.remotes.list() if every else [remote]:
-        with byte_progress("fetching", wanted=progress and not quiet) as bar:
+        with byte_progress("fetching", wanted=shown.progress) as bar:
             done = repo.fetch(
                 name,
-                refspecs or [],
+                refspecs,
                 prune=prune,
                 tags=tags,
                 content=False if no_content else None,
-                content_of=content or (),
+                content_of=content,
                 depth=depth,
                 unshallow=unshallow,
-                limit_bytes_s=limit,
+                limit_bytes_s=limit_bytes_s,
                 progress=bar,
             )
         fields.append(fetch_fields(done))
-        if not (as_json or quiet):
+        if shown.as_text:
             write_fetch(stdout(), done)
-    if as_json:
+    if shown.as_json:
         write_json(fields if every else fields[0])

@@ -7,8 +7,8 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
-from mvc.cli.output import pick, printable, stderr, stdout, warn, write_json
+from mvc.cli.options import LIMIT_RATE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, pick, printable, stderr, warn
 from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import short_id, size_text
@@ -30,10 +30,8 @@ def follow(
     interval: str = string(
         "--interval TIME", "Ask so often whether there is a new one: 5s, 10m, 1h.", default="5s"
     ),
-    limit_rate: str | None = LIMIT_RATE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    limit_bytes_s: int | None = LIMIT_RATE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Keep a folder at the newest version of a channel that "mvc publish" moves.
 
@@ -48,35 +46,26 @@ def follow(
     interval_s = int(interval) if interval.isdecimal() else parse_duration(interval)
     if keep < 0 or not 1 <= interval_s <= _LONGEST_S:
         raise CommandUsageError("--keep takes 0 or more, --interval one second to one day")
-    limit = read_rate(limit_rate)
     failed = False
-    with byte_progress("following", wanted=progress and not quiet and once) as bar:
+    with byte_progress("following", wanted=shown.progress and once) as bar:
         for update in watch(
             url,
             channel,
             folder,
             keep=keep,
             interval_s=interval_s,
-            limit_bytes_s=limit,
+            limit_bytes_s=limit_bytes_s,
             once=once,
             progress=bar,
             waiting=_say_whether_it_answers,
         ):
-            one = update.version
-            if as_json:
-                write_json(
-                    {
-                        **pick(one, "channel number commit previous received_bytes"),
-                        "folder": str(one.folder),
-                    }
-                )
-            elif not quiet:
-                size = size_text(one.received_bytes)
-                where = printable(str(one.folder))
-                stdout().line(
-                    f"version {one.number}, {short_id(one.commit)}, {size} received: {where}"
-                )
-            failed = command is not None and not _run(command, one)
+            version = update.version
+            size, folder = size_text(version.received_bytes), str(version.folder)
+            facts = pick(version, "channel number commit previous received_bytes")
+            fields = {**facts, "folder": folder}
+            text = f"version {version.number}, {short_id(version.commit)}, {size} received"
+            shown.answer(fields, Output.line, f"{text}: {printable(folder)}")
+            failed = command is not None and not _run(command, version)
     if failed:
         raise Exit(1)
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import JSON, PROGRESS, QUIET
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.options import QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import Exit, flag, string, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, short_id, size_text, some_text
@@ -30,9 +30,7 @@ def fsck(
         "With --repair: bring lost chunks and Git objects back from here (repeatable).",
     ),
     remote: str | None = string("--remote REMOTE", "Check a remote, not this repository."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Check that the repository is sound: history, packs, indexes, and all that commits need.
 
@@ -41,14 +39,11 @@ def fsck(
     reads all data here, brings what is damaged or missing from remotes, and checks again. The exit code is 1 if problems are found.
     """
     repo = open_repo()
-    with byte_progress("checking", wanted=progress and not quiet) as bar:
+    with byte_progress("checking", wanted=shown.progress) as bar:
         report = repo.upkeep.fsck(
-            data=data, repair=repair, sources=sources or (), remote=remote, progress=bar
+            data=data, repair=repair, sources=sources, remote=remote, progress=bar
         )
-    if as_json:
-        write_json(_fsck_fields(report))
-    else:
-        _write_fsck(stdout(), report, quiet=quiet)
+    shown.aloud().answer(_fsck_fields(report), _write_fsck, report, quiet=shown.quiet)
     if not report.ok:
         raise Exit(NEGATIVE)
 

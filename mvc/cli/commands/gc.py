@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, GRACE, JSON, PROGRESS, QUIET, age_seconds
-from mvc.cli.output import Output, Shown, pick, stdout, write_json
+from mvc.cli.options import DRY_RUN, GRACE, QUIET_PROGRESS_JSON, read_age
+from mvc.cli.output import Output, Shown, pick
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, size_text
@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from mvc.operations.repack import RepackPlan, RepackResult
 
 
+_SWEPT = (
+    "packs pack_bytes remove_packs=removed_packs rewrite_packs=rewritten_packs "
+    "drop_chunks=dropped_chunks held_chunks"
+)
+
+
 def gc(
     name: str | None = argument("[REMOTE]"),
     remote: bool = flag("--remote", "Remove from a remote what its refs do not reach."),
-    grace: str | None = GRACE,
-    expire: str | None = string(
+    grace_s: int | None = GRACE,
+    expire_s: int | None = string(
         "--expire-reflog AGE",
         "Expire reflog entries older than AGE; now expires all that refs have left.",
+        read=read_age,
     ),
     dry_run: bool = DRY_RUN,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Remove what nothing reaches: chunks, Git objects, leftovers of processes that died.
 
@@ -43,36 +48,29 @@ def gc(
     later gc. Pushes that died leave what is deleted after the same time. Others may push and fetch
     meanwhile.
     """
-    repo, shown = open_repo(), Shown(quiet, progress and not quiet, as_json)
+    repo = open_repo()
     if remote:
-        if expire is not None:
+        if expire_s is not None:
             raise CommandUsageError(
                 "a remote has no reflogs to expire", hint="leave --expire-reflog out"
             )
-        _gc_remote(repo, name, age_seconds(grace), shown, dry_run=dry_run)
+        _gc_remote(repo, name, grace_s, shown, dry_run=dry_run)
         return
     if name is not None:
         raise CommandUsageError(f"{name!r} names no repository; --remote looks at a remote")
-    plan = repo.upkeep.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
+    plan = repo.upkeep.plan_gc(grace_s=grace_s, expire_reflogs_s=expire_s)
     result = None
     if not dry_run:
         with byte_progress("sweeping", wanted=shown.progress) as bar:
             result = repo.upkeep.gc(plan, progress=bar)
-    if as_json:
-        write_json(_gc_fields(plan, result))
-    elif not quiet:
-        _write_gc(stdout(), plan, result)
+    shown.answer(_gc_fields(plan, result), _write_gc, plan, result)
 
 
 def _gc_fields(plan: GcPlan, result: GcResult | None) -> dict[str, object]:
     return {
         "dry_run": result is None,
         "grace_s": plan.grace_s,
-        **pick(
-            plan.sweep,
-            "packs pack_bytes remove_packs=removed_packs rewrite_packs=rewritten_packs "
-            "drop_chunks=dropped_chunks held_chunks",
-        ),
+        **pick(plan.sweep, _SWEPT),
         "objects": plan.objects if result is None else result.removed_objects,
         "leftovers": plan.leftovers if result is None else result.removed_leftovers,
         "statistics": plan.statistics if result is None else result.removed_statistics,
@@ -141,21 +139,14 @@ def _gc_remote(
         with byte_progress("sweeping", wanted=shown.progress) as bar:
             result = repo.remotes.gc(name, grace_s=grace_s, progress=bar)
         plan = result.plan
-    if shown.as_json:
-        write_json(_remote_fields(plan, result))
-    elif not shown.quiet:
-        _write_remote(stdout(), plan, result)
+    shown.answer(_remote_fields(plan, result), _write_remote, plan, result)
 
 
 def _remote_fields(plan: RemoteGcPlan, result: RemoteGcResult | None) -> dict[str, object]:
     return {
         "dry_run": result is None,
         **pick(plan, "url grace_s"),
-        **pick(
-            plan.sweep,
-            "packs pack_bytes remove_packs=removed_packs rewrite_packs=rewritten_packs "
-            "drop_chunks=dropped_chunks held_chunks",
-        ),
+        **pick(plan.sweep, _SWEPT),
         "join_history": plan.history_packs,
         "new_packs_bytes": 0 if result is None else result.new_packs_bytes,
         "objects": plan.delete_objects if result is None else result.deleted_objects,

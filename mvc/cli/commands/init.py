@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.cli.options import JSON, QUIET
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.options import QUIET_JSON
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import argument, string
 from mvc.errors import UsageError
 
@@ -14,8 +14,7 @@ def init(
     path: str = argument("[PATH]", default="."),
     branch: str | None = string("-b, --initial-branch NAME", "Name of the first branch (main)."),
     store: str | None = string("--store URL", "Keep content on a store; commits are pushed there."),
-    quiet: bool = QUIET,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_JSON,
 ) -> None:
     """Create an empty repository in a folder, and the folder too if it is missing.
 
@@ -32,10 +31,9 @@ def init(
         raise UsageError(f"{path!r} is not a folder")
     is_new = not Path(path, ".mvc").is_dir()
     repo = Repo.init(path, branch=branch or "main", store=store)
-    if as_json:
-        write_json({"git_dir": str(repo.git_dir), "branch": repo.head.branch, "created": is_new})
-    elif not quiet:
-        verb = "Initialized empty" if is_new else "Reinitialized existing"
-        stdout().line(f"{verb} mvc repository in {printable(str(repo.git_dir))}/")
-        if store is not None:
-            stdout().line(f"Content goes to {printable(repo.config()['remote.origin.url'])}.")
+    verb = "Initialized empty" if is_new else "Reinitialized existing"
+    lines = [f"{verb} mvc repository in {printable(str(repo.git_dir))}/"]
+    if store is not None:
+        lines.append(f"Content goes to {printable(repo.config()['remote.origin.url'])}.")
+    fields = {"git_dir": str(repo.git_dir), "branch": repo.head.branch, "created": is_new}
+    shown.answer(fields, Output.lines, lines)

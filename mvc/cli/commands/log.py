@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.options import JSON, LIMIT, STAT, check_clashes, check_limit, choose_one
-from mvc.cli.output import Output, paged, write_json
+from mvc.cli.output import Output, Shown, paged, write_json
 from mvc.cli.parameters import CommandUsageError, arguments, flag, string, strings
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_revisions
@@ -59,7 +59,7 @@ def log(
     stat: bool = STAT,
     form: str | None = string("--format, --pretty TEXT", "TEXT for each: %h %s %(metric:loss)."),
     health: bool = flag("--health", "NaN, infinities, largest magnitude and norm of the weights."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
 
@@ -79,7 +79,7 @@ def log(
         _CLASHES,
         {"--plot": plot, "--health": health, "--graph": graph, "--oneline": oneline,
          "--format": form, f"--{detail}": detail, "--sort": sort, "--reverse": reverse,
-         "--json": as_json, "--log-scale": log_scale}
+         "--json": shown.as_json, "--log-scale": log_scale}
     )  # fmt: skip
     if log_scale and not plot:
         raise CommandUsageError("--log-scale needs --plot")
@@ -97,7 +97,7 @@ def log(
     options = {"everything": everything, "first_parent": first_parent}
     entries, parents = _select(repo, revisions, tests, limit, sort, options, is_drawn=graph or plot)
     entries = entries[::-1] if reverse else entries
-    if as_json:
+    if shown.as_json:
         write_json([_fields(repo, entry, paths, detail) for entry in entries])
         return
     if plot:

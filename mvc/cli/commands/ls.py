@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mvc.cli.options import JSON, TENSORS
-from mvc.cli.output import paged, printable, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, split_revision
@@ -14,7 +14,7 @@ def ls(
     tensors: str | None = TENSORS,
     long: bool = flag("-l, --long", "Also print chunks and id of each tensor."),
     name_only: bool = flag("--name-only", "Print paths of files only."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """List files and tensors of a revision (HEAD): dtype, shape, size.
 
@@ -24,10 +24,11 @@ def ls(
     revision, paths = split_revision(repo, names)
     revision = revision or "HEAD"
     found = repo.ls(revision, paths=paths, tensors=tensors)
-    if as_json:
-        files = [file_fields(info) for info in found]
-        write_json({"commit": repo.resolve(revision), "files": files})
-    elif name_only:
-        paged().lines(printable(info.path) for info in found)
+
+    def fields() -> dict[str, object]:
+        return {"commit": repo.resolve(revision), "files": list(map(file_fields, found))}
+
+    if name_only:
+        shown.page(fields, Output.lines, (printable(info.path) for info in found))
     else:
-        write_listing(paged(), found, long=long)
+        shown.page(fields, write_listing, found, long=long)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from fnmatch import fnmatchcase
 
 from mvc.cli.options import JSON
-from mvc.cli.output import paged, printable, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import argument, arguments, flag
 from mvc.cli.session import open_repo
 
@@ -16,7 +16,7 @@ def ls_remote(
     patterns: list[str] = arguments("[PATTERN...]"),
     heads: bool = flag("--heads, --branches", "List branches only."),
     tags: bool = flag("--tags", "List tags only."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """List the refs and channels of a remote (origin by default): one request, nothing changes here.
 
@@ -32,14 +32,10 @@ def ls_remote(
     found = open_repo().remotes.refs(remote)
     head, refs = found.head, {name: one for name, one in found.refs.items() if is_wanted(name)}
     channels = {name: one for name, one in found.channels.items() if is_wanted(name)}
-    if as_json:
-        shown = {name: asdict(one) for name, one in channels.items()}
-        write_json({"head": head, "refs": refs, "channels": shown})
-        return
-    out = paged()
-    if head in found.refs and is_wanted("HEAD"):
-        out.line(f"{found.refs[head]}\tHEAD")
-    out.lines(f"{value}\t{printable(name)}" for name, value in refs.items())
-    out.lines(
-        f"{one.commit}\tchannel {printable(name)} {one.number}" for name, one in channels.items()
-    )
+    has_head = head in found.refs and is_wanted("HEAD")
+    rows = [(found.refs[head], "HEAD")] if has_head else []
+    rows += [(value, printable(name)) for name, value in refs.items()]
+    for name, channel in channels.items():
+        rows.append((channel.commit, f"channel {printable(name)} {channel.number}"))
+    moves = {name: asdict(channel) for name, channel in channels.items()}
+    shown.page({"head": head, "refs": refs, "channels": moves}, Output.lines, map("\t".join, rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mvc.cli.options import JSON
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.session import open_repo, shown_path, to_paths
 
@@ -12,7 +12,7 @@ def mv(
     paths: list[str] = arguments("SOURCE... TARGET", required=True),
     force: bool = flag("-f, --force", "Overwrite an existing target."),
     verbose: bool = flag("-v, --verbose", "Print every move."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Move or rename files in the worktree and the index.
 
@@ -23,10 +23,6 @@ def mv(
     repo = open_repo()
     *sources, target = to_paths(paths)
     moved = repo.move(sources, target, force=force)
-    if as_json:
-        write_json({"renamed": [{"old_path": old, "path": new} for old, new in moved]})
-    elif verbose:
-        stdout().lines(
-            f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
-            for old, new in moved
-        )
+    lines = (" -> ".join(printable(shown_path(repo, path)) for path in pair) for pair in moved)
+    fields = {"renamed": [{"old_path": old, "path": new} for old, new in moved]}
+    shown.answer(fields, Output.lines, lines if verbose else ())

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mvc.cli.options import HTML, JSON
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, arguments
 
 _COLUMNS = 96  # of a picture on a page
@@ -16,7 +16,7 @@ _MOST_EXPOSED = 10
 def profile(
     traces: list[str] = arguments("TRACE...", required=True),
     html: str | None = HTML,
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Show how much communication the steps of a run had, and how much computation hid.
 
@@ -38,14 +38,9 @@ def profile(
     written = None
     if html is not None:
         written = write_page("profile", " ".join(["mvc profile", *traces]), fields, html)
-    if as_json:
-        write_json(fields)
-        return
-    from mvc.cli.render.profile import profile_lines
+    from mvc.cli.render.profile import write_profile
 
-    stdout().lines(profile_lines(stdout(), fields))
-    if written is not None:
-        stdout().line(written)
+    shown.answer(fields, write_profile, fields, written)
 
 
 def _read(paths: list[str]) -> dict[str, Any]:

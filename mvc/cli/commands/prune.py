@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import DRY_RUN, JSON, QUIET
-from mvc.cli.output import Output, pick, printable, stderr, stdout, write_json
+from mvc.cli.options import DRY_RUN, QUIET_JSON
+from mvc.cli.output import Output, Shown, pick, printable, stderr, stdout
 from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string, strings
 from mvc.cli.render.text import (
     columns,
@@ -62,8 +62,7 @@ def prune(
     ),
     yes: bool = flag("-y, --yes", "Do not ask on a terminal."),
     dry_run: bool = DRY_RUN,
-    quiet: bool = QUIET,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_JSON,
 ) -> None:
     """Release the content of commits that no rule keeps; the history itself stays.
 
@@ -91,18 +90,15 @@ def prune(
         keep_branch_tips=keep_branch_tips,
         keep_within_s=within_s,
         weights_only=weights_only,
-        also_diverged=also_diverged or (),
+        also_diverged=also_diverged,
         pushed=(remote or True) if pushed else False,
     )
-    if not as_json and not quiet:
+    if shown.as_text:
         _write_prune_plan(stdout(), plan)  # before the release, which takes a while
     if plan.releases and not (dry_run or yes or pushed):
         _ask(plan)
     freed_bytes = None if dry_run else repo.upkeep.prune(plan).freed_bytes
-    if as_json:
-        write_json(_prune_fields(plan, freed_bytes))
-    elif not quiet:
-        _write_prune_sum(stdout(), plan, freed_bytes)
+    shown.answer(_prune_fields(plan, freed_bytes), _write_prune_sum, plan, freed_bytes)
 
 
 def _ask(plan: PrunePlan) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import DRY_RUN, JSON, LIMIT_RATE, PROGRESS, QUIET, read_rate
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import DRY_RUN, LIMIT_RATE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, argument, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import push_fields, write_push
@@ -22,10 +22,8 @@ def push(
         "--force-with-lease", "Force, but only if the remote is where you last saw it."
     ),
     dry_run: bool = DRY_RUN,
-    limit_rate: str | None = LIMIT_RATE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    limit_bytes_s: int | None = LIMIT_RATE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Send commits and their content to a remote, then move its refs: all of them or none.
 
@@ -37,9 +35,8 @@ def push(
     repo = open_repo()
     if delete and not refspecs:
         raise CommandUsageError("--delete needs the names of the refs to delete")
-    specs = [f":{name}" for name in refspecs or []] if delete else refspecs or []
-    limit = read_rate(limit_rate)
-    with byte_progress("pushing", wanted=progress and not quiet) as bar:
+    specs = [f":{name}" for name in refspecs] if delete else refspecs
+    with byte_progress("pushing", wanted=shown.progress) as bar:
         done = repo.push(
             remote,
             specs,
@@ -49,10 +46,8 @@ def push(
             lease=lease,
             set_upstream=upstream,
             dry_run=dry_run,
-            limit_bytes_s=limit,
+            limit_bytes_s=limit_bytes_s,
             progress=bar,
         )
-    if as_json:
-        write_json({"dry_run": dry_run, **push_fields(done)})
-    elif not quiet:
-        write_push(stdout(), done, dry_run=dry_run)
+    fields = {"dry_run": dry_run, **push_fields(done)}
+    shown.answer(fields, write_push, done, dry_run=dry_run)

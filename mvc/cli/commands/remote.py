@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CONTENT, JSON
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.render.remotes import fetched_line, state_fields, write_state
 from mvc.cli.render.text import columns
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.remotes.settings import RemoteSettings
     from mvc.repo import Repo
+    from mvc.storage.probe import ProbeReport
 
 VERBS = "add remove rename set-url get-url show prune check"
 
@@ -26,7 +27,7 @@ def remote(
     words: list[str] = arguments("[WORD...]"),
     verbose: bool = flag("-v, --verbose", "List the URLs too."),
     content: str | None = CONTENT,
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Name the places to push to and fetch from.
 
@@ -46,27 +47,27 @@ def remote(
         raise CommandUsageError("--content goes with add and set-url")
     if verb == "list":
         _take(rest, 0, "")
-        _list(repo, verbose=verbose, as_json=as_json)
+        remotes = repo.remotes.list()
+        fields_of = [_fields(settings) for settings in remotes.values()]
+        shown.answer(fields_of, _write_list, remotes, verbose=verbose)
     elif verb == "check":
-        _check(repo, _take(rest, len(rest[:1]), "check [NAME|URL]"), as_json=as_json)
+        report = repo.remotes.check(*_take(rest, len(rest[:1]), "check [NAME|URL]"))
+        promises = list(map(asdict, report.promises))
+        answer = {"ok": report.ok, "tags": report.tags, "promises": promises}
+        shown.answer(answer, _write_check, report)
+        if not report.ok:
+            raise Exit(NEGATIVE)
     elif verb == "show":
-        found = repo.remotes.show(*_take(rest, len(rest[:1]), "show [NAME]"))
-        if as_json:
-            write_json(state_fields(found))
-        else:
-            write_state(stdout(), found)
+        state = repo.remotes.show(*_take(rest, len(rest[:1]), "show [NAME]"))
+        shown.answer(state_fields(state), write_state, state)
     elif verb == "prune":
         gone = repo.remotes.prune(*_take(rest, len(rest[:1]), "prune [NAME]"))
-        if as_json:
-            write_json([pick(ref, "source name old") for ref in gone])
-        else:
-            stdout().lines(fetched_line(stdout(), ref) for ref in gone)
+        facts = [pick(ref, "source name old") for ref in gone]
+        shown.answer(facts, lambda out: out.lines(fetched_line(out, ref) for ref in gone))
     else:
         fields = _change(repo, verb, rest, content)
-        if as_json:
-            write_json(fields)
-        elif verb == "get-url":
-            stdout().line(printable(str(fields["url"])))
+        lines = [printable(str(fields["url"]))] if verb == "get-url" else []
+        shown.answer(fields, Output.lines, lines)
 
 
 def _change(repo: Repo, verb: str, words: Sequence[str], content: str | None) -> dict[str, object]:
@@ -93,15 +94,11 @@ def _change(repo: Repo, verb: str, words: Sequence[str], content: str | None) ->
     raise CommandUsageError(f"{verb!r} is not one of {VERBS.replace(' ', ', ')}")
 
 
-def _list(repo: Repo, *, verbose: bool, as_json: bool) -> None:
-    found = repo.remotes.list()
-    if as_json:
-        write_json([_fields(one) for one in found.values()])
-        return
-    for name, one in found.items():
-        content = f" (content: {one.content})" if one.content else ""
-        url = f"\t{printable(f'{one.url}{content}')}" if verbose else ""
-        stdout().line(printable(name) + url)
+def _write_list(out: Output, remotes: Mapping[str, RemoteSettings], *, verbose: bool) -> None:
+    for name, remote in remotes.items():
+        content = f" (content: {remote.content})" if remote.content else ""
+        url = f"\t{printable(f'{remote.url}{content}')}" if verbose else ""
+        out.line(printable(name) + url)
 
 
 def _fields(settings: RemoteSettings) -> dict[str, object]:
@@ -109,28 +106,18 @@ def _fields(settings: RemoteSettings) -> dict[str, object]:
     return fields | ({"content": str(settings.content)} if settings.content else {})
 
 
-def _check(repo: Repo, words: Sequence[str], *, as_json: bool) -> None:
-    report = repo.remotes.check(*words)
-    if as_json:
-        write_json(
-            {"ok": report.ok, "tags": report.tags, "promises": list(map(asdict, report.promises))}
-        )
+def _write_check(out: Output, report: ProbeReport) -> None:
+    words = {True: "yes", False: "no", None: "?"}
+    rows = [(promise.name, words[promise.kept], promise.detail) for promise in report.promises]
+    for promise, cells in zip(report.promises, columns(rows, "<<<"), strict=True):
+        colour = "green" if promise.kept else "red" if promise.needed else "yellow"
+        name, kept, detail = cells
+        out.line(f"{name}  {out.style(kept, colour)}  {printable(detail)}".rstrip())
+    if report.ok:
+        out.line(f"{out.style('ok:', 'green', 'bold')} the store keeps what mvc needs")
     else:
-        out = stdout()
-        words_of = {True: "yes", False: "no", None: "?"}
-        rows = [
-            (promise.name, words_of[promise.kept], promise.detail) for promise in report.promises
-        ]
-        for one, (name, kept, detail) in zip(report.promises, columns(rows, "<<<"), strict=True):
-            colour = "green" if one.kept else "red" if one.needed else "yellow"
-            out.line(f"{name}  {out.style(kept, colour)}  {printable(detail)}".rstrip())
-        if report.ok:
-            out.line(f"{out.style('ok:', 'green', 'bold')} the store keeps what mvc needs")
-        else:
-            lacks = ", ".join(one.name for one in report.failed)
-            out.line(f"{out.style('not safe to push to:', 'red', 'bold')} it lacks {lacks}")
-    if not report.ok:
-        raise Exit(NEGATIVE)
+        lacks = ", ".join(promise.name for promise in report.failed)
+        out.line(f"{out.style('not safe to push to:', 'red', 'bold')} it lacks {lacks}")
 
 
 def _take(words: Sequence[str], count: int, usage: str) -> Sequence[str]:

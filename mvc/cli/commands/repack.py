@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from mvc.cli.commands.gc import packs_text, write_freed
-from mvc.cli.options import DRY_RUN, GRACE, JSON, PROGRESS, QUIET, age_seconds
-from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.options import DRY_RUN, GRACE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, pick, write_json
 from mvc.cli.parameters import flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text
@@ -23,11 +23,9 @@ _NICENESS = 10
 def repack(
     everything: bool = flag("-a, --all", "Also retry chunks that an earlier run tried."),
     auto: bool = flag("--auto", "Only if many packs are small or many commits are new."),
-    grace: str | None = GRACE,
+    grace_s: int | None = GRACE,
     dry_run: bool = DRY_RUN,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Make the repository smaller: store differences between versions, in few large packs.
 
@@ -40,18 +38,15 @@ def repack(
     if auto:
         os.nice(_NICENESS)  # commits of a training run start it: the training goes first
         if not repo.upkeep.is_repack_due():
-            if as_json:
+            if shown.as_json:
                 write_json(None)
             return
-    plan = repo.upkeep.plan_repack(everything=everything, grace_s=age_seconds(grace))
+    plan = repo.upkeep.plan_repack(everything=everything, grace_s=grace_s)
     result = None
     if not dry_run:
-        with byte_progress("repacking", wanted=progress and not quiet) as bar:
+        with byte_progress("repacking", wanted=shown.progress) as bar:
             result = repo.upkeep.repack(plan, progress=bar)
-    if as_json:
-        write_json(_repack_fields(plan, result))
-    elif not quiet:
-        _write_repack(stdout(), plan, result)
+    shown.answer(_repack_fields(plan, result), _write_repack, plan, result)
 
 
 def _repack_fields(plan: RepackPlan, result: RepackResult | None) -> dict[str, object]:

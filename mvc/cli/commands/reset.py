@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, PROGRESS, QUIET, choose_one
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.options import QUIET_PROGRESS_JSON, choose_one
+from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields
@@ -21,9 +21,7 @@ def reset(
     soft: bool = flag("--soft", "Move the branch only."),
     mixed: bool = flag("--mixed", "Reset the index too (default)."),
     hard: bool = flag("--hard", "Reset index and files too: local changes are LOST."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Move the current branch to a revision, or unstage files.
 
@@ -33,21 +31,17 @@ def reset(
     """
     mode = choose_one({"soft": soft, "mixed": mixed, "hard": hard}, "mixed")
     repo = open_repo()
-    given = names or []
-    if repo.head.commit is None and given[:1] == ["HEAD"]:
-        given = given[1:]  # no revision before the first commit, but "reset HEAD PATH" unstages
-    revision, paths = split_revision(repo, given)
+    if repo.head.commit is None and names[:1] == ["HEAD"]:
+        names = names[1:]  # no revision before the first commit, but "reset HEAD PATH" unstages
+    revision, paths = split_revision(repo, names)
     if paths and (soft or hard):
         raise CommandUsageError(f"--{mode} cannot be used with paths")
-    with byte_progress("resetting", wanted=progress and not quiet) as bar:
+    with byte_progress("resetting", wanted=shown.progress) as bar:
         result = repo.reset(revision or "HEAD", mode=mode, paths=paths, progress=bar)
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet:
-        _write_reset(repo, stdout(), result, mode)
+    shown.answer(result_fields(result), _write_reset, repo, result, mode)
 
 
-def _write_reset(repo: Repo, out: Output, result: CheckoutResult, mode: str) -> None:
+def _write_reset(out: Output, repo: Repo, result: CheckoutResult, mode: str) -> None:
     """Write where HEAD is after a hard reset, and what is unstaged after a mixed one."""
     if mode == "hard":
         out.line(f"HEAD is now at {commit_line(repo, out, result.commit)}")

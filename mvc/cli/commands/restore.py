@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import JSON, PROGRESS, QUIET
-from mvc.cli.output import write_json
+from mvc.cli.options import QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown
 from mvc.cli.parameters import arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.moves import result_fields, write_restored
+from mvc.cli.render.moves import restored_text, result_fields
 from mvc.cli.session import is_revision, open_repo, to_paths
 from mvc.errors import NotFoundError
 
@@ -16,16 +16,14 @@ def restore(
     source: str | None = string("-s, --source REV", "Take them from this revision."),
     staged: bool = flag("-S, --staged", "Restore the index: unstage the files."),
     worktree: bool = flag("-W, --worktree", "Restore the worktree (default without --staged)."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Bring files back from the index or a revision, and discard what they hold now.
 
     Without --source, the worktree is restored from the index, and the index from HEAD.
     """
     repo = open_repo()
-    with byte_progress("restoring", wanted=progress and not quiet) as bar:
+    with byte_progress("restoring", wanted=shown.progress) as bar:
         try:
             result = repo.restore(
                 to_paths(paths),
@@ -38,7 +36,6 @@ def restore(
             if source is None and is_revision(repo, paths[0]):
                 error.hint = f'"mvc restore -s {paths[0]} PATH" takes files from that revision'
             raise
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet and result.written:
-        write_restored(repo, result, source, "HEAD" if staged else "the index")
+    default = "HEAD" if staged else "the index"
+    lines = [restored_text(repo, result, source, default)] if result.written else []
+    shown.answer(result_fields(result), Output.lines, lines)

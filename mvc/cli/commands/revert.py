@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import JSON, NO_GATE, PROGRESS, QUIET, check_alone
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.options import QUIET_PROGRESS_JSON, check_alone
 from mvc.cli.output import Shown
 from mvc.cli.parameters import arguments, flag
-from mvc.cli.render.merges import parse_choices
-from mvc.cli.sequence import (
-    ABORT,
-    CONTINUE,
-    MAINLINE,
-    NO_COMMIT,
-    RULES,
-    SKIP,
-    STRATEGY,
-    run_sequence,
-)
+from mvc.cli.sequence import COURSE, STRATEGIES, Course, run_sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def revert(
@@ -23,17 +18,9 @@ def revert(
     arithmetic: bool = flag(
         "--arithmetic", "If a tensor changed since, subtract the commit's update; not bit-exact."
     ),
-    strategy: str | None = STRATEGY,
-    rules: list[str] = RULES,
-    mainline: int | None = MAINLINE,
-    no_commit: bool = NO_COMMIT,
-    no_gate: bool = NO_GATE,
-    go_on: bool = CONTINUE,
-    skip: bool = SKIP,
-    abort: bool = ABORT,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    choices: Mapping[str, Any] = STRATEGIES,
+    course: Course = COURSE,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Undo the changes of some commits with new commits.
 
@@ -44,17 +31,5 @@ def revert(
 
     After a conflict, use --continue, --skip or --abort.
     """
-    check_alone([("--arithmetic", arithmetic), ("--strategy", strategy)])
-    choices = parse_choices(strategy, rules or (), (), 0)
-    options: dict[str, object] = {"mainline": mainline, "commit": not no_commit}
-    if arithmetic:
-        options["arithmetic"] = True
-    run_sequence(
-        "revert",
-        commits or (),
-        {key: choices[key] for key in ("strategy", "rules")},
-        options,
-        no_gate=no_gate,
-        ways={"--continue": go_on, "--skip": skip, "--abort": abort},
-        shown=Shown(quiet, progress and not quiet, as_json),
-    )
+    check_alone([("--arithmetic", arithmetic), ("--strategy", choices["strategy"])])
+    run_sequence("revert", commits, choices, course, shown, arithmetic=arithmetic)

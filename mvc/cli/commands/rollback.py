@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, FORCE, JSON, PROGRESS, QUIET, check_alone
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.options import DRY_RUN, FORCE, QUIET_PROGRESS_JSON, check_alone
+from mvc.cli.output import Output, Shown, pick, printable, stdout
 from mvc.cli.parameters import argument, flag, integer, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import write_counts
@@ -26,9 +26,7 @@ def rollback(
     message: str = string("-m, --message REASON", "Why; shown by the log.", default=""),
     force: bool = FORCE,
     dry_run: bool = DRY_RUN,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
 
@@ -51,24 +49,13 @@ def rollback(
     plan = repo.runs.plan_rollback(
         revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
     )
-    shown = not as_json and not quiet
-    if shown:
-        _write_rollback(repo, stdout(), plan)
+    if shown.as_text:
+        _write_plan(stdout(), repo, plan)
     result = None
     if not dry_run:
-        with byte_progress("rolling back", wanted=progress and not quiet) as bar:
+        with byte_progress("rolling back", wanted=shown.progress) as bar:
             result = repo.runs.rollback(plan, reason=message, force=force, progress=bar)
-    if as_json:
-        write_json(_rollback_fields(plan, result, message))
-    elif shown and not plan.is_empty:
-        out = stdout()
-        verb = "would go back" if result is None else "went back"
-        out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
-        if result is not None:
-            kept = printable(result.diverged_branch or "")
-            if result.diverged_branch != plan.diverged_branch:
-                out.line(f"the abandoned commits are kept on {kept}")
-            write_counts(out, result)
+    shown.answer(_rollback_fields(plan, result, message), _write_rollback, plan, result)
 
 
 def _rollback_fields(
@@ -86,7 +73,19 @@ def _rollback_fields(
     }
 
 
-def _write_rollback(repo: Repo, out: Output, plan: RollbackPlan) -> None:
+def _write_rollback(out: Output, plan: RollbackPlan, result: RollbackResult | None) -> None:
+    if plan.is_empty:
+        return
+    verb = "would go back" if result is None else "went back"
+    out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
+    if result is not None:
+        if result.diverged_branch != plan.diverged_branch:
+            kept = printable(result.diverged_branch or "")
+            out.line(f"the abandoned commits are kept on {kept}")
+        write_counts(out, result)
+
+
+def _write_plan(out: Output, repo: Repo, plan: RollbackPlan) -> None:
     """Write from where to where, what is abandoned, and where that stays."""
     name = printable(plan.branch)
     if plan.is_empty:

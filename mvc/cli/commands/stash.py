@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import JSON, PROGRESS, QUIET
-from mvc.cli.output import paged, pick, printable, stdout, write_json
+from mvc.cli.options import QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag, string
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.merges import merge_fields, parse_choices, write_conflicts
+from mvc.cli.render.merges import merge_fields, write_conflicts
 from mvc.cli.render.moves import write_counts
-from mvc.cli.sequence import RULES, STRATEGY
+from mvc.cli.sequence import STRATEGIES
 from mvc.cli.session import open_repo, to_paths
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ def stash(
     untracked: bool = flag("-u, --include-untracked", "push: take untracked files too."),
     keep_index: bool = flag("-k, --keep-index", "push: leave what is staged as it is."),
     index: bool = flag("--index", "pop, apply: stage what was staged then."),
-    strategy: str | None = STRATEGY,
-    rules: list[str] = RULES,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    choices: dict[str, Any] = STRATEGIES,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Save local changes for later and restore them.
 
@@ -48,56 +45,44 @@ def stash(
     After a conflict the stash is kept. "mvc add" accepts the files as they are; or run "mvc reset
     --hard" and try again with --rule or --strategy ("theirs" is the stash).
     """
-    verb, number, paths = _parse(words or [])
-    for option, value, verbs in (
-        ("-m", message, ("push",)),
-        ("-u", untracked, ("push",)),
-        ("-k", keep_index, ("push",)),
-        ("--index", index, ("pop", "apply")),
-        ("--strategy", strategy, ("pop", "apply")),
-        ("--rule", rules, ("pop", "apply")),
-    ):
-        if value and verb not in verbs:
-            raise CommandUsageError(f"{option} is for {' and '.join(verbs)}")
+    verb, number, paths = _parse(words)
+    strategy, rules = choices["strategy"], choices["rules"]
+    given = {
+        ("push",): {"-m": message, "-u": untracked, "-k": keep_index},
+        ("pop", "apply"): {"--index": index, "--strategy": strategy, "--rule": rules},
+    }
+    for verbs, options in given.items():
+        for option, value in options.items():
+            if value and verb not in verbs:
+                raise CommandUsageError(f"{option} is for {' and '.join(verbs)}")
     repo = open_repo()
     if verb not in ("push", "pop", "apply"):
-        _look(repo, verb, number, as_json=as_json, quiet=quiet)
+        _look(repo, verb, number, shown)
         return
-    with byte_progress("stashing", wanted=progress and not quiet) as bar:
+    with byte_progress("stashing", wanted=shown.progress) as bar:
         if verb == "push":
             made = repo.stash(
                 message, paths=to_paths(paths), untracked=untracked, keep_index=keep_index,
                 progress=bar,
             )  # fmt: skip
             text = "No local changes to save" if made is None else f"Saved {_title(made)}"
-            _answer(None if made is None else _fields(made), text, as_json=as_json, quiet=quiet)
+            shown.answer(None if made is None else _fields(made), Output.line, text)
             return
-        choices = parse_choices(strategy, rules or (), (), 0)
-        result = repo.stash_apply(
-            number,
-            pop=verb == "pop",
-            index=index,
-            strategy=strategy,
-            rules=choices["rules"],
-            progress=bar,
-        )
-    _write_applied(result, as_json=as_json, quiet=quiet)
-    if verb == "pop":
-        text = f"Dropped stash@{{{number}}} ({result.heads[0]})"
-        _answer(None, text, as_json=False, quiet=quiet or as_json)
-
-
-def _write_applied(result: MergeResult, *, as_json: bool, quiet: bool) -> None:
-    out = stdout()
-    if as_json:
-        write_json(merge_fields(result))
-    elif not quiet or result.conflicts:
-        write_conflicts(out, result.conflicts)
-        write_counts(out, result)
+        pop = verb == "pop"
+        result = repo.stash_apply(number, pop=pop, index=index, **choices, progress=bar)
+    shown = shown.aloud(when=bool(result.conflicts))
+    shown.answer(merge_fields(result), _write_applied, result, number if pop else None)
     if result.conflicts:
-        if not as_json:
-            out.line('The stash is kept. "mvc status" lists what to decide.')
         raise Exit(NEGATIVE)
+
+
+def _write_applied(out: Output, result: MergeResult, dropped: int | None) -> None:
+    write_conflicts(out, result.conflicts)
+    write_counts(out, result)
+    if result.conflicts:
+        out.line('The stash is kept. "mvc status" lists what to decide.')
+    elif dropped is not None:
+        out.line(f"Dropped stash@{{{dropped}}} ({result.heads[0]})")
 
 
 def _parse(words: list[str]) -> tuple[str, int, list[str]]:
@@ -120,41 +105,25 @@ def _parse(words: list[str]) -> tuple[str, int, list[str]]:
     return verb, int(match[1]) if match else 0, []
 
 
-def _look(repo: Repo, verb: str, number: int, *, as_json: bool, quiet: bool) -> None:
+def _look(repo: Repo, verb: str, number: int, shown: Shown) -> None:
     if verb == "clear":
         count = repo.stash_clear()
-        _answer({"dropped": count}, f"Dropped {count:,}", as_json=as_json, quiet=quiet)
+        shown.answer({"dropped": count}, Output.line, f"Dropped {count:,}")
     elif verb == "drop":
         dropped = repo.stash_drop(number)
         text = f"Dropped {_title(dropped)} ({dropped.commit})"
-        _answer(_fields(dropped), text, as_json=as_json, quiet=quiet)
+        shown.answer(_fields(dropped), Output.line, text)
     elif verb == "list":
         entries = repo.stashes()
-        if as_json:
-            write_json({"stashes": [_fields(one) for one in entries]})
-        else:
-            paged().lines(_title(entry) for entry in entries)
+        fields = {"stashes": list(map(_fields, entries))}
+        shown.aloud().page(fields, Output.lines, map(_title, entries))
     else:
-        _show(repo, number, as_json=as_json)
+        from mvc.cli.render.files import diff_fields, write_diff
+        from mvc.operations.stash import pick_stash
 
-
-def _show(repo: Repo, number: int, *, as_json: bool) -> None:
-    from mvc.cli.render.files import diff_fields, write_diff
-    from mvc.operations.stash import pick_stash
-
-    entry = pick_stash(repo.stashes(), number)
-    files = repo.diff(f"{entry.commit}^1", entry.commit)
-    if as_json:
-        write_json(diff_fields(files))
-    else:
-        write_diff(paged(), files, "rows", everything=False)
-
-
-def _answer(fields: object, text: str, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        write_json(fields)
-    elif not quiet:
-        stdout().line(text)
+        entry = pick_stash(repo.stashes(), number)
+        files = repo.diff(f"{entry.commit}^1", entry.commit)
+        shown.aloud().page(diff_fields(files), write_diff, files, "rows", everything=False)
 
 
 def _fields(entry: StashEntry) -> dict[str, object]:

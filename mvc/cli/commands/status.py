@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import flag
 from mvc.cli.render.remotes import upstream_fields, upstream_line, upstream_text
 from mvc.cli.render.text import CHANGES, count_text, quote_path, short_id
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.status import FileStatus, Status
-    from mvc.remotes.tracking import Upstream
     from mvc.repo import Repo
 
 _UNTRACKED_SHOWN = 100
@@ -32,7 +32,7 @@ def status(
     branch: bool = flag("-b, --branch", "Print the branch in the short forms too."),
     untracked: bool = flag("--untracked / --no-untracked", "List untracked files.", default=True),
     ignored: bool = flag("--ignored", "Also list what .mvcignore names."),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Show what differs between HEAD, index and worktree.
 
@@ -42,16 +42,15 @@ def status(
     the index; M modified, A added, D deleted, R renamed, ?? untracked, !! ignored.
     """
     repo = open_repo()
-    found = repo.status(untracked=untracked, ignored=ignored)
-    if as_json:
-        write_json(_fields(found, repo.remotes.upstream()))
-    elif porcelain or short:
-        _write_short(repo, found, porcelain=porcelain, branch=branch)
+    found = repo.status(untracked=untracked, ignored=ignored, upstream=True)
+    fields = partial(_fields, found)
+    if porcelain or short:
+        shown.answer(fields, _write_short, repo, found, porcelain=porcelain, branch=branch)
     else:
-        _write_long(repo, found)
+        shown.answer(fields, _write_long, repo, found)
 
 
-def _fields(found: Status, upstream: Upstream | None) -> dict[str, object]:
+def _fields(found: Status) -> dict[str, object]:
     files = [
         pick(file, "path staged worktree" + ("" if file.old_path is None else " old_path"))
         for file in found.files
@@ -67,18 +66,15 @@ def _fields(found: Status, upstream: Upstream | None) -> dict[str, object]:
         under_way["bisecting"] = True
     if found.left_out:
         under_way["left_out"] = list(found.left_out)
-    following = {} if upstream is None else {"upstream": upstream_fields(upstream)}
+    following = {} if found.upstream is None else {"upstream": upstream_fields(found.upstream)}
     return {**pick(found, "branch commit clean=is_clean"), **following, "files": files, **under_way}
 
 
-def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) -> None:
-    out = stdout()
+def _write_short(out: Output, repo: Repo, found: Status, *, porcelain: bool, branch: bool) -> None:
     if branch:
         where = found.branch if found.branch is not None else "HEAD (no branch)"
-        upstream = repo.remotes.upstream()
-        name, _, apart = (
-            ("", "", "") if upstream is None else upstream_text(upstream).partition(": ")
-        )
+        text = "" if found.upstream is None else upstream_text(found.upstream)
+        name, _, apart = text.partition(": ")
         following = (f"...{name}" if name else "") + (f" [{apart}]" if apart else "")
         out.line(f"## {'No commits yet on ' if found.commit is None else ''}{where}{following}")
     for file in found.files:
@@ -93,13 +89,11 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
         out.line(f"{index}{worktree} {' -> '.join(map(quote_path, names))}")
 
 
-def _write_long(repo: Repo, found: Status) -> None:
-    out = stdout()
+def _write_long(out: Output, repo: Repo, found: Status) -> None:
     if found.branch is not None:
         out.line(f"On branch {printable(found.branch)}")
-        upstream = repo.remotes.upstream()
-        if upstream is not None:
-            out.line(printable(upstream_line(upstream)))
+        if found.upstream is not None:
+            out.line(printable(upstream_line(found.upstream)))
     else:
         out.line(f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}")
     if found.bisecting:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import FORCE, JSON, PROGRESS, QUIET, check_alone
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import FORCE, QUIET_PROGRESS_JSON, check_alone
+from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move
@@ -15,9 +15,7 @@ def switch(
     create: str | None = string("-c, --create NAME", "Create this branch at START (HEAD)."),
     force: bool = FORCE,
     detach: bool = flag("-d, --detach", "Go to any revision instead of a branch."),
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Go to a branch.
 
@@ -30,7 +28,7 @@ def switch(
     repo = open_repo()
     before = repo.head
     name = find_previous(repo) if target == "-" else target
-    with byte_progress("switching", wanted=progress and not quiet) as bar:
+    with byte_progress("switching", wanted=shown.progress) as bar:
         if create is not None:
             result = repo.switch(create, create=True, start=name, force=force, progress=bar)
         elif detach:
@@ -38,7 +36,5 @@ def switch(
         else:
             assert name is not None
             result = repo.switch(name, force=force, progress=bar)
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet:
-        write_move(repo, stdout(), before, result, is_new=create is not None)
+    fields = result_fields(result)
+    shown.answer(fields, write_move, repo, before, result, is_new=create is not None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, FORCE, JSON, PROGRESS, QUIET
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.options import DRY_RUN, FORCE, QUIET_PROGRESS_JSON
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, write_counts
@@ -21,9 +21,7 @@ def undo(
     redo: bool = flag("--redo", "Redo what the last undo took back."),
     dry_run: bool = DRY_RUN,
     force: bool = FORCE,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Take back the last commit, amend, merge, switch or reset.
 
@@ -37,16 +35,18 @@ def undo(
     tag -f", undo says how to move one back.
     """
     repo = open_repo()
-    with byte_progress("undoing", wanted=progress and not quiet) as bar:
+    with byte_progress("undoing", wanted=shown.progress) as bar:
         result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
-    if as_json:
-        names = "action kind branch commit left_branch left_commit=left written removed diverged_branch tags"
-        write_json({**pick(result, names), "dry_run": dry_run})
-    elif not quiet:
-        _write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)
+    facts = pick(
+        result,
+        "action kind branch commit left_branch left_commit=left written removed "
+        "diverged_branch tags",
+    )
+    fields = {**facts, "dry_run": dry_run}
+    shown.answer(fields, _write_undo, repo, result, redo=redo, dry_run=dry_run)
 
 
-def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
+def _write_undo(out: Output, repo: Repo, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
     verbs = {
         (False, False): "Took back",
         (False, True): "Would take back",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.comparing import open_repo_or_say
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import HTML, JSON, PROGRESS, QUIET
-from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, string
+from mvc.cli.options import HTML, QUIET_PROGRESS_JSON
+from mvc.cli.output import Shown
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, integer, named, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import is_revision, open_repo, split_revision, to_paths
 from mvc.cli.training_code import run_behaviour, run_replay
@@ -29,38 +29,38 @@ _LAYERS = ("unit", "module", "system")
 _WORKTREE = "the worktree"
 
 
-def verify(
-    names: list[str] = arguments("[REV] [[--] PATH...] | REV|PATH REV|PATH"),
-    atol: float | None = decimal("--atol X", "Elements may differ by X; dtypes may differ too."),
-    rtol: float | None = decimal("--rtol X", "Elements may differ by X times the old value."),
-    entry: str | None = string(
+_OPTIONS = named(
+    decimal("--atol X", "Elements may differ by X; dtypes may differ too."),
+    decimal("--rtol X", "Elements may differ by X times the old value."),
+    string(
         "--entry FILE.py:FUNCTION",
         "The function that builds the model, or with --replay the training; also package.module:FUNCTION.",
     ),
-    inputs: str | None = string("--inputs FILE", "Inputs for both models (docs/verify.md)."),
-    layers: str | None = string("--layers KIND,...", "Only some layers: unit, module, system."),
-    cosine: float | None = decimal("--cosine X", "Lowest cosine of a module's outputs (0.9999)."),
-    bound: float | None = decimal(
-        "--bound X", "Largest relative L2 difference of a module's outputs."
-    ),
-    significance: float | None = decimal(
-        "--significance P", "Chance of a false alarm in system (0.01)."
-    ),
-    agreement: float | None = decimal(
-        "--agreement SHARE", "Top predictions that must agree (0.99)."
-    ),
-    batch_size: int | None = integer("--batch-size N", "Samples per batch (8)."),
-    seed: int | None = integer("--seed N", "Seed of the models' random numbers (0)."),
-    devices: str | None = string("--devices A,B", "Run one model on both, such as cpu,cuda."),
-    dtypes: str | None = string("--dtypes A,B", "Run one model in both, such as fp32,bf16."),
-    threads: str | None = string(
-        "--threads A,B", "Run one model with each number of threads, such as 1,8."
-    ),
-    replay: int | None = integer("--replay K", "Train K steps from REV and compare the result."),
-    html: str | None = HTML,
-    quiet: bool = QUIET,
-    progress: bool = PROGRESS,
-    as_json: bool = JSON,
+    string("--inputs FILE", "Inputs for both models (docs/verify.md)."),
+    string("--layers KIND,...", "Only some layers: unit, module, system."),
+    decimal("--cosine X", "Lowest cosine of a module's outputs (0.9999)."),
+    decimal("--bound X", "Largest relative L2 difference of a module's outputs."),
+    decimal("--significance P", "Chance of a false alarm in system (0.01)."),
+    decimal("--agreement SHARE", "Top predictions that must agree (0.99)."),
+    integer("--batch-size N", "Samples per batch (8)."),
+    integer("--seed N", "Seed of the models' random numbers (0)."),
+    string("--devices A,B", "Run one model on both, such as cpu,cuda."),
+    string("--dtypes A,B", "Run one model in both, such as fp32,bf16."),
+    string("--threads A,B", "Run one model with each number of threads, such as 1,8."),
+    integer("--replay K", "Train K steps from REV and compare the result."),
+    HTML,
+)
+_RUN_BY = (
+    "inputs", "cosine", "bound", "significance", "agreement", "batch-size", "seed", "devices",
+    "dtypes", "threads",
+)  # fmt: skip
+"""The options that say how models run."""
+
+
+def verify(
+    names: list[str] = arguments("[REV] [[--] PATH...] | REV|PATH REV|PATH"),
+    options: dict[str, Any] = _OPTIONS,
+    shown: Shown = QUIET_PROGRESS_JSON,
 ) -> None:
     """Check that two models are the same: to the bit, in each module, in their predictions.
 
@@ -93,60 +93,60 @@ def verify(
 
     The exit code is 1 if anything differs, or if there was nothing to compare.
     """
-    runs = {
-        "inputs": inputs, "cosine": cosine, "bound": bound, "significance": significance,
-        "agreement": agreement, "batch-size": batch_size, "seed": seed,
-        "devices": devices, "dtypes": dtypes, "threads": threads,
-    }  # fmt: skip
-    if replay is not None:
-        others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html}
-        _refuse_with_replay({**runs, **others})
-        raise Exit(run_replay(names, replay, entry, quiet=quiet, as_json=as_json))
-    if entry is not None and inputs is None:
+    entry, html, layers = options["entry"], options["html"], options["layers"]
+    if options["replay"] is not None:
+        for name in (*_RUN_BY, "atol", "rtol", "layers", "html"):
+            if options[name] is not None:
+                text = "compares two models and does not go with --replay"
+                raise CommandUsageError(f"--{name} {text}")
+        quiet, as_json = shown.quiet, shown.as_json
+        raise Exit(run_replay(names, options["replay"], entry, quiet=quiet, as_json=as_json))
+    if entry is not None and options["inputs"] is None:
         raise CommandUsageError("--entry needs --inputs; for training, --replay needs --entry")
     if html is not None:
         from mvc.cli.pages.report import check_target
 
         check_target(html)
+    runs = {name: options[name] for name in _RUN_BY}
     chosen = _choose_layers(layers, entry, runs)
-    is_new = (
-        chosen != ["unit"]
-        or html is not None
-        or any(one is not None for one in (layers, atol, rtol))
-    )
-    found = find_models(names or [], insist=is_new, alone=chosen == [])
+    asked = (html, layers, options["atol"], options["rtol"])
+    is_new = chosen != ["unit"] or any(value is not None for value in asked)
+    found = find_models(names, insist=is_new, alone=chosen == [])
     if found is None:
-        _verify_worktree(names, quiet=quiet, progress=progress, as_json=as_json)
-        return
-    repo, old, new = found
+        _verify_worktree(names, shown)
+    else:
+        _verify_models(found, chosen, runs, options, shown)
+
+
+def _verify_models(
+    models: tuple[Repo | None, Operand, Operand],
+    chosen: Sequence[str],
+    runs: Mapping[str, object],
+    options: Mapping[str, Any],
+    shown: Shown,
+) -> None:
+    """Compare two models layer by layer; a layer that fails is a negative answer."""
+    repo, old, new = models
     behaviour: dict[str, Any] = {"module": None, "system": None, "settings": []}
     if chosen != ["unit"]:
-        assert entry is not None
-        behaviour = run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
+        may_skip = options["layers"] is None
+        behaviour = run_behaviour(models, options["entry"], chosen, runs, may_skip=may_skip)
     check = None
     if "unit" in chosen:
         from mvc.repo.outside import verify_models
 
-        with byte_progress("verifying", wanted=progress and not quiet) as bar:
-            verify_unit = verify_models if repo is None else repo.verify_models
-            check = verify_unit(old, new, atol=atol, rtol=rtol, progress=bar)
+        verify_unit = verify_models if repo is None else repo.verify_models
+        within = {"atol": options["atol"], "rtol": options["rtol"]}
+        with byte_progress("verifying", wanted=shown.progress) as bar:
+            check = verify_unit(old, new, **within, progress=bar)
     fields = _fields(check, behaviour)
-    if html is not None:
-        models = (old, None if chosen == [] else new or _WORKTREE)
-        _write_report(fields, models, html, quiet=quiet or as_json)
-    if as_json:
-        write_json(fields)
-    elif not (quiet and fields["passed"]):
-        from mvc.cli.render.verify_models import write_models
+    if options["html"] is not None:
+        sides = (old, None if chosen == [] else new or _WORKTREE)
+        _write_report(fields, sides, options["html"], quiet=not shown.as_text)
+    from mvc.cli.render.verify_models import write_models
 
-        write_models(stdout(), behaviour, check)
+    shown.aloud(when=not fields["passed"]).answer(fields, write_models, behaviour, check)
     raise Exit(0 if fields["passed"] else NEGATIVE)
-
-
-def _refuse_with_replay(options: Mapping[str, object]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise CommandUsageError(f"--{name} compares two models and does not go with --replay")
 
 
 def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, object]) -> list[str]:
@@ -172,20 +172,16 @@ def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, objec
     return [layer for layer in layers if layer in wanted]
 
 
-def _verify_worktree(
-    names: list[str] | None, *, quiet: bool, progress: bool, as_json: bool
-) -> None:
+def _verify_worktree(names: list[str], shown: Shown) -> None:
     from mvc.cli.render.verify import check_fields, write_check
 
     repo = open_repo()
     revision, paths = split_revision(repo, names)
     revision = revision or "HEAD"
-    with byte_progress("verifying", wanted=progress and not quiet) as bar:
+    with byte_progress("verifying", wanted=shown.progress) as bar:
         check = repo.verify_worktree(revision, paths=paths, progress=bar)
-    if as_json:
-        write_json(check_fields(check))
-    else:
-        write_check(stdout(), check, revision, quiet=quiet)
+    fields = check_fields(check)
+    shown.aloud().answer(fields, write_check, check, revision, quiet=shown.quiet)
     if not check.is_same:
         raise Exit(NEGATIVE)
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import JSON
-from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.output import Output, Shown, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, argument, flag, string
 from mvc.cli.render.text import utc_date
 from mvc.cli.render.watch import frame_lines
@@ -34,7 +34,7 @@ def watch(
     branch: str | None = argument("[BRANCH]"),
     once: bool = flag("--once", "Print the run once, as it is now."),
     interval: str = string("--interval S", "Seconds between two updates.", default="1"),
-    as_json: bool = JSON,
+    shown: Shown = JSON,
 ) -> None:
     """Show a training run while it trains: steps, loss, commits, alarms, rollbacks.
 
@@ -47,7 +47,7 @@ def watch(
     interval_s = _interval(interval)
     follower = open_repo().runs.follow(branch)
     out = stdout()
-    if as_json:
+    if shown.as_json:
         write_json(_fields(follower.read()))
     elif once or out.width is None or os.environ.get("TERM") == "dumb":
         width = out.width or _PIPE_WIDTH

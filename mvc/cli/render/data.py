@@ -90,6 +90,16 @@ def totals_text(shard_map: ShardMap) -> str:
     return ", ".join(parts)
 
 
+def added_fields(done: DataAddResult) -> dict[str, object]:
+    """Return what became of a map for ``--json``."""
+    return {
+        **map_fields(done.path, done.shard_map),
+        **pick(done, "read read_bytes"),
+        "changes": changes_fields(done.changes),
+        "warnings": [{"path": path, "reason": reason} for path, reason in done.warnings],
+    }
+
+
 def write_added(out: Output, done: DataAddResult) -> None:
     """Write what became of a map."""
     path = printable(done.path)
@@ -103,8 +113,8 @@ def write_added(out: Output, done: DataAddResult) -> None:
 
 
 def write_maps(out: Output, found: Sequence[MapInfo]) -> None:
-    """Write a line per map."""
-    rows = []
+    """Write a line per map, if there are any."""
+    rows: list[tuple[str, ...]] = []
     for info in found:
         made = info.shard_map
         if made is None:
@@ -113,8 +123,8 @@ def write_maps(out: Output, found: Sequence[MapInfo]) -> None:
         records = "-" if made.records is None else f"{made.records:,}"
         shards, size = f"{len(made.shards):,}", size_text(made.size_bytes)
         rows.append((printable(info.path), shards, records, size, made.tree[:_SHORT_TREE]))
-    head = ("map", "shards", "records", "size", "tree")
-    out.lines(table_lines([head, *rows], "<>>><"))
+    if rows:
+        out.lines(table_lines([("map", "shards", "records", "size", "tree"), *rows], "<>>><"))
 
 
 def write_shards(out: Output, shard_map: ShardMap) -> None:
@@ -172,7 +182,13 @@ def report_fields(path: str, report: MapReport) -> dict[str, object]:
     }
 
 
-def write_report(out: Output, path: str, report: MapReport) -> None:
+def write_reports(out: Output, found: Sequence[tuple[str, MapReport]]) -> None:
+    """Write what a check of maps found, map by map."""
+    for path, report in found:
+        _write_report(out, path, report)
+
+
+def _write_report(out: Output, path: str, report: MapReport) -> None:
     """Write a line per shard that is not as the map says, and one about all."""
     for fault in report.faults:
         if "://" in report.root:

@@ -35,23 +35,24 @@ WORDS = {
 
 
 def parse_choices(
-    strategy: str | None, rules: Sequence[str], parameters: Sequence[str], seed: int
+    strategy: str | None,
+    rules: Sequence[str],
+    parameters: Sequence[str] | None = None,
+    seed: int | None = None,
 ) -> dict[str, Any]:
     """Return what the options of a merge tell it, as arguments of ``Repo.merge``."""
     from mvc.merging.rules import parse_rule
 
-    parsed = [parse_rule(rule) for rule in rules]
+    parsed = [(rule.pattern, rule.strategy) for rule in map(parse_rule, rules)]
+    choices = {"strategy": strategy, "rules": parsed}
+    if parameters is None:
+        return choices
     values: dict[str, object] = {}
     if parameters:
         from mvc.merging.strategies import parse_parameter
 
         values = dict(map(parse_parameter, parameters))
-    return {
-        "strategy": strategy,
-        "rules": [(rule.pattern, rule.strategy) for rule in parsed],
-        "parameters": values,
-        "seed": seed,
-    }
+    return {**choices, "parameters": values, "seed": seed}
 
 
 def merge_fields(result: MergeResult) -> dict[str, object]:
@@ -68,7 +69,7 @@ def conflict_fields(conflicts: Sequence[Conflict]) -> list[dict[str, object]]:
     return [pick(conflict, "path tensor reason") for conflict in conflicts]
 
 
-def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None:
+def write_merge(out: Output, repo: Repo, verb: str, result: MergeResult) -> None:
     """Write the result of a merge, and how to continue."""
     if result.kind == "up-to-date":
         out.line("Already up to date.")

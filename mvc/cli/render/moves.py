@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.output import Output, pick, printable, stdout
+from mvc.cli.output import Output, pick, printable
 from mvc.cli.render.remotes import upstream_line
 from mvc.cli.render.text import count_text, short_id
 
@@ -23,7 +23,7 @@ def result_fields(result: CheckoutResult) -> dict[str, object]:
 
 
 def write_move(
-    repo: Repo, out: Output, before: Head, result: CheckoutResult, *, is_new: bool
+    out: Output, repo: Repo, before: Head, result: CheckoutResult, *, is_new: bool
 ) -> None:
     """Write where HEAD went from ``before``."""
     if before.branch is None and before.commit not in (None, result.commit):
@@ -64,7 +64,7 @@ def write_counts(
         out.line(", ".join(parts))
 
 
-def write_restored(repo: Repo, result: CheckoutResult, revision: str | None, default: str) -> None:
-    """Write how many paths were brought back, and from where."""
+def restored_text(repo: Repo, result: CheckoutResult, revision: str | None, default: str) -> str:
+    """Return how many paths were brought back, and from where."""
     origin = default if revision is None else short_id(repo.resolve(revision))
-    stdout().line(f"Updated {count_text(len(result.written), 'path')} from {origin}")
+    return f"Updated {count_text(len(result.written), 'path')} from {origin}"

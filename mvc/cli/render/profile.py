@@ -35,7 +35,13 @@ _STEP_HEADS = ("step", "time", "compute", "communication", "hidden", "exposed", 
 _EXPOSED_HEADS = ("exposed most", "size", "begins at", "takes", "exposed")
 
 
-def profile_lines(out: Output, fields: Fields) -> Iterator[str]:
+def write_profile(out: Output, fields: Fields, page: str | None) -> None:
+    """Write what was found in all traces, and which page has it, if there is one."""
+    out.lines(_profile_lines(out, fields))
+    out.lines([] if page is None else [page])
+
+
+def _profile_lines(out: Output, fields: Fields) -> Iterator[str]:
     """Yield what was found in all traces; the advice is that of the trace with the most exposed."""
     traces = fields["traces"]
     for trace in traces:

@@ -221,7 +221,9 @@ def columns(
     ``aligns`` has one of ``<>`` per column. ``width`` is the room for a row without the spaces
     between cells; the first column is cut to fit, once the column ``spare`` is left out.
     """
-    widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
+    if not rows:
+        return []
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
     rest = 0 if width is None else width - sum(widths[1:])
     if spare is not None and width is not None and rest < min(widths[0], _LEAST_NAME):
         kept = [[cell for place, cell in enumerate(row) if place != spare] for row in rows]
@@ -240,6 +242,12 @@ def columns(
 def table_lines(rows: Sequence[Sequence[str]], aligns: str) -> Iterator[str]:
     """Yield rows of cells as lines of a table."""
     return ("  ".join(row).rstrip() for row in columns(rows, aligns))
+
+
+def fact_lines(out: Output, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each name, in bold, and what there is to say of it."""
+    for name, text in columns(rows, "<<"):
+        yield f"{out.style(name, 'bold')}  {text}".rstrip()
 
 
 def change_lines(
