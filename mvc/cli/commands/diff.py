@@ -26,8 +26,11 @@ from mvc.errors import NotFoundError
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
+    from mvc.operations.file_diff import FileDiff
     from mvc.operations.gate import GateReport
     from mvc.repo import Repo
 
@@ -70,7 +73,7 @@ def diff(
             check_alone([("--gate", gate), (option, value)])
         _judge(names, shown, staged=staged)
         return
-    compare = find_models(names)
+    compare, is_different = find_models(names), False
     if compare is not None and (staged or form not in ("rows", values)):
         option = "staged" if staged else form
         raise CommandUsageError(f"--{option} compares files of one repository")
@@ -81,20 +84,33 @@ def diff(
         if with_values:
             old, new = in_history(repo, old), in_history(repo, new)
             compare = partial(repo.compare, old, new, staged=staged, paths=paths)
+        else:
+            find = partial(repo.diff, old, new, staged=staged, paths=paths)
+            is_different = _show_files(find, compared, form, shown, everything=everything)
     if compare is not None:
         compare = partial(compare, tensors=compared.tensors, spectral=compared.spectral)
         found = compare_values(compare, progress=shown.progress)
         _write_values(found, view, html, shown)
         is_different = bool(found.differing)
-    else:
-        reads = form in WITH_TENSORS or shown.as_json or compared.tensors is not None
-        how = {"staged": staged, "tensors": compared.tensors, "with_tensors": reads}
-        with byte_progress("hashing", wanted=shown.progress) as bar:
-            files = repo.diff(old, new, paths=paths, **how, progress=bar)
-        shown.page(lambda: diff_fields(files), write_diff, files, form, everything=everything)
-        is_different = bool(files)
     if exit_code and is_different:
         raise Exit(NEGATIVE)
+
+
+def _show_files(
+    find: Callable[..., Sequence[FileDiff]],
+    compared: Compared,
+    form: str,
+    shown: Shown,
+    *,
+    everything: bool,
+) -> bool:
+    """Show which files differ; return whether any do."""
+    tensors = compared.tensors
+    reads = form in WITH_TENSORS or shown.as_json or tensors is not None
+    with byte_progress("hashing", wanted=shown.progress) as bar:
+        files = find(tensors=tensors, with_tensors=reads, progress=bar)
+    shown.page(lambda: diff_fields(files), write_diff, files, form, everything=everything)
+    return bool(files)
 
 
 def _judge(names: list[str], shown: Shown, *, staged: bool) -> None:
