@@ -10,19 +10,7 @@ from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import ConflictError
 from mvc.sources import FileSource, MemorySource
 from support.cases import for_each
-from support.parsed import parse, torch_archive
-
-
-def npz() -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, a=np.arange(3))
-    return buffer.getvalue()
-
-
-def npy() -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.arange(3))
-    return buffer.getvalue()
+from support.parsed import npy, npz, parse, torch_archive
 
 
 def other_zip() -> bytes:
@@ -34,7 +22,7 @@ def other_zip() -> bytes:
 
 SAFETENSORS = safetensors.numpy.save({"a": np.arange(3)})
 TORCH = torch_archive(b"\x80\x02}.")
-NPZ, NPY, ZIP = npz(), npy(), other_zip()
+NPZ, NPY, ZIP = npz(a=np.arange(3)), npy(np.arange(3)), other_zip()
 GGUF = b"GGUF\x03\x00\x00\x00" + bytes(16)
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03."
 

@@ -1,7 +1,5 @@
 """Names are given out once each, and nothing past the caps gets through."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.checkpoints import limits

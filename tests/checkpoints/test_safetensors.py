@@ -57,16 +57,6 @@ def test_every_dtype_that_torch_writes_is_read_as_torch_wrote_it():
         assert views[name][2] == tensor.flatten().view(torch.uint8).numpy().tobytes()
 
 
-def test_packed_types_are_named():
-    header = {
-        "a": entry("F4", (2, 2), 0, 2),
-        "b": entry("F6_E2M3", (8,), 2, 8),
-        "c": entry("F6_E3M2", (4,), 8, 11),
-    }
-    data = build(header, bytes(11))
-    assert named_views(data, parse(data, "m.safetensors")) == their_tensors(data)
-
-
 def test_every_dtype_name_has_the_size_safetensors_gives_it():
     for name in DTYPES:
         size_bytes = size_in_bytes(get_dtype(name), (24,))

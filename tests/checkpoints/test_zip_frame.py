@@ -14,6 +14,7 @@ from mvc.checkpoints.zip_frame import GapBytes, ZipFrame, join_crc32
 from mvc.errors import FormatError
 from mvc.formats.layout import find_gaps, single_tensor
 from mvc.sources import MemorySource
+from support.parsed import npy, npz
 
 ARRAYS = {
     "a": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -21,12 +22,6 @@ ARRAYS = {
     "scalar": np.float64(-0.0),
     "b": np.arange(5000, dtype=np.int16),
 }
-
-
-def npz(save=np.savez, **arrays):
-    file = io.BytesIO()
-    save(file, **arrays)
-    return file.getvalue()
 
 
 def frame_of(data, segments=None):
@@ -63,9 +58,7 @@ def test_other_tensors_get_their_checksums(is_streamed):
         file = Pipe() if is_streamed else io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             for name, one in arrays.items():
-                array = io.BytesIO()
-                np.save(array, one)
-                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), array.getvalue())
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(one))
         return file.getvalue()
 
     before, after = save(ARRAYS), save({name: one + 1 for name, one in ARRAYS.items()})

@@ -12,7 +12,15 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import PackRecord
 from mvc.formats.pack_index import index_records
 from mvc.ids import hash_chunk
-from support.chunks import WatchedStorage, add_chunks, find_missing, objects, overwrite, read_back
+from support.chunks import (
+    WatchedStorage,
+    add_chunks,
+    find_missing,
+    objects,
+    overwrite,
+    read_back,
+    read_one,
+)
 from support.memory_storage import MemoryStorage
 
 # Few different bytes, in front or at the end: equal prefixes and trailing zeros are common.
@@ -73,15 +81,6 @@ def test_many_ids_are_looked_up_at_once():
     assert len(store._catalog._tables) <= 2
 
 
-def test_an_empty_store():
-    store = ChunkStore(MemoryStorage())
-    assert store.find(hash_chunk(b"x")) is None
-    assert find_missing(store, [hash_chunk(b"x")]) == [hash_chunk(b"x")]
-    assert store.repairs == []
-    assert list(store.check(data=True)) == []
-    assert store.refresh() is False
-
-
 def test_nothing_is_read_before_it_is_needed():
     storage = MemoryStorage()
     add_chunks(ChunkStore(storage), [b"abc"])
@@ -131,19 +130,15 @@ def only_pack(storage):
 IDS = [hash_chunk(chunk) for chunk in CHUNKS]
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped", "empty", "foreign", "huge"])
+@pytest.mark.parametrize("damage", ["missing", "foreign", "huge"])
 def test_reading_goes_on_without_an_index(storage, damage, monkeypatch):
     pack, index = only_pack(storage)
     if damage == "missing":
         storage.delete(index)
     elif damage == "foreign":
         overwrite(storage, index, encode_foreign_index())
-    elif damage == "huge":
-        monkeypatch.setattr("mvc.chunkstore.catalog.MAX_INDEX_BYTES", 10)
     else:
-        data = bytearray(storage.read(index))
-        data[60] ^= 1
-        overwrite(storage, index, data if damage == "flipped" else b"")
+        monkeypatch.setattr("mvc.chunkstore.catalog.MAX_INDEX_BYTES", 10)
     store = ChunkStore(storage)
     assert read_back(store, IDS, CHUNKS) == CHUNKS
     (repair,) = store.repairs
@@ -152,7 +147,7 @@ def test_reading_goes_on_without_an_index(storage, damage, monkeypatch):
     if damage != "huge":
         assert [problem.kind for problem in store.check(data=True)] == [repair.kind]
         store.rebuild_index(repair.pack)
-        assert list(store.check(data=True)) == []
+        assert list(store.check(data=True)) == store.repairs == []
         fresh = ChunkStore(storage)
         assert read_back(fresh, IDS, CHUNKS) == CHUNKS
         assert fresh.repairs == []
@@ -172,9 +167,7 @@ def test_what_is_left_of_a_damaged_pack_is_found_without_its_index(storage):
     overwrite(storage, pack, data[: location.offset + 70])
     store = ChunkStore(storage)
     assert find_missing(store, IDS) == IDS[1:]
-    plain = bytearray(400)
-    store.read_into(IDS[0], memoryview(plain))
-    assert plain == CHUNKS[0]
+    assert read_one(store, CHUNKS[0]) == CHUNKS[0]
 
 
 def test_garbage_as_a_pack_is_no_obstacle(storage):
@@ -194,9 +187,7 @@ def test_chunks_of_a_shortened_pack_are_stored_again(storage):
     store = ChunkStore(storage)
     assert find_missing(store, IDS) == IDS
     assert store.find(IDS[0]) is not None
-    plain = bytearray(400)
-    store.read_into(IDS[0], memoryview(plain))
-    assert plain == CHUNKS[0]
+    assert read_one(store, CHUNKS[0]) == CHUNKS[0]
     _, counts = add_chunks(store, CHUNKS)
     assert counts.new_chunks == 4
     assert storage.read(pack) == whole

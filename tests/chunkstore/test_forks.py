@@ -1,7 +1,5 @@
 """Arithmetic in forked processes: everything once, errors and ends as in threads, nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

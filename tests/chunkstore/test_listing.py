@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from mvc import Repo
 from mvc.chunkstore.listing import find_stored_sizes
 from mvc.ids import hash_chunk

@@ -1,7 +1,5 @@
 """Work over a few threads: everything once, a failure at once, nothing left running."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

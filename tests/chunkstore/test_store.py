@@ -11,7 +11,7 @@ from mvc.chunkstore.store import THREAD_BYTES, ChunkStore
 from mvc.dtypes import get_dtype
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from support.chunks import add_chunks, objects, read_back
+from support.chunks import add_chunks, objects, read_back, read_one
 from support.memory_storage import MemoryStorage
 
 WRITER = """
@@ -58,9 +58,7 @@ def test_two_writers_of_the_same_chunks_and_a_reader(tmp_path):
             writers[1].stdout.readline()
         else:
             writers[0].stdout.readline()
-        plain = bytearray(50_000)
-        store.read_into(hash_chunk(chunk(number)), memoryview(plain))
-        assert plain == chunk(number)
+        assert read_one(store, chunk(number)) == chunk(number)
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
@@ -86,21 +84,6 @@ def test_a_killed_writer_leaves_a_sound_store(tmp_path):
     chunks = [chunk(number) for number in range(20)]
     ids, _ = add_chunks(store, chunks)
     assert read_back(store, ids, chunks) == chunks
-
-
-def test_the_front_finds_lists_and_removes():
-    store = ChunkStore(MemoryStorage(), threads=1)
-    assert store.packs() == set()
-    ids, _ = add_chunks(store, [b"one", b"two"])
-    (pack,) = store.packs()
-    assert {place.pack for one in ids for place in store.find_all(one)} == {pack}
-    assert store.contains_all(ids)
-    assert not store.contains_all([*ids, hash_chunk(b"three")])
-    assert store.find(hash_chunk(b"three")) is None
-    assert store.find_unsafe([pack], np.frombuffer(b"".join(sorted(ids)), "S32")) == sorted(ids)
-    assert store.remove_packs([pack]) > 0
-    assert store.packs() == set()
-    assert store.find(ids[0]) is None
 
 
 def test_a_lost_index_is_written_again_by_the_next_writer():

@@ -10,13 +10,11 @@ from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
 from mvc.dtypes import get_dtype
-from mvc.formats.casts import round_words
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
-from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import hash_chunk
 from support.bounds import on_disk
-from support.chunks import find_missing, objects
-from support.forged import cast, delta, find_decodable, put_pack, whole
+from support.chunks import find_missing, objects, read_one
+from support.forged import cast, delta, find_decodable, put_pack, rounded, whole
 from support.memory_storage import MemoryStorage
 
 COUNT = 6
@@ -33,9 +31,7 @@ def make_chunks(size_bytes):
         chunk = first.copy()
         chunk[number :: 40 - number] += number
         chunks.append(chunk.tobytes())
-    rounded = np.empty(size_bytes // 2, np.uint8)
-    round_words(1, np.frombuffer(chunks[0], np.uint8), rounded, np.empty(ARENA_BYTES, np.uint8))
-    return [*chunks, rounded.tobytes()]
+    return [*chunks, rounded(chunks[0])]
 
 
 CHUNKS = {size: make_chunks(size) for size in (64, 16384)}
@@ -122,9 +118,7 @@ class Case:
         store = ChunkStore(self.storage, threads=1)
         assert find_missing(store, self.needed) == []
         for chunk_id in self.needed:
-            plain = bytearray(len(self.plain[chunk_id]))
-            store.read_into(chunk_id, memoryview(plain))
-            assert plain == self.plain[chunk_id]
+            assert read_one(store, self.plain[chunk_id]) == self.plain[chunk_id]
         for problem in store.check(data=True):
             assert problem.kind == "lost-base", "garbage may refer to what is gone, nothing else"
 

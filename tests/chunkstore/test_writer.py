@@ -2,11 +2,9 @@ import contextlib
 import os
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +25,7 @@ from support.chunks import (
     find_missing,
     objects,
     read_back,
+    read_one,
 )
 from support.memory_storage import MemoryStorage
 
@@ -67,24 +66,6 @@ def test_any_chunks_come_back(chunks, dtype, target):
         assert read_back(reader, ids, chunks) == chunks
         assert list(reader.check(data=True)) == []
         assert find_missing(reader, ids) == []
-
-
-def test_large_and_small_chunks_come_back_from_a_folder(tmp_path):
-    chunks = [weights(LARGE, 1), b"tiny", os.urandom(LARGE), b"", weights(70_000, 2), bytes(LARGE)]
-    store = ChunkStore(LocalStorage(tmp_path), threads=2, target_pack_bytes=2**20)
-    ids, counts = add_chunks(store, chunks, BF16)
-    assert read_back(store, ids, chunks) == chunks
-    assert counts.new_chunks == 6
-    assert counts.stored_bytes < 0.7 * sum(map(len, chunks))
-    plain = bytearray(len(chunks[0]))
-    store.read_into(ids[0], memoryview(plain))
-    assert plain == chunks[0]
-    packs = sorted(Path(tmp_path, "packs").glob("*.pack"))
-    assert len(packs) > 1
-    for path in packs:
-        assert blake3(path.read_bytes()).hexdigest() == path.stem
-        assert path.with_suffix(".idx").exists()
-    assert len(os.listdir(tmp_path / "packs")) == 2 * len(packs)
 
 
 def test_known_data_writes_nothing():
@@ -159,18 +140,6 @@ def test_the_same_input_makes_the_same_packs_whatever_the_threads_do():
         assert objects(storage) == expected
 
 
-def test_identical_chunks_in_flight_are_stored_once():
-    chunk = weights(LARGE, 1)
-    storage = MemoryStorage()
-    store = ChunkStore(storage, threads=3)
-    source, spans = cut([chunk] * 12, BF16)
-    with store.writer() as writer:
-        writer.add(OutOfOrderSource(source.data, 4), spans)
-    assert writer.counts.new_chunks == 1
-    assert writer.counts.new_plain_bytes == LARGE
-    assert list(store.check(data=True)) == []
-
-
 def test_chunks_in_flight_are_bounded():
     chunks = [os.urandom(LARGE) for _ in range(20)]
     in_flight, lock, most = [0], threading.Lock(), [0]
@@ -212,9 +181,7 @@ def test_small_chunks_are_read_together():
     assert len(source.reads) == len(batches) == -(-30_000 // BATCH_SPANS)
     assert writer.counts.new_chunks == 30_000
     assert ids[12345] == hash_chunk(chunks[12345])
-    plain = bytearray(100)
-    store.read_into(ids[29_999], memoryview(plain))
-    assert plain == chunks[29_999]
+    assert read_one(store, chunks[29_999]) == chunks[29_999]
 
 
 def test_spans_may_lie_anywhere_in_the_source():
@@ -245,27 +212,20 @@ def test_batches_keep_order_and_stay_small():
     assert [b.size_bytes for b in batches] == [sum(s.size_bytes for s in b.spans) for b in batches]
 
 
-def test_a_source_with_a_view_is_not_copied():
+@pytest.mark.parametrize("unseen", [None, 0])
+def test_what_a_source_shows_is_not_copied(unseen):
+    class Source(ViewSource):
+        def view(self, offset, size_bytes):
+            return None if offset == unseen else super().view(offset, size_bytes)
+
     chunks = [weights(LARGE, 1), b"small", b"smaller"]
-    data = b"".join(chunks)
     _, spans = cut(chunks, BF16)
-    source = ViewSource(data)
+    source = Source(b"".join(chunks))
     store = ChunkStore(MemoryStorage(), threads=2)
     with store.writer() as writer:
         ids = writer.add(source, spans)
-    assert source.reads == []
+    assert [offset for offset, _ in source.reads] == ([] if unseen is None else [unseen])
     assert read_back(store, ids, chunks) == chunks
-
-
-def test_a_source_may_see_some_ranges_only():
-    class Source(ViewSource):
-        def view(self, offset, size_bytes):
-            return None if offset == 3 else super().view(offset, size_bytes)
-
-    chunks = [b"abc", b"defg"]
-    source, spans = cut(chunks)
-    with ChunkStore(MemoryStorage()).writer() as writer:
-        assert writer.add(Source(source.data), spans) == [hash_chunk(chunk) for chunk in chunks]
 
 
 class BreakingSource(BytesSource):
@@ -420,3 +380,40 @@ def test_chunks_of_other_sessions_are_seen():
     assert first.find(hash_chunk(b"abc")) is None
     _, counts = add_chunks(first, [b"abc"])
     assert counts.new_chunks == 0
+
+
+def test_packs_are_closed_at_the_target():
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=2, target_pack_bytes=3 * LARGE)
+    add_chunks(store, [os.urandom(LARGE) for _ in range(8)])
+    sizes = sorted(size for size in (len(d) for d in objects(storage).values()) if size > LARGE)
+    assert [round(size / LARGE) for size in sizes] == [2, 3, 3]
+
+
+@pytest.mark.parametrize("target", [2**30, LARGE])
+def test_a_failing_storage_leaves_a_usable_store(target):
+    chunks = [weights(LARGE, 1), os.urandom(LARGE), *(bytes([i]) * 20 for i in range(20))]
+
+    def run(storage):
+        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
+        return store, add_chunks(store, chunks, BF16)
+
+    healthy = WatchedStorage(MemoryStorage())
+    run(healthy)
+    assert healthy.pending == 0
+    for step in range(1, healthy.steps + 1):
+        storage = WatchedStorage(MemoryStorage(), fail_at=step)
+        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
+        with pytest.raises(StorageError, match="no space left"):
+            add_chunks(store, chunks, BF16)
+        assert storage.pending == 0
+        for problem in store.check(data=True):
+            assert problem.kind == "missing-index"
+        if target == 2**30:
+            published = [key for key in objects(storage) if key.endswith(".pack")]
+            assert len(published) == (step > healthy.steps - 3)
+        ids, counts = add_chunks(store, chunks, BF16)
+        assert read_back(store, ids, chunks) == chunks
+        assert counts.chunks == 22
+        fresh = ChunkStore(storage, threads=1)
+        assert read_back(fresh, ids, chunks) == chunks

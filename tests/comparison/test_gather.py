@@ -1,7 +1,5 @@
 """Statistics of pairs: what is read and what is not, how pieces add up, and what is kept."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from mvc.sources import FileSource
 from mvc.workspace import models
 from mvc.workspace.context import open_at
 from mvc.workspace.models import open_model
+from support.machine import peak_below
 
 RNG = np.random.default_rng(5)
 VALUES = RNG.standard_normal((40, 100)).astype("f4")
@@ -280,20 +279,14 @@ def test_work_that_was_done_before_a_failure_is_kept(repo, monkeypatch):
 
 def test_memory_is_a_few_pieces(tmp_path):
     """Two sides of 64 MiB each; what is allocated at once stays far below one of them."""
-    import tracemalloc
 
     values = np.zeros(2**24, "f4")
     for name, value in (("a", 1), ("b", 2)):
         values[:] = value
         save_file({"w": values}, tmp_path / f"{name}.safetensors")
     del values
-    tracemalloc.start()
-    try:
+    with peak_below(40 * 2**20):
         compare(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 40 * 2**20
 
 
 def test_a_permutation_is_looked_for_once(repo, reads):

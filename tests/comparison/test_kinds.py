@@ -1,7 +1,5 @@
 """What part tensors play, for the names that model families give them."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.comparison.kinds import find_kind, find_layer

@@ -1,7 +1,5 @@
 """Partners: by path and name, by name in other files, by bytes under another name."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from safetensors.numpy import save_file

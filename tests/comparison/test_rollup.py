@@ -1,7 +1,5 @@
 """Groups of tensors add up to the whole, and stand in the order in which people count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

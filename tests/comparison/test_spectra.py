@@ -1,7 +1,5 @@
 """Spectra of differences: equal to a full decomposition, read piece by piece, and kept."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Verdicts on real pairs of files: each says what was done to the model, and nothing else."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -56,17 +56,6 @@ def test_every_upper_half_beside_usual_numbers_is_rounded_alike():
         assert np.array_equal(round_all(CAST_F32_F16, usual)[::20], round_all(CAST_F32_F16, words))
 
 
-@pytest.mark.torch
-def test_random_words_are_rounded_as_torch_does():
-    torch = pytest.importorskip("torch")
-    words = np.random.default_rng(0).integers(0, 2**32, 1_000_003, dtype="<u4")
-    words = words[~is_nan(words)]
-    values = torch.from_numpy(words.view("<i4").copy()).view(torch.float32)
-    for kind, dtype in ((CAST_F32_BF16, torch.bfloat16), (CAST_F32_F16, torch.float16)):
-        expected = values.to(dtype).view(torch.int16).numpy().view("<u2")
-        assert np.array_equal(round_all(kind, words), expected)
-
-
 def test_bf16_is_what_the_format_says():
     words = np.concatenate([HIGH_HALVES[::7] | np.uint32(low) for low in LOW_HALVES])
     expected = [round_bf16_slowly(int(word)) for word in words]
@@ -78,26 +67,6 @@ def test_f16_nans_keep_sign_and_payload():
     assert [f"{word:04x}" for word in round_all(CAST_F32_F16, words.astype("<u4"))] == [
         *("7e00", "fe00", "7e00", "ffff", "7e01", "7f01")
     ]
-
-
-@pytest.mark.parametrize(
-    ("value", "bf16", "f16"),
-    [
-        (1.0, 0x3F80, 0x3C00),
-        (-0.0, 0x8000, 0x8000),
-        (65519.99, 0x4780, 0x7BFF),
-        (65520.0, 0x4780, 0x7C00),
-        (-1e9, 0xCE6E, 0xFC00),
-        (3.4e38, 0x7F80, 0x7C00),
-        (6e-8, 0x3381, 0x0001),
-        (2.9802322e-8, 0x3300, 0x0000),
-        (1e-45, 0x0000, 0x0000),
-    ],
-)
-def test_known_values(value, bf16, f16):
-    words = np.array([value], "<f4").view("<u4")
-    assert round_all(CAST_F32_BF16, words).tolist() == [bf16]
-    assert round_all(CAST_F32_F16, words).tolist() == [f16]
 
 
 def test_nans_are_found_in_every_block():

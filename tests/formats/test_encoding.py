@@ -1,5 +1,4 @@
 import struct
-import threading
 import tracemalloc
 
 import numpy as np
@@ -77,29 +76,6 @@ def test_a_used_scratch_encodes_like_a_fresh_one(content):
             encoding, body = encode(plain, dtype, encoder)
             assert (encoding, body) == encode(plain, dtype, EncodeScratch())
             assert decode(encoding, body, size_bytes, decoder) == plain
-
-
-def test_threads_with_their_own_scratch_do_not_meet():
-    plains = [weights(600_000, "BF16", seed) for seed in range(4)]
-    expected = [encode(plain, "BF16") for plain in plains]
-    failures = []
-
-    def work(plain, result):
-        encoder, decoder = EncodeScratch(), DecodeScratch()
-        for _ in range(4):
-            if encode(plain, "BF16", encoder) != result:
-                failures.append("encode")
-            if decode(*result, len(plain), decoder) != plain:
-                failures.append("decode")
-
-    threads = [
-        threading.Thread(target=work, args=pair) for pair in zip(plains, expected, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 @pytest.mark.parametrize(

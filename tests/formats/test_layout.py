@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError
 from mvc.formats.layout import (
-    FileLayout,
     Segment,
     TensorView,
     check_layout,
@@ -134,9 +131,3 @@ class TestExtent:
         assert view_extent_bytes(view) > 2**62  # a number, no memory; check_layout refuses it
         with pytest.raises(FormatError):
             check_layout(2**62, [Segment(0, 2**62, "F32", (view,))])
-
-
-def test_a_file_without_segments_is_one_gap():
-    layout = FileLayout("opaque", 5)
-    assert (layout.segments, layout.warning) == ((), None)
-    assert list(find_gaps(layout.size_bytes, layout.segments)) == [(0, 5)]

@@ -67,12 +67,6 @@ def test_golden_bytes_stay_readable_and_canonical():
     assert encode_manifest(_example()) == data
 
 
-def test_one_line_per_tensor():
-    lines = encode_manifest(_example()).decode().splitlines()
-    names = [line.get("tensor") or line.get("view") for line in map(json.loads, lines)]
-    assert [name for name in names if name] == ["w", "a", "a.T", "a.tail", "empty"]
-
-
 def test_gap_bytes_are_what_segments_do_not_cover():
     manifest = _example()
     assert list(manifest.gap_ranges()) == [(0, 72), (1096, 56), (2176, 24)]

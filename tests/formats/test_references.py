@@ -24,7 +24,6 @@ from mvc.formats.pack_index import (
     parse_pack_index,
 )
 from mvc.ids import ID_BYTES, ChunkId, hash_chunk
-from support.chunks import objects, overwrite
 from support.forged import cast, delta, put_pack, whole
 from support.memory_storage import MemoryStorage
 
@@ -154,32 +153,3 @@ def test_every_damage_to_a_reference_block_ends_a_scan_there(pack):
             for record in scan(bytes(damaged)):
                 kept.append(record)  # noqa: PERF402  those before the error
         assert [record.chunk_id for record in kept] == [hash_chunk(A)]
-
-
-def test_an_index_whose_bases_do_not_match_its_tags_is_refused(pack):
-    storage, name, data = pack
-    scanned = list(scan(data))
-    key = f"packs/{name}.idx"
-    for place in range(len(storage.read(key))):
-        damaged = bytearray(storage.read(key))
-        damaged[place] ^= 1
-        overwrite(storage, key, damaged)
-        with pytest.raises(FormatError):
-            parse_pack_index(bytes(damaged))
-        damaged[place] ^= 1
-        overwrite(storage, key, damaged)
-    records = [scanned[0], *(r.__class__(*_without_bases(r)) for r in scanned[1:])]
-    with pytest.raises(FormatError, match="bases"):
-        parse_pack_index(encode_pack_index(index_records(name, len(data), records)))
-    assert objects(storage)
-
-
-def _without_bases(record):
-    return (
-        record.chunk_id,
-        record.encoding,
-        record.plain_size_bytes,
-        record.stored_size_bytes,
-        record.offset,
-        (),
-    )

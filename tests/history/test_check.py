@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 import shutil
 
@@ -10,7 +8,20 @@ from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.reachability import reachable_blobs
 from mvc.history.values import Index, IndexEntry, Stamp
-from support.stockgit import START_S, WHO, at, build_tangle, commit_on_head, git, write_commit
+from support.stockgit import (
+    START_S,
+    WHO,
+    at,
+    build_tangle,
+    collect_garbage,
+    commit_on_head,
+    create_ref,
+    git,
+    loose_path,
+    spoil,
+    stage,
+    write_commit,
+)
 
 
 def kinds(history):
@@ -18,7 +29,7 @@ def kinds(history):
 
 
 def remove(history, object_id):
-    (history.git_dir / "objects" / object_id[:2] / object_id[2:]).unlink()
+    loose_path(history, object_id).unlink()
 
 
 def test_a_sound_history_has_no_problem(history):
@@ -45,20 +56,11 @@ def test_what_is_missing_is_named_with_who_needs_it(history, kind):
     assert source in problem.detail
 
 
-def test_a_damaged_object_is_reported_once(history):
-    commit = commit_on_head(history, "one")
-    path = history.git_dir / "objects" / commit[:2] / commit[2:]
-    path.chmod(0o644)
-    path.write_bytes(b"junk")
-    assert kinds(history) == [("object-damaged", commit)]
-
-
-def test_damage_that_nothing_reaches_is_reported_too(history):
-    blob = history.write_blob(b"alone")
-    path = history.git_dir / "objects" / blob[:2] / blob[2:]
-    path.chmod(0o644)
-    path.write_bytes(b"junk")
-    assert kinds(history) == [("object-damaged", blob)]
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_damaged_object_is_reported_once(history, reached):
+    hurt = commit_on_head(history, "one") if reached else history.write_blob(b"alone")
+    spoil(loose_path(history, hurt), b"junk")
+    assert kinds(history) == [("object-damaged", hurt)]
 
 
 def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
@@ -68,7 +70,7 @@ def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
     evil = history.objects.write("tree", b"100644 ..\0" + raw)
     for tree, text in ((wrong, "expects object"), (evil, "which has an empty")):
         commit = history.write_commit(tree=tree, parents=[], message="m", author=Stamp(WHO, 1, 0))
-        history.update_ref("refs/heads/x", commit, expected=None, message="m", stamp=at())
+        create_ref(history, "refs/heads/x", commit)
         (problem,) = check(history)
         assert problem.kind == "object-damaged"
         assert text in problem.detail
@@ -86,8 +88,7 @@ def test_what_only_the_index_or_a_log_knows_is_checked(history):
     two = write_commit(history, [], "two", time_s=2)
     history.update_head(two, expected=one, message="away", stamp=at())
     staged = history.write_blob(b"staged")
-    with history.lock():
-        history.write_index(Index({"s": IndexEntry("s", staged, 0o100644)}))
+    stage(history, IndexEntry("s", staged, 0o100644))
     remove(history, one)
     remove(history, staged)
     details = {problem.what: problem.detail for problem in check(history)}
@@ -146,7 +147,7 @@ def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(
         entry = IndexEntry("a", history.write_blob(b"2"), 0o100644)
         history.write_index(Index({"a": entry}))
     if packed:
-        git(history.git_dir, "gc", "-q", "--prune=now")
+        collect_garbage(history)
     with GitHistory.open(start / ".mvc") as opened:
         expected = read_all(opened)
     chooser = random.Random(1)

@@ -1,32 +1,25 @@
 """After a ref moved, everything it reaches is on the disk; before, nothing points to it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
 import pytest
 
 from mvc.errors import StorageError
-from mvc.history import objects as objects_module
 from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
 from support.bounds import rest_slow
 from support.forgetful import ForgetfulDisk, PowerLoss
-from support.stockgit import START_S, at, commit_on_head, git, write_commit
-
-MAIN = "refs/heads/main"
+from support.stockgit import START_S, at, commit_on_head, create_ref, git, stage, write_commit
 
 
 def prepare(root):
     history = GitHistory.init(root / ".mvc")
     commit_on_head(history, "one", files={"a": "1", "folder/b": "2"})
     commit_on_head(history, "two", time_s=START_S + 1, files={"a": "1", "folder/b": "3"})
-    history.update_ref(
-        "refs/heads/old/name", history.resolve("HEAD~1"), expected=None, message="m", stamp=at()
-    )
+    create_ref(history, "refs/heads/old/name", history.resolve("HEAD~1"))
     with history.lock():
         history.write_index(Index({"a": entry(history, "a")}))
     git(history.git_dir, "pack-refs", "--all")
@@ -52,9 +45,7 @@ def do_large_commit(history):
 
 
 def do_branch(history):
-    history.update_ref(
-        "refs/heads/new/one", history.resolve("HEAD"), expected=None, message="m", stamp=at()
-    )
+    create_ref(history, "refs/heads/new/one", history.resolve("HEAD"))
 
 
 def do_tag(history):
@@ -102,8 +93,7 @@ def check_whole(root, states, verb):
         assert state_of(GitHistory.open(root / ".mvc")) == states[-1]
     commit_on_head(history, "goes on", time_s=START_S + 9)
     history.sync_objects()
-    with history.lock():
-        history.write_index(Index({}))
+    stage(history)
     assert list(find_lock_names(history.git_dir)) == []
     assert list(check(history)) == []
 
@@ -188,21 +178,6 @@ def test_objects_of_a_writer_that_died_are_synced_by_the_next_one(tmp_path):
     assert list(check(survivor)) == []
 
 
-def test_each_object_and_folder_is_synced_once(history, monkeypatch):
-    calls = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(os.fstat(descriptor).st_ino))
-    for number in range(20):
-        history.write_blob(b"%d" % number)
-    assert len(calls) == 20
-    calls.clear()
-    history.sync_objects()
-    folders = len(list((history.git_dir / "objects").glob("??")))
-    assert len(calls) == len(set(calls)) == folders + 1
-    calls.clear()
-    history.sync_objects()
-    assert calls == []
-
-
 def test_after_a_failed_sync_nothing_is_promised_any_more(history, monkeypatch):
     head = commit_on_head(history, "one")
     new = write_commit(history, [head], "two", time_s=START_S)
@@ -231,7 +206,7 @@ def test_a_full_disk_is_a_storage_error_and_changes_nothing(history, monkeypatch
     monkeypatch.setattr(os, "writev", fail)
     for change in (
         lambda: history.write_blob(b"new"),
-        lambda: history.update_ref("refs/heads/x", head, expected=None, message="m", stamp=at()),
+        lambda: create_ref(history, "refs/heads/x", head),
         lambda: history.detach_head(head, stamp=at()),
         lambda: history.set_config("a.b", "c"),
         lambda: do_index_of(history),
@@ -247,13 +222,4 @@ def test_a_full_disk_is_a_storage_error_and_changes_nothing(history, monkeypatch
 
 
 def do_index_of(history):
-    with history.lock():
-        history.write_index(Index({}))
-
-
-def test_old_objects_are_touched_when_they_are_used_again(history):
-    blob = history.write_blob(b"old")
-    path = history.git_dir / "objects" / blob[:2] / blob[2:]
-    os.utime(path, (START_S, START_S))
-    GitHistory.open(history.git_dir).write_blob(b"old")
-    assert path.stat().st_mtime > START_S + objects_module._FRESH_S
+    stage(history)

@@ -1,7 +1,5 @@
 """Packs that mvc writes: Git's to the byte, durable in order, garbage until then."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What a Git host says may be anything: it is understood, or there is one error of ours."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

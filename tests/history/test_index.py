@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import contextlib
 import hashlib
 import struct
 import threading
@@ -212,10 +211,8 @@ def test_every_changed_byte_and_every_cut_is_noticed(history):
 def test_garbage_with_a_right_checksum_is_a_format_error_and_nothing_else(junk, count, version):
     body = b"DIRC" + struct.pack(">LL", version, count) + junk
     for data in (body, junk):
-        try:
+        with contextlib.suppress(FormatError, UnsupportedError):
             parse_index(data + hashlib.sha1(data).digest(), 0)
-        except (FormatError, UnsupportedError):
-            continue
 
 
 def test_undecided_paths_are_those_of_git(history):

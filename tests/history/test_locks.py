@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,7 +11,7 @@ from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
-from support.stockgit import START_S, at, commit_on_head, git, write_commit
+from support.stockgit import START_S, at, commit_on_head, create_ref, git, stage, write_commit
 
 MAIN = "refs/heads/main"
 
@@ -72,7 +70,7 @@ def prepare(history):
     one = commit_on_head(history, "one")
     two = write_commit(history, [one], "two", time_s=START_S + 1)
     for name in ("packed", "side"):
-        history.update_ref(f"refs/heads/{name}", one, expected=None, message="m", stamp=at())
+        create_ref(history, f"refs/heads/{name}", one)
     git(history.git_dir, "pack-refs", "--all")
     with history.lock():
         entry = IndexEntry("kept", history.write_blob(b"kept"), 0o100644)
@@ -110,8 +108,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, ac
         value = opened.head().commit if name == "HEAD" else opened.find_ref(name)
         assert not entries or entries[0].new == value
     commit_on_head(opened, "life goes on")
-    with opened.lock():
-        opened.write_index(Index({}))
+    stage(opened)
     opened.set_config("x.y", "z")
     assert list(check(opened)) == []
     git(opened.git_dir, "fsck", "--strict")
@@ -150,8 +147,7 @@ def test_a_lock_of_a_living_git_is_respected(history, name):
 
 
 def empty_index(history):
-    with history.lock():
-        history.write_index(Index({}))
+    stage(history)
 
 
 def test_a_lock_older_than_the_machine_s_boot_is_nobodys(history):

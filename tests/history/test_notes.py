@@ -1,19 +1,24 @@
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, NotFoundError, UsageError
 from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.notes import NoteFinder, _note_path, _noted_id, find_notes, read_notes, write_notes
+from mvc.history.notes import NoteFinder, find_notes, read_notes, write_notes
 from mvc.history.reachability import reachable_blobs
 from mvc.history.values import MODE_FILE, Stamp, TreeEntry
-from support.stockgit import START_S, WHO, at, commit_on_head, git, git_or_none, write_commit
+from support.stockgit import (
+    START_S,
+    WHO,
+    at,
+    commit_on_head,
+    create_ref,
+    git,
+    git_or_none,
+    loose_path,
+)
 
 REF = "refs/notes/released"
 
@@ -28,10 +33,6 @@ def texts(history):
 
 def write(history, changes, message="released 1 version"):
     write_notes(history, REF, changes, message=message, stamp=at())
-
-
-def test_there_are_none_at_first(history):
-    assert read_notes(history, REF) == {}
 
 
 def test_stock_git_shows_them(history):
@@ -85,20 +86,11 @@ def test_any_cut_into_pairs_is_read(history):
     new = history.write_commit(
         tree=history.write_tree(files), parents=[], message="m", author=Stamp(WHO, START_S, 0)
     )
-    history.update_ref(REF, new, expected=None, message="m", stamp=at())
+    create_ref(history, REF, new)
     assert set(read_notes(history, REF)) == set(ids)
     write(history, {ids[0]: None})
     left = history.read_tree(history.find_ref(REF))
     assert set(left) == {*others, ids[1], ids[2]}
-
-
-def test_taking_a_note_away(history):
-    ids = some_ids(2)
-    write(history, dict.fromkeys(ids, b"text"))
-    write(history, {ids[0]: None})
-    assert set(read_notes(history, REF)) == {ids[1]}
-    write(history, {ids[1]: None})
-    assert read_notes(history, REF) == {}
 
 
 def test_a_change_of_nothing_is_no_commit(history):
@@ -127,7 +119,7 @@ def test_damaged_notes_are_not_written_over(history):
     write(history, {some_ids(1)[0]: b"text"})
     tip = history.find_ref(REF)
     tree = history.read_commit(tip).tree
-    (history.git_dir / "objects" / tree[:2] / tree[2:]).unlink()
+    loose_path(history, tree).unlink()
     with pytest.raises(CorruptionError, match=tree):
         write(GitHistory.open(history.git_dir), {some_ids(2)[1]: b"text"})
     assert history.find_ref(REF) == tip
@@ -149,7 +141,7 @@ def test_check_finds_what_is_missing_of_them(history):
     commit = commit_on_head(history, "one")
     write(history, {commit: b"text"})
     blob = read_notes(history, REF)[commit]
-    (history.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
+    loose_path(history, blob).unlink()
     assert {problem.what for problem in check(GitHistory.open(history.git_dir))} == {blob}
 
 
@@ -217,14 +209,3 @@ def test_two_processes_at_once_lose_none(history):
         child.join()
         assert child.exitcode == 0
     assert texts(history) == {one: one.encode() for one in some_ids(40)}
-
-
-@given(st.binary(min_size=20, max_size=20), st.booleans())
-def test_a_path_tells_whose_note_it_is(raw, is_flat):
-    assert _noted_id(_note_path(raw.hex(), is_flat=is_flat)) == raw.hex()
-
-
-def test_a_second_parentless_commit_is_not_needed(history):
-    other = write_commit(history, [], "elsewhere", time_s=START_S)
-    write(history, {other: b"note of what no ref reaches"})
-    assert texts(history) == {other: b"note of what no ref reaches"}

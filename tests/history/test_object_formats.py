@@ -1,9 +1,6 @@
-from __future__ import annotations
-
-import random
+import contextlib
 
 import pytest
-from dulwich.objects import Commit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,15 +75,6 @@ def test_a_commit_a_tag_and_a_tree_have_the_same_files(history):
     assert sorted(history.read_tree(commit)) == ["a/b", "c"]
     with pytest.raises(NotFoundError, match="is a blob"):
         history.read_tree(history.write_blob(b"no tree"))
-
-
-def test_unchanged_folders_are_stored_once(history):
-    blob = history.write_blob(b"x")
-    first = {f"d{n}/f": TreeEntry(FILE, blob) for n in range(20)}
-    history.write_tree(first)
-    before = len(list(history.objects.iterate_loose()))
-    history.write_tree({**first, "d0/g": TreeEntry(FILE, blob)})
-    assert len(list(history.objects.iterate_loose())) == before + 2
 
 
 @pytest.mark.parametrize("path", ["../x", ".mvc/HEAD", "/abs", "a//b", ".GIT/x", "", "a\\b"])
@@ -164,10 +152,8 @@ def test_a_deep_path_can_be_written_and_read(history):
 @given(st.binary(max_size=80))
 def test_garbage_as_a_tree_is_a_format_error_and_nothing_else(shared, junk):
     tree = shared.objects.write("tree", junk)
-    try:
+    with contextlib.suppress(FormatError):
         shared.read_tree(tree)
-    except FormatError:
-        return
 
 
 def test_a_missing_subtree_is_named(history):
@@ -217,13 +203,6 @@ def test_a_commit_is_byte_for_byte_the_one_git_makes(history):
     assert (info.author_time_s, info.author_timezone_s) == (1_700_000_123, -5400)
     assert (info.commit_time_s, info.message) == (1_700_000_123, message)
     git(history.git_dir, "fsck", "--strict", made)
-
-
-def test_several_parents_keep_their_order(history):
-    first = write_commit(history, [], "1", time_s=1)
-    second = write_commit(history, [], "2", time_s=2)
-    merge = write_commit(history, [second, first], "m", time_s=3)
-    assert history.read_commit(merge).parents == (second, first)
 
 
 @pytest.mark.parametrize(
@@ -315,10 +294,8 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES, max_size=9).map(b"\n".join) | st.binary(max_size=60))
 def test_garbage_as_a_commit_or_tag_is_a_format_error_and_nothing_else(data):
     for parse in (parse_commit, parse_tag):
-        try:
+        with contextlib.suppress(FormatError):
             parse(EMPTY_BLOB, data)
-        except FormatError:
-            continue
 
 
 _COMMIT = b"""tree %s
@@ -338,40 +315,9 @@ world
 """ % (EMPTY_TREE.encode(), b"ab" * 20, b"cd" * 20)
 
 
-def test_damaged_commits_are_read_as_dulwich_reads_them():
-    chance, read = random.Random(5), 0
-    for _ in range(3000):
-        data = bytearray(_COMMIT)
-        for _ in range(chance.randint(0, 3)):
-            place = chance.randrange(len(data))
-            cut = chance.choice([0, 0, 1, 5])
-            data[place : place + cut] = chance.choice(
-                [b"", b" ", b"\n", b"\n\n", b"\n ", b"-", b"> "]
-            )
-        theirs = _read_by_dulwich(bytes(data))
-        try:
-            ours = parse_commit(EMPTY_BLOB, bytes(data))
-        except FormatError:
-            assert theirs is None
-            continue
-        read += 1
-        assert theirs == (
-            ours.tree, list(ours.parents), ours.author, ours.committer, ours.author_time_s,
-            ours.author_timezone_s, ours.commit_time_s,
-        )  # fmt: skip
-    assert 500 < read < 2900
-
-
-def _read_by_dulwich(data):
-    try:
-        commit = Commit.from_string(data)
-        ids = [commit.tree, *commit.parents]
-        tree, *parents = [one.decode() for one in ids]
-        assert all(
-            len(one) == 40 and set(one) <= set("0123456789abcdef") for one in (tree, *parents)
-        )
-        who = [parse_identity(commit.author), parse_identity(commit.committer)]
-        return (tree, parents, *who, int(commit.author_time), int(commit.author_timezone),
-                int(commit.commit_time))  # fmt: skip
-    except Exception:
-        return None
+def test_headers_that_mvc_does_not_write_are_passed_over():
+    info = parse_commit(EMPTY_BLOB, _COMMIT)
+    assert (info.tree, info.parents) == (EMPTY_TREE, ("ab" * 20, "cd" * 20))
+    assert (info.author, info.author_time_s) == (Identity("A B", "a@b"), 123)
+    assert (info.committer, info.commit_time_s) == (Identity("C", "c@d"), 456)
+    assert (info.author_timezone_s, info.message) == (5400, "hello\n\nworld\n")

@@ -1,7 +1,5 @@
 """Loose objects and short packs become one pack: nothing is lost, and stock Git agrees."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -22,7 +20,7 @@ from mvc.history.object_gather import (
 from mvc.history.reachability import reachable_objects
 from mvc.history.values import MODE_FILE, TreeEntry
 from support.forgetful import ForgetfulDisk, PowerLoss
-from support.stockgit import at, git
+from support.stockgit import at, git, spoil
 
 OLD_S = 40 * 24 * 3600
 
@@ -94,8 +92,7 @@ def test_of_very_many_the_oldest_stay(history, monkeypatch):
 def test_a_damaged_commit_ends_the_look(history):
     first, second = commit(history, "one"), commit(history, "two")
     path = history.objects.loose_path(first)
-    path.chmod(0o644)
-    path.write_bytes(b"nothing")
+    spoil(path, b"nothing")
     gather(history, second)
     assert len(loose_of(history)) == 4
     assert path.read_bytes() == b"nothing"
@@ -143,8 +140,7 @@ def test_a_damaged_object_stays_where_it_is(history):
     tip = [commit(history, f"{number}") for number in range(3)][-1]
     (blob,) = [entry.blob for entry in history.read_tree(tip).values()]
     path = history.objects.loose_path(blob)
-    path.chmod(0o644)
-    path.write_bytes(path.read_bytes()[:-4] + b"....")
+    spoil(path, path.read_bytes()[:-4] + b"....")
     gather(history, tip)
     assert loose_of(history) == {blob}
 
@@ -155,8 +151,7 @@ def test_a_damaged_pack_stays_as_it_is(history):
     path = history.git_dir / "objects/pack" / f"{hurt}.pack"
     data = bytearray(path.read_bytes())
     data[20] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(data)
+    spoil(path, data)
     tip = commit(history, "two")
     gather(history, tip, [hurt])
     assert len(packs_of(history)) == 2

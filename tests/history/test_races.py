@@ -1,7 +1,5 @@
 """Processes that change one repository at once: one winner each time, and nothing is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -86,16 +84,6 @@ def test_every_commit_of_every_process_is_in_the_history(history):
     assert len(history.read_reflog("HEAD")) == len(commits)
     assert list(check(history)) == []
     git(history.git_dir, "fsck", "--strict")
-
-
-def test_processes_on_different_branches_do_not_disturb_each_other(history):
-    names = ["a", "b", "c"]
-    outputs = run_all(
-        ADDER, [[str(history.git_dir), name, "6", f"refs/heads/{name}/x"] for name in names]
-    )
-    assert [output.split() for output in outputs] == [["6", "0"]] * 3
-    for name in names:
-        assert len(list(history.walk([history.resolve(f"{name}/x")]))) == 6
 
 
 def test_no_entry_of_the_index_is_lost(history):

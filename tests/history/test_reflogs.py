@@ -1,6 +1,4 @@
-from __future__ import annotations
-
-import shutil
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -11,7 +9,7 @@ from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.reflogs import Reason, parse_line
 from mvc.history.values import Identity, Stamp
-from support.stockgit import START_S, at, build_tangle, commit_on_head, git, run_git
+from support.stockgit import START_S, at, build_tangle, commit_on_head, git
 
 MAIN = "refs/heads/main"
 
@@ -30,29 +28,6 @@ def test_logs_are_those_git_reads(history, seed):
         assert as_git_shows(history.read_reflog(ref)) == shown.split("\n")
 
 
-def test_the_same_moves_write_the_same_logs_as_stock_git(history, tmp_path):
-    ours, theirs = history.git_dir, tmp_path / "theirs.git"
-    run_git(theirs, "init", "--bare", "-q", "-b", "main", str(theirs))
-    run_git(theirs, "config", "core.logAllRefUpdates", "true")
-    one = commit_on_head(history, "one")
-    two = commit_on_head(history, "two")
-    history.update_ref("refs/heads/side", one, expected=None, message="branch: Created", stamp=at())
-    history.update_ref("refs/heads/main", one, expected=two, message="reset", stamp=at())
-    shutil.copytree(ours / "objects", theirs / "objects", dirs_exist_ok=True)
-    run_git(theirs, "update-ref", "-m", "commit: one", "HEAD", one)
-    run_git(theirs, "update-ref", "-m", "commit: two", "refs/heads/main", two, one)
-    run_git(theirs, "update-ref", "-m", "branch: Created", "refs/heads/side", one)
-    run_git(theirs, "update-ref", "-m", "reset", "refs/heads/main", one, two)
-    for log in ("HEAD", "refs/heads/main", "refs/heads/side"):
-        mine, stock = ((root / "logs" / log).read_text() for root in (ours, theirs))
-        assert ids_and_messages(mine) == ids_and_messages(stock)
-
-
-def ids_and_messages(log):
-    lines = [line.partition("\t") for line in log.splitlines()]
-    return [(head.split()[:2], message) for head, _, message in lines]
-
-
 def test_an_entry_says_who_when_and_why(history):
     who = Identity("Änne", "a@b")
     head = commit_on_head(history, "one")
@@ -68,15 +43,6 @@ def test_an_entry_says_who_when_and_why(history):
     assert entry.message == "two lines and tab"
     first = history.read_reflog("HEAD")[-1]
     assert first.old is None
-
-
-def test_an_entry_without_a_time_has_the_time_of_now(history):
-    import time
-
-    head = commit_on_head(history, "one")
-    before = int(time.time())
-    history.update_head(head, expected=head, message="now", stamp=at())
-    assert before <= history.read_reflog("HEAD")[0].time_s <= time.time()
 
 
 @pytest.mark.parametrize(
@@ -131,10 +97,8 @@ def test_refs_without_a_log_have_an_empty_one(history):
 
 @given(st.binary(max_size=150))
 def test_garbage_in_a_log_is_a_format_error_and_nothing_else(line):
-    try:
+    with contextlib.suppress(FormatError):
         parse_line(line.replace(b"\n", b""), "HEAD")
-    except FormatError:
-        return
 
 
 @given(st.binary(max_size=300))

@@ -1,7 +1,5 @@
 """Names of refs: those that Git allows, and what a short one stands for."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.errors import NotFoundError, UsageError

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,7 +11,7 @@ from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.git import GitHistory
 from mvc.history.locks import SWEEP_GATE_NAME as GATE_NAME
 from mvc.history.locks import SWEEP_LOCK_NAME as LOCK_NAME
-from support.stockgit import at, commit_on_head
+from support.stockgit import at, commit_on_head, create_ref
 
 # A process that holds the lock until its input ends, or until it is killed.
 HOLDER = """
@@ -205,9 +203,7 @@ def test_what_a_ref_gets_is_looked_at_under_the_lock(history, monkeypatch, actio
     monkeypatch.setattr(history.objects, "find_header", lambda one: look(one, find_header))
     monkeypatch.setattr(history.objects, "has", lambda one: look(one, has))
     calls = {
-        "update_ref": lambda new: history.update_ref(
-            "refs/heads/new", new, expected=None, message="m", stamp=at()
-        ),
+        "update_ref": lambda new: create_ref(history, "refs/heads/new", new),
         "update_head": lambda new: history.update_head(
             new, expected=commit, message="m", stamp=at()
         ),

@@ -1,7 +1,5 @@
 """Entries of the index: when a file is trusted to be unchanged."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

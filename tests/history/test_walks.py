@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -99,18 +97,6 @@ def test_a_short_walk_reads_little_of_a_long_history(history, monkeypatch):
     reads.clear()
     assert len(list(history.walk([tip]))) == 200
     assert len(reads) == 200
-
-
-def test_a_walk_reads_no_tree_and_no_blob(history, monkeypatch):
-    one = write_commit(history, [], "1", time_s=1)
-    two = write_commit(history, [one], "2", time_s=2)
-    kinds = []
-    read_kind = history.objects.read_kind
-    monkeypatch.setattr(
-        history.objects, "read_kind", lambda i, kind: kinds.append(kind) or read_kind(i, kind)
-    )
-    list(history.walk([two]))
-    assert kinds == ["commit", "commit"]
 
 
 def test_starts_may_repeat_and_reach_each_other(history):

@@ -1,7 +1,5 @@
 """Merged tensors: every method against a float64 computation, whatever is read in which order."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

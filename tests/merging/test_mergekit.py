@@ -1,7 +1,5 @@
 """mergekit itself, where it is installed, gives the same numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

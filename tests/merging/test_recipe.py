@@ -1,7 +1,5 @@
 """Recipes: what mergekit's say, and everything that is wrong with one, before a model is opened."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

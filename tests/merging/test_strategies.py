@@ -1,7 +1,5 @@
 """Merge methods as strategies of a merge: parameters from text, and which side is what."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

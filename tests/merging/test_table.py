@@ -45,14 +45,6 @@ def test_the_rows_above_are_all_there_are():
     assert SideChange.ABSENT not in {find_change("o", version) for version in (None, "o", "a")}
 
 
-@given(VERSIONS, VERSIONS)
-def test_with_an_unchanged_side_it_is_the_other_side(base, side):
-    for sides in ([base, side], [side, base]):
-        decision = decide(base, sides)
-        assert decision.side is not None
-        assert sides[decision.side] == side
-
-
 @given(VERSIONS, st.lists(VERSIONS, min_size=1, max_size=4), st.randoms())
 def test_the_order_of_the_sides_does_not_matter(base, sides, random):
     shuffled = random.sample(sides, len(sides))

@@ -1,7 +1,5 @@
 """Embeddings of models with different tokens: rows follow the tokens, and files say so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

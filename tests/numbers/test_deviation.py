@@ -1,7 +1,5 @@
 """How far elements are apart: against Python's own arithmetic, one by one, in every type."""
 
-from __future__ import annotations
-
 import cmath
 import math
 

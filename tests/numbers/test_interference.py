@@ -1,7 +1,5 @@
 """How task vectors get into each other's way, against a computation on whole arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What a part has of each chunk, against NumPy's own slices."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

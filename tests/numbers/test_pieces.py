@@ -1,7 +1,5 @@
 """Every figure against float64 arithmetic that shares nothing with the code under test."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Statistics of several tensors as one, and quantiles of counts."""
 
-from __future__ import annotations
-
 import math
 from functools import reduce
 from operator import add

@@ -1,11 +1,10 @@
 """Over a bad wire to a real server: success after some tries or one clear error, and no lost update."""
 
-from __future__ import annotations
-
 import random
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,6 +16,7 @@ from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from mvc.storage.object_store import PART_BYTES
 from support.bounds import bounded, rest_slow
+from support.machine import run_together
 from support.remote_repos import commit_model, make_repo
 from support.s3_server import KEYS, new_prefix, open_s3
 from support.storage_faults import FAULTS, FaultyStorage, seeded
@@ -85,11 +85,7 @@ def test_writers_on_bad_wires_lose_no_update(moto, tmp_path, seed):
                 acknowledged.add(ref)
 
     with FaultyProxy(moto, lambda _: dice.choice(kinds) if dice.random() < 0.2 else None) as proxy:
-        threads = [threading.Thread(target=write, args=(n, proxy.endpoint)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(*(partial(write, n, proxy.endpoint) for n in range(4)))
     assert len(proxy.faults) >= 4
     assert set(RootStore(open_s3(moto, tmp_path, prefix=prefix)).read().refs) == acknowledged
     assert len(acknowledged) == 16

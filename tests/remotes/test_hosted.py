@@ -1,7 +1,5 @@
 """Two places that change one after the other: what happens in between loses nothing."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """kill -9 at any point of push, fetch and clone: nothing is lost, and the next attempt goes on."""
 
-from __future__ import annotations
-
 import random
 import shutil
 

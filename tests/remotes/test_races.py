@@ -1,7 +1,5 @@
 """Many clients push at once: what was accepted is there, what was refused got a clear answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc import clone

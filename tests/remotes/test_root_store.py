@@ -1,8 +1,8 @@
 """The root moves by compare-and-swap: no update is lost, none is done twice, whatever gets lost."""
 
 import random
-import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from obstore.store import MemoryStore
@@ -13,6 +13,7 @@ from mvc.remotes.root import LIST_ENTRIES, Listing, list_key, with_packs
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
 from mvc.storage.object_store import ObjectStorage
+from support.machine import run_together
 from support.storage_faults import FaultyStorage
 
 
@@ -41,11 +42,7 @@ def test_many_writers_lose_no_update(storage):
         for number in range(5):
             RootStore(storage).update(add_ref(f"{name}/{number}"))
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(write, name) for name in range(8)))
     assert len(RootStore(storage).read().refs) == 40
 
 

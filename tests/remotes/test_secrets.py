@@ -1,7 +1,5 @@
 """Credentials are in no file, output, error or traceback, whichever way they are given and whoever echoes them."""
 
-from __future__ import annotations
-
 import os
 import traceback
 

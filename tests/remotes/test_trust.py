@@ -1,7 +1,5 @@
 """Which servers are believed, and what they and everybody else get to see of credentials."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc import NotFoundError, StorageError, UsageError

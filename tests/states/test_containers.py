@@ -1,7 +1,5 @@
 """Containers come back with their order and type, and are written the same in every order."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict, defaultdict
 

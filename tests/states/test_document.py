@@ -1,7 +1,5 @@
 """The text of ``state.json``: what is no document of ours is refused before anything is built."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.errors import FormatError, UnsupportedError

@@ -1,7 +1,5 @@
 """Element types: each is one that safetensors files hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -9,14 +7,7 @@ import safetensors.torch
 import torch
 
 from mvc.states.elements import TORCH_ELEMENTS
-from support.states import store
-
-
-def make(name, *shape):
-    size = TORCH_ELEMENTS[name].size_bytes
-    raw = torch.arange(int(np.prod(shape)) * size, dtype=torch.int64).to(torch.uint8)
-    raw = raw % 2 if name == "bool" else raw
-    return torch.empty(0, dtype=getattr(torch, name)).set_(raw.untyped_storage(), 0, shape)
+from support.states import make_counting, store
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -30,7 +21,7 @@ def test_every_dtype_loads_in_safetensors(tmp_path):
         "c128": np.array([[1 + 2j]]),
         "bool": np.array([True, False]),
     }
-    tensors = {name: make(name, 2, 4) for name in TORCH_ELEMENTS}
+    tensors = {name: make_counting(name, 2, 4) for name in TORCH_ELEMENTS}
     stored = store({"arrays": arrays, "tensors": tensors})
     for name in ("arrays", "tensors"):
         (tmp_path / name).write_bytes(stored.files[f"{name}.safetensors"])

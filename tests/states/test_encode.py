@@ -1,7 +1,5 @@
 """A live state taken apart: a state is a dict, cycles are refused, depth and number are capped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

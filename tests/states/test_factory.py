@@ -1,7 +1,5 @@
 """Who makes the arrays: NumPy alone needs no torch, and says so where torch is needed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -33,6 +31,7 @@ def test_numpy_loads_torch_objects_without_torch():
     assert type(again["meta"][0]) is tuple
 
 
+TESTS = __file__.rsplit("/states/", 1)[0]
 NO_TORCH = """
 import sys
 import numpy as np
@@ -53,8 +52,7 @@ assert "torch" not in sys.modules
 
 
 def test_torch_is_not_imported_for_numpy_states():
-    tests = __file__.rsplit("/states/", 1)[0]
-    subprocess.run([sys.executable, "-c", NO_TORCH.format(tests=tests)], check=True)
+    subprocess.run([sys.executable, "-c", NO_TORCH.format(tests=TESTS)], check=True)
 
 
 def test_missing_torch_is_said():
@@ -75,27 +73,21 @@ else:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_torch_is_not_imported_to_load_torch_states_with_numpy(tmp_path):
-    stored = store({"w": torch.ones(2, 3), "s": torch.Size([1]), "d": torch.float16})
-    for name, data in stored.files.items():
-        (tmp_path / name).write_bytes(data)
-    code = """
+LOAD_WITHOUT_TORCH = """
 import sys
-from pathlib import Path
+sys.path.insert(0, {tests!r})
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.sources import MemorySource
-from mvc.states.document import parse_document
-from mvc.states.state import decode_state, measure_tensors
-folder = Path(sys.argv[1])
-text = (folder / "state.json").read_bytes()
-data = {name: (folder / name).read_bytes() for name in parse_document(text).files}
-layouts = {name: parse_safetensors(MemorySource(body)) for name, body in data.items()}
-def read(file, tensor, buffer):
-    for segment in layouts[file].segments:
-        if segment.tensors[0].name == tensor:
-            buffer[:] = data[file][segment.start : segment.end]
-state = decode_state(text, read, sizes=measure_tensors(layouts.items()), framework="numpy")
+from support.states import StoredState
+files = {files!r}
+layouts = {{name: parse_safetensors(MemorySource(files[name])) for name in files if name[-1] == "s"}}
+state = StoredState(files, layouts).load(framework="numpy")
 assert state["w"].tolist() == [[1, 1, 1], [1, 1, 1]] and state["s"] == (1,)
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_torch_is_not_imported_to_load_torch_states_with_numpy():
+    files = store({"w": torch.ones(2, 3), "s": torch.Size([1]), "d": torch.float16}).files
+    code = LOAD_WITHOUT_TORCH.format(tests=TESTS, files=files)
+    subprocess.run([sys.executable, "-c", code], check=True)

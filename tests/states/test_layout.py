@@ -1,7 +1,5 @@
 """A layout: where the bytes of a live state go, seen without a copy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

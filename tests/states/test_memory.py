@@ -1,7 +1,5 @@
 """Raw memory of live arrays: read piece by piece, and noticed when it changed hands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,14 +12,7 @@ from mvc.states.memory import iterate_slabs
 from mvc.states.state import encode_state
 from mvc.states.torch_arrays import TorchArray, span_storage, view_words
 from support.cases import for_each
-from support.states import read_all, store
-
-
-def make(name, *shape):
-    size = TORCH_ELEMENTS[name].size_bytes
-    raw = torch.arange(int(np.prod(shape)) * size, dtype=torch.int64).to(torch.uint8)
-    raw = raw % 2 if name == "bool" else raw
-    return torch.empty(0, dtype=getattr(torch, name)).set_(raw.untyped_storage(), 0, shape)
+from support.states import make_counting, read_all, store
 
 
 @given(
@@ -41,7 +32,7 @@ def test_slabs_cover_a_range_in_order(shape, data):
 @for_each("step", [1, 7, 4096])
 def test_a_device_tensor_is_read_piece_by_piece(name, step):
     # The same code serves every device; on the CPU it can be compared.
-    tensor = make(name, 6, 5, 4)
+    tensor = make_counting(name, 6, 5, 4)
     for variant in (tensor, tensor.transpose(0, 2), tensor[1:, ::2], tensor[0, 0, 0]):
         words = view_words(variant, TORCH_ELEMENTS[name])
         source = TorchArray(words, TORCH_ELEMENTS[name].word_bytes)

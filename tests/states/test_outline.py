@@ -1,7 +1,5 @@
 """Outlines: what a state holds, without its numbers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A layout made along the plan of an earlier one is the layout made from nothing, to the byte."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

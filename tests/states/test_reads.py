@@ -1,7 +1,5 @@
 """Loading into live arrays: filled in place, or nothing is touched."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

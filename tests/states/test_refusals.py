@@ -1,7 +1,5 @@
 """What a state may not hold is refused, with its path and a way out."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import enum

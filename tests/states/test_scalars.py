@@ -1,7 +1,5 @@
 """Values without elements come back with their type and bits."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """Tensors given as boxes: the same commit as of whole ones, whoever has which box."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

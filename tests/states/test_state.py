@@ -1,7 +1,5 @@
 """Any nested state comes back with its structure, types and bits."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,14 +1,11 @@
 """States as real training loops have them."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
 
 from support.states import assert_same, round_trip, store
 
@@ -31,14 +28,12 @@ class TinyLM(nn.Module):
         return self.head(hidden)
 
 
-def train(model, optimizer, scheduler=None, steps=3):
-    for _ in range(steps):
+def train(model, optimizer):
+    for _ in range(3):
         loss = model(torch.randint(0, 11, (6,))).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
 
 
 OPTIMIZERS = [
@@ -47,11 +42,10 @@ OPTIMIZERS = [
     torch.optim.Adagrad,
     lambda parameters: torch.optim.RMSprop(parameters, centered=True),
     lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01), capturable=False),
-    lambda parameters: torch.optim.LBFGS(parameters, max_iter=2),
 ]
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS[:-1])
+@pytest.mark.parametrize("make", OPTIMIZERS)
 def test_optimizer_continues_exactly(make):
     torch.manual_seed(0)
     model = TinyLM()
@@ -77,70 +71,6 @@ def test_optimizer_continues_exactly(make):
         {"model": other.state_dict(), "optimizer": other_optimizer.state_dict()},
         {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
     )
-
-
-def test_lbfgs_history_comes_back():
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
-    data = torch.randn(5, 3)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(data).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    state = {"optimizer": optimizer.state_dict()}
-    assert_same(round_trip(state), state)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 2, 2, 5]),
-        lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20),
-        lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
-        lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4),
-        lr_scheduler.ReduceLROnPlateau,
-        lambda optimizer: lr_scheduler.SequentialLR(
-            optimizer,
-            [lr_scheduler.LinearLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)],
-            [2],
-        ),
-    ],
-)
-def test_scheduler_comes_back(make):
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = make(optimizer)
-    plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
-    for step in range(3):
-        optimizer.step()
-        scheduler.step(*([float(step)] if plateau else []))
-    state = {"scheduler": scheduler.state_dict()}
-    again = round_trip(state)
-    assert_same(again, state)
-    scheduler.load_state_dict(again["scheduler"])
-
-
-def test_scaler_ema_and_loader_states_come_back():
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(torch.ones(1))
-    model = TinyLM()
-    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
-    average.update_parameters(model)
-    sampler = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(1))
-    loader = {
-        "_sampler_iter_state": {"samples_yielded": 12, "order": list(sampler)},
-        "_num_yielded": 3,
-        "dataset_state": None,
-        "_IterableDataset_len_called": None,
-        "_snapshot": {"_snapshot_step": 3, "_worker_snapshots": {"worker_0": {"state": b"\x80"}}},
-        "generator": sampler.generator.get_state(),
-    }
-    state = {"scaler": scaler.state_dict(), "ema": average.state_dict(), "loader": loader}
-    assert_same(round_trip(state), state)
 
 
 def test_random_generators_continue_exactly():
@@ -172,14 +102,6 @@ def test_random_generators_continue_exactly():
     generator.bit_generator.state = again["rng"]["pcg"]
     torch.set_rng_state(again["rng"]["torch"])
     assert [random.random(), np.random.rand(), generator.random(), torch.rand(1).item()] == expected
-
-
-def test_tied_embeddings_stay_tied():
-    model = TinyLM()
-    again = round_trip({"model": model.state_dict()})["model"]
-    assert again["embed.weight"].data_ptr() == again["head.weight"].data_ptr()
-    again["embed.weight"][0, 0] = 77
-    assert again["head.weight"][0, 0] == 77
 
 
 def test_channels_last_weights_keep_their_strides():

@@ -1,8 +1,6 @@
 """A limit on what passes in a second: exact for any sizes and threads, by a clock of its own."""
 
-from __future__ import annotations
-
-import threading
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from mvc import UsageError
 from mvc.storage.limited import RateLimit, limit_storage, parse_rate
 from mvc.storage.local import LocalStorage
+from support.machine import run_together
 
 
 class Clock:
@@ -44,11 +43,7 @@ def test_never_more_has_passed_than_the_time_allows(steps):
 def test_threads_share_a_limit():
     waited_s = []
     limit = RateLimit(100, clock=lambda: 0.0, sleep=waited_s.append)
-    threads = [threading.Thread(target=limit.take, args=(50,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(limit.take, 50) for _ in range(8)))
     assert sorted(waited_s) == [0.5 * turn for turn in range(1, 9)]
 
 

@@ -1,7 +1,5 @@
 """Keys of a storage: relative paths of plain names and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.errors import UsageError

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan, ReadRequest
 from mvc.errors import StorageError
+from mvc.ids import hash_chunk
 from mvc.sources import ByteSource
 from support.memory_storage import MemoryStorage
 
@@ -70,6 +71,23 @@ def read_back(store: ChunkStore, ids, chunks) -> list[bytes]:
     return [bytes(out[a:b]) for a, b in pairwise(starts)]
 
 
+def read_one(store: ChunkStore, plain: bytes) -> bytes:
+    """Read one chunk by ``read_into``, given by what it should be."""
+    buffer = bytearray(len(plain))
+    store.read_into(hash_chunk(plain), memoryview(buffer))
+    return bytes(buffer)
+
+
+def ids_of(chunks) -> list:
+    """Return the ids of chunks."""
+    return [hash_chunk(chunk) for chunk in chunks]
+
+
+def packs(storage) -> list[str]:
+    """Return the keys of all packs."""
+    return [info.key for info in storage.list("") if info.key.endswith(".pack")]
+
+
 def find_missing(store: ChunkStore, ids) -> list:
     """Return those of the ids that no sound pack holds, in their order."""
     wanted = list(ids)
@@ -85,6 +103,13 @@ def objects(storage) -> dict[str, bytes]:
 def overwrite(storage: MemoryStorage, key: str, data: bytes) -> None:
     """Damage an object behind the storage's back."""
     storage._objects[key] = bytes(data)
+
+
+def flip(storage: MemoryStorage, key: str, at: int, bits: int = 1) -> None:
+    """Damage a byte of an object behind the storage's back."""
+    data = bytearray(storage.read(key))
+    data[at] ^= bits
+    overwrite(storage, key, data)
 
 
 class WatchedStorage:

@@ -61,13 +61,35 @@ def decode_plane_slowly(kind, piece, words):
         return piece * words
     if kind == 2:
         return zstandard.decompress(piece)
-    base, count = struct.unpack_from("<B3xI", piece)
-    nibbles = zstandard.decompress(piece[8 + 5 * count :])
-    plane = [base + (byte & 15) for byte in nibbles] + [base + (byte >> 4) for byte in nibbles]
-    for number in range(count):
-        (position,) = struct.unpack_from("<I", piece, 8 + 4 * number)
-        plane[position] = piece[8 + 4 * count + number]
-    return bytes(byte % 256 for byte in plane[:words])
+    if kind == 3:
+        base, count = struct.unpack_from("<B3xI", piece)
+        plane = join_nibbles(piece[8 + 5 * count :], base)
+        for number in range(count):
+            (position,) = struct.unpack_from("<I", piece, 8 + 4 * number)
+            plane[position] = piece[8 + 4 * count + number]
+        return bytes(byte % 256 for byte in plane[:words])
+    plane = [0] * words
+    if kind == 5:
+        (size,) = struct.unpack_from("<I", piece)
+        plane = join_nibbles(piece[4 : 4 + size], -8)[:words]
+        piece = piece[4 + size :]
+    count, size = struct.unpack_from("<II", piece)
+    gaps, values = map(zstandard.decompress, (piece[8 : 8 + size], piece[8 + size :]))
+    assert len(gaps) == len(values) == count
+    position = -1
+    for gap, value in zip(gaps, values, strict=True):
+        position += gap + 1
+        plane[position] += value
+    return bytes(byte % 256 for byte in plane)
+
+
+def join_nibbles(packed, base):
+    plain = zstandard.decompress(packed)
+    return [base + (byte & 15) for byte in plain] + [base + (byte >> 4) for byte in plain]
+
+
+def frame(plain, **options):
+    return zstandard.ZstdCompressor(**options).compress(plain)
 
 
 def weights(count, dtype, seed=0, scale=0.02):

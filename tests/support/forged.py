@@ -6,6 +6,7 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
+from mvc.formats.casts import round_words
 from mvc.formats.decoding import CODING_ZSTD, Encoding
 from mvc.formats.encoding import encode_cast
 from mvc.formats.pack import (
@@ -20,6 +21,7 @@ from mvc.formats.pack import (
     parse_references,
 )
 from mvc.formats.pack_index import encode_pack_index, index_records
+from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import PackId, hash_chunk
 
 
@@ -44,6 +46,14 @@ def cast(plain: bytes, masters, kind=1):
     """Return a record of a chunk as the rounding of others, given by their ids."""
     body = b"".join(encode_cast(kind, tuple(masters)).parts)
     return hash_chunk(plain), Encoding.CAST, len(plain), body
+
+
+def rounded(*masters: bytes, kind=1) -> bytes:
+    """Return the rounding of F32 words to BF16, or to F16 as kind 2."""
+    words = np.frombuffer(b"".join(masters), np.uint8)
+    plain = np.empty(words.size // 2, np.uint8)
+    round_words(kind, words, plain, np.empty(ARENA_BYTES, np.uint8))
+    return plain.tobytes()
 
 
 def put_pack(storage, records, *, with_index=True) -> PackId:

@@ -44,6 +44,20 @@ def named_views(data: bytes, layout) -> dict[str, tuple[str, tuple[int, ...], by
     }
 
 
+def npy(array, version=None) -> bytes:
+    """Return a NumPy file of an array."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asanyarray(array), version)
+    return buffer.getvalue()
+
+
+def npz(**arrays) -> bytes:
+    """Return a NumPy archive of arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
 def torch_archive(
     pickled: bytes, storages: dict[str, bytes] | None = None, **extra: bytes
 ) -> bytes:

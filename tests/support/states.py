@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mvc.formats.layout import check_layout
+from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.state import decode_state, encode_state, measure_tensors
 
 
@@ -34,6 +36,16 @@ class StoredState:
 
     def load(self, **options):
         return decode_state(self.files["state.json"], self.read, sizes=self.sizes, **options)
+
+
+def make_counting(name, *shape):
+    """Return a tensor of an element type whose bytes count up; of booleans, ones that may be."""
+    import torch
+
+    size = TORCH_ELEMENTS[name].size_bytes
+    raw = torch.arange(math.prod(shape) * size, dtype=torch.int64).to(torch.uint8)
+    raw = raw % 2 if name == "bool" else raw
+    return torch.empty(0, dtype=getattr(torch, name)).set_(raw.untyped_storage(), 0, shape)
 
 
 def read_all(source, step=None):

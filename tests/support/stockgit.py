@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity, Stamp, TreeEntry
+from mvc.history.values import Identity, Index, IndexEntry, Stamp, TreeEntry
 
 WHO = Identity("Ann Example", "ann@example.org")
 START_S = 1_700_000_000
@@ -52,6 +52,38 @@ def at(time_s: int | None = None, timezone_s: int | None = None) -> Stamp:
     """Return a stamp of ``WHO``: of now and here unless given."""
     stamp = Stamp.now(WHO, time_s)
     return stamp if timezone_s is None else replace(stamp, timezone_s=timezone_s)
+
+
+def loose_path(history: GitHistory, object_id: str) -> Path:
+    """Return where an object is as a file of its own."""
+    return history.git_dir / "objects" / object_id[:2] / object_id[2:]
+
+
+def spoil(path: Path, data: bytes) -> None:
+    """Put other bytes into a file, which may be read-only."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def packs_of(history: GitHistory) -> list[Path]:
+    """Return the files of all packs."""
+    return sorted((history.git_dir / "objects" / "pack").glob("*.pack"))
+
+
+def collect_garbage(history: GitHistory) -> None:
+    """Have stock Git pack all that is reachable, and drop the rest."""
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+
+
+def create_ref(history: GitHistory, name: str, commit: str) -> None:
+    """Make a ref that did not exist."""
+    history.update_ref(name, commit, expected=None, message="m", stamp=at())
+
+
+def stage(history: GitHistory, *entries: IndexEntry) -> None:
+    """Write an index of these entries."""
+    with history.lock():
+        history.write_index(Index({entry.path: entry for entry in entries}))
 
 
 def write_commit(history: GitHistory, parents, text, *, time_s, files=None, message=None):

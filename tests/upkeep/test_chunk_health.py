@@ -1,7 +1,5 @@
 """Chunks that cannot be read: why, and at which chunk the loss begins."""
 
-from __future__ import annotations
-
 from mvc.chunkstore.store import ChunkStore
 from mvc.ids import hash_chunk
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, MISSING, ChunkHealth

@@ -1,7 +1,5 @@
 """Kept statistics go once nothing reaches what they are about, and not before."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file

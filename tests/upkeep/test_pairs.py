@@ -1,7 +1,5 @@
 """Pairs of chunks across history: younger to older, never in a circle."""
 
-from __future__ import annotations
-
 from mvc import Repo
 from mvc.upkeep.pairs import find_pairs, plan_chains
 from mvc.upkeep.versions import walk_all

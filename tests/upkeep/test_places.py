@@ -1,7 +1,5 @@
 """What stands where a file of the repository belongs stops commands; fsck says so, repair mends it."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """When repack is due again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

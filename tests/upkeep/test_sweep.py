@@ -1,7 +1,5 @@
 """The ids that a mark collects."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mvc.upkeep.sweep import IdSet

@@ -1,7 +1,5 @@
 """Versions of files: which commits have them, what was released, and what is live."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.errors import FormatError

@@ -1,7 +1,5 @@
 """Bases of new chunks: where none resembles them little is read, where one is at hand nothing is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16

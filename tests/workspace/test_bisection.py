@@ -1,7 +1,5 @@
 """The choice of the commit to test, beside stock Git's."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.history.git import GitHistory

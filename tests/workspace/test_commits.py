@@ -1,7 +1,5 @@
 """What all commits have in common: the message, and the account of what is new."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file

@@ -1,7 +1,5 @@
 """Gates: limits on the health of what is committed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -10,6 +8,7 @@ from mvc import FormatError, GateError, Repo, UsageError
 from mvc.workspace.health import GATES, CheckpointHealth, Gates, check_gate, read_failed, read_gates
 
 MODEL = "model.safetensors"
+RECIPE = "merge_method: passthrough\nmodels: [{model: side~1}]\n"
 WEIGHTS = np.linspace(-1, 1, 1000, dtype=np.float32)
 
 
@@ -118,10 +117,19 @@ def refused(repo, act):
     return head
 
 
-def test_a_merge_is_judged_unless_somebody_insists(broken):
-    head = refused(broken, lambda: broken.merge("side~1"))
+@pytest.mark.parametrize(
+    ("branch", "act"),
+    [
+        ("main", lambda repo, **options: repo.merge("side~1", **options)),
+        ("side", lambda repo, **options: repo.revert("HEAD", **options)),
+        ("main", lambda repo, **options: repo.commit_recipe(RECIPE, **options)),
+    ],
+)
+def test_what_a_verb_brings_is_judged_unless_somebody_insists(broken, branch, act):
+    broken.switch(branch)
+    head = refused(broken, lambda: act(broken))
     assert (broken.head, broken.status().pending) == (head, None)
-    assert broken.merge("side~1", no_gate=True).kind == "merged"
+    act(broken, no_gate=True)
     assert entry(broken).health[0].nan == 1
 
 
@@ -153,22 +161,6 @@ def test_that_somebody_insists_is_not_forgotten_at_a_conflict(broken):
     assert [one.info.subject for one in broken.log(limit=3)] == ["good", "bad", "calm"]
 
 
-def test_a_revert_may_bring_what_was_bad(broken):
-    broken.switch("side")
-    head = refused(broken, lambda: broken.revert("HEAD"))
-    assert (broken.head, broken.status().pending) == (head, None)
-    broken.revert("HEAD", no_gate=True)
-    assert entry(broken).health[0].nan == 1
-
-
-def test_a_recipe_is_judged_too(broken):
-    recipe = "merge_method: passthrough\nmodels: [{model: side~1}]\n"
-    head = refused(broken, lambda: broken.commit_recipe(recipe))
-    assert broken.head == head
-    broken.commit_recipe(recipe, no_gate=True)
-    assert entry(broken).health[0].nan == 1
-
-
 def test_states_in_memory_have_gates_too(repo):
     repo.set_config("gate.nan", "0")
     state = {"model": {"w": WEIGHTS}, "optimizer": {"m": break_weights()}}
@@ -180,20 +172,16 @@ def test_states_in_memory_have_gates_too(repo):
 
 def test_a_gate_is_checked_even_where_nothing_is_known(repo):
     """The cache may be lost and the file large: a gate that nobody looks at is none."""
-    repo.set_config("gate.nan", "0")
-    save(repo, break_weights(), large=np.zeros((2**22 * 5,), np.float32))
+    with pytest.raises(UsageError, match="no gate is set"):
+        repo.check_gates()
+    repo.set_config("gate.nan", "2")
+    many = np.full(9, np.nan, np.float32)
+    save(repo, many, a=break_weights(), large=np.zeros((2**22 * 5,), np.float32))
     repo.add(".")
     (repo.git_dir / "statistics.db").unlink()
-    with pytest.raises(GateError, match="most in tensor 'w'"):
+    with pytest.raises(GateError, match=r"10 NaN, most in tensor 'w'; gate.nan allows 2"):
         repo.commit("bad")
     assert repo.check_gates(staged=True).failures
-
-
-def test_of_two_tensors_the_worse_is_named(repo):
-    repo.set_config("gate.nan", "2")
-    save(repo, np.full(9, np.nan, np.float32), a=break_weights())
-    with pytest.raises(GateError, match=r"10 NaN, most in tensor 'w'; gate.nan allows 2"):
-        repo.commit("bad", everything=True)
 
 
 def test_optimizer_state_may_grow():
@@ -250,11 +238,6 @@ def test_a_config_written_by_hand_is_checked(repo):
 def test_marks_of_strangers_are_left_out():
     trailers = [("Gate", "passed"), ("Gate", "failed nan: 3"), ("Step", "failed"), ("Gate", "")]
     assert read_failed(trailers) == ("nan: 3",)
-
-
-def test_without_gates_there_is_nothing_to_check(repo):
-    with pytest.raises(UsageError, match="no gate is set"):
-        repo.check_gates()
 
 
 def test_a_marked_commit_is_no_place_to_go_back_to(repo):

@@ -1,7 +1,5 @@
 """What commits record of the health of their checkpoints."""
 
-from __future__ import annotations
-
 import re
 
 import ml_dtypes

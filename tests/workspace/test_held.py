@@ -1,7 +1,5 @@
 """Chunks in the memory of writers are read instead of packs, and believed only when they are right."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.training import RunStore

@@ -1,7 +1,5 @@
 """Who acts, in Git's order of places."""
 
-from __future__ import annotations
-
 import os
 import socket
 
@@ -40,6 +38,9 @@ def test_the_order_of_places(who, tmp_path):
     assert who(settings, variables) == ("Env", "repo@example.org", False)
     assert who(settings, home) == ("Repo", "repo@example.org", False)
     assert who({}, variables) == ("Env", "home@example.org", False)
+    everything = {**variables, "GIT_AUTHOR_EMAIL": "env@example.org", "EMAIL": "mail@example.org"}
+    assert who(settings, everything) == ("Env", "env@example.org", False)
+    assert who({}, {**home, "EMAIL": "mail@example.org"}) == ("Home", "home@example.org", False)
     name, email, is_guessed = who({}, {})
     assert is_guessed
     assert email == f"{name}@{socket.gethostname()}"

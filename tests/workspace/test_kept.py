@@ -1,7 +1,5 @@
 """The cache of statistics: what it keeps comes back, and nothing that happens to its file is an error."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sqlite3
@@ -11,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mvc.ids import hash_chunk
 from mvc.workspace import kept as module
-from mvc.workspace.kept import FILE_NAME, Kept
+from mvc.workspace.kept import FILE_NAME, Kept, PartDigests
 
 ONE, TWO = b"1" * 32, b"2" * 64
 
@@ -201,3 +200,18 @@ def test_useless_entries_go_and_the_file_shrinks(kept):
     assert kept.drop(useless) == before - kept.size_bytes > 200_000
     assert kept.list_entries() == [(b"pair", ONE)]
     assert kept.drop([]) == 0
+
+
+def test_hashes_of_pieces_are_given_once():
+    digests = PartDigests()
+    digests.note("piece", memoryview(b"content"))
+    assert digests.take("other") is None
+    assert digests.take("piece") == hash_chunk(b"content")
+    assert digests.take("piece") is None
+
+
+def test_the_oldest_hashes_are_forgotten():
+    digests = PartDigests(kept=3)
+    for number in range(5):
+        digests.note(number, memoryview(b"x"))
+    assert [n for n in range(5) if digests.take(n) is not None] == [2, 3, 4]

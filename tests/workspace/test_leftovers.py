@@ -1,7 +1,5 @@
 """What killed processes left goes; what a live one uses, or a journal waits for, stays."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

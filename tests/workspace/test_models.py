@@ -1,7 +1,5 @@
 """Models wherever they are: the same tensors from revisions, the worktree, files and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

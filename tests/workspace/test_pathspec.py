@@ -1,7 +1,5 @@
 """Patterns and the paths they name."""
 
-from __future__ import annotations
-
 import fnmatch
 from typing import ClassVar
 

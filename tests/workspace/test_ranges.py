@@ -1,7 +1,5 @@
 """Ranges of revisions: the commits that Git would list."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc import NotFoundError

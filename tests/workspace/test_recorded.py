@@ -1,7 +1,5 @@
 """What is recorded at a path: names that clash, entries without a stat."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.workspace.recorded import drop_clashing, make_entry

@@ -1,6 +1,6 @@
 """A checkout that a crash interrupted is finished first, without losing what the user did since."""
 
-from __future__ import annotations
+import os
 
 import pytest
 
@@ -35,10 +35,8 @@ class TestRecover:
             head=plan_head_move("move", first, repo.head, "reset: x", Stamp.now(repo.identity)),
         )
 
-    def test_nothing_to_do(self, two):
-        assert not recover(two._context)
-
     def test_finishes_what_was_begun(self, two, root, monkeypatch):
+        assert not recover(two._context)
         first = two.resolve("HEAD~1")
         self.interrupt(two, self.everything(two), monkeypatch)
         status = Repo.open(root).status()
@@ -80,17 +78,11 @@ class TestRecover:
         assert (root / "a").read_text() == "edited after the crash"
         assert (root / "new/file").read_text() == "edited too"
 
-    def test_staged_files_that_are_gone_are_made_again(self, two, root, monkeypatch):
+    @pytest.mark.parametrize("spoil", [os.unlink, lambda path: path.write_text("not this")])
+    def test_staged_files_that_are_not_sound_are_made_again(self, two, root, monkeypatch, spoil):
         self.interrupt(two, self.everything(two), monkeypatch)
         for path in (root / ".mvc/tmp").rglob("*.mvc-tmp"):
-            path.unlink()
-        assert codes(Repo.open(root)) == {}
-        assert (root / "a").read_text() == "one"
-
-    def test_staged_files_that_are_damaged_are_made_again(self, two, root, monkeypatch):
-        self.interrupt(two, self.everything(two), monkeypatch)
-        for path in (root / ".mvc/tmp").rglob("*.mvc-tmp"):
-            path.write_text("not this")
+            spoil(path)
         assert codes(Repo.open(root)) == {}
         assert (root / "a").read_text() == "one"
 

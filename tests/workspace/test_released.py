@@ -1,7 +1,5 @@
 """Content that was released: said so, with the way to what is near, and never taken for damage."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a rollback goes: every way to say it, and which commits qualify."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

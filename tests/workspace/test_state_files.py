@@ -1,7 +1,5 @@
 """The files of a state in a commit: found where there is a state, and nowhere else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every verb that makes something reachable holds the sweep lock from its first look to its last."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

@@ -1,7 +1,5 @@
 """Tensors of stored files: only their own chunks are read, and their elements come in C order."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

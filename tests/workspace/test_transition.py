@@ -1,18 +1,18 @@
 """The carrying out of a plan; ``tests/crash`` stops it at every step."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc import ConflictError, CorruptionError, Identity, NotFoundError, Repo
-from mvc.history.values import Stamp
+from mvc.history.values import Stamp, TreeEntry
 from mvc.workspace import transition as transitions
+from mvc.workspace.checkout_plan import plan_checkout
 from mvc.workspace.journal import (
     EntryChange,
     FileRemoval,
     FileWrite,
     Transition,
 )
+from mvc.workspace.recorded import head_tree
 from mvc.workspace.transition import plan_head_move, run
 from support.opened_repo import write
 from support.transitions import JOURNAL, carry_out, codes, entry_of, mark, write_of
@@ -62,48 +62,38 @@ class TestRun:
 
 
 class TestTheWorldMoved:
-    def transition(self, repo, **options):
-        return Transition(writes=(write_of(repo, "HEAD~1", "a"),), **options)
-
-    def check_untouched(self, repo, transition, match):
+    def check_untouched(self, repo, transition, match, meanwhile=lambda: None):
         """Run it from a plan of before ``meanwhile``; nothing may change."""
-        root = repo.worktree
+        root, planned = repo.worktree, repo._context.history.read_index()
+        meanwhile()
         before = repo.head, (root / ".mvc/index").read_bytes(), (root / "a").read_text()
         with pytest.raises(ConflictError, match=match):
-            run(repo._context, transition, self.planned)
+            run(repo._context, transition, planned)
         assert before == (repo.head, (root / ".mvc/index").read_bytes(), (root / "a").read_text())
         assert not (root / JOURNAL).exists()
         assert list(root.glob(".mvc/tmp/*")) == []
 
     def test_another_process_staged_the_path(self, two, root):
-        transition = self.transition(two)
-        self.planned = two._context.history.read_index()
-        write(root, "a", "staged")
-        two.add("a")
-        self.check_untouched(two, transition, "'a' was staged by another process")
+        transition = Transition(writes=(write_of(two, "HEAD~1", "a"),))
+
+        def stage():
+            write(root, "a", "staged")
+            two.add("a")
+
+        self.check_untouched(two, transition, "'a' was staged by another process", stage)
 
     def test_the_file_was_edited(self, two, root):
-        transition = self.transition(two)
-        self.planned = two._context.history.read_index()
-        write(root, "a", "edited just now")
-        self.check_untouched(two, transition, "'a' changed")
-
-    def test_a_file_turned_up(self, two, root):
-        transition = Transition(writes=(write_of(two, "HEAD~1", "d/gone"),))
-        self.planned = two._context.history.read_index()
-        write(root, "d/gone", "somebody's")
-        self.check_untouched(two, transition, "'d/gone' changed")
-        assert (root / "d/gone").read_text() == "somebody's"
-
-    def test_the_file_to_remove_was_edited(self, two, root):
-        transition = Transition(removals=(FileRemoval("new/file", mark(root, "new/file")),))
-        self.planned = two._context.history.read_index()
-        write(root, "new/file", "edited just now")
-        self.check_untouched(two, transition, "'new/file' changed")
+        for path, transition in (
+            ("a", Transition(writes=(write_of(two, "HEAD~1", "a"),))),
+            ("d/gone", Transition(writes=(write_of(two, "HEAD~1", "d/gone"),))),
+            ("new/file", Transition(removals=(FileRemoval("new/file", mark(root, "new/file")),))),
+        ):
+            write(root, path, "edited just now")
+            self.check_untouched(two, transition, f"'{path}' changed")
+            assert (root / path).read_text() == "edited just now"
 
     def test_the_folder_became_a_link(self, two, root, tmp_path):
         transition = Transition(writes=(write_of(two, "HEAD~1", "d/gone"),))
-        self.planned = two._context.history.read_index()
         (tmp_path / "elsewhere").mkdir()
         (root / "d").rmdir() if (root / "d").exists() else None
         (root / "d").symlink_to(tmp_path / "elsewhere")
@@ -111,16 +101,15 @@ class TestTheWorldMoved:
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
     def test_head_moved(self, two):
-        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", Stamp.now(two.identity))
-        self.planned = two._context.history.read_index()
-        two.commit("meanwhile", allow_empty=True)
-        self.check_untouched(two, Transition(head=move), "HEAD moved")
-
-    def test_head_went_to_another_branch_of_the_same_commit(self, two):
-        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", Stamp.now(two.identity))
-        self.planned = two._context.history.read_index()
-        two.switch("other", create=True)
-        self.check_untouched(two, Transition(head=move), "HEAD moved")
+        for meanwhile in (
+            lambda: two.switch("other", create=True),  # another branch of the same commit
+            lambda: two.commit("meanwhile", allow_empty=True),
+        ):
+            move = plan_head_move(
+                "move", two.resolve("HEAD~1"), two.head, "x", Stamp.now(two.identity)
+            )
+            meanwhile()
+            self.check_untouched(two, Transition(head=move), "HEAD moved")
 
     @pytest.mark.parametrize("gone", [False, True])
     def test_the_branch_to_go_to_moved(self, two, gone):
@@ -129,7 +118,6 @@ class TestTheWorldMoved:
         move = plan_head_move(
             "branch", "other", two.head, "x", Stamp.now(two.identity), branch_at=tip
         )
-        self.planned = two._context.history.read_index()
         if gone:
             two.branches.delete("other")
         else:
@@ -137,10 +125,9 @@ class TestTheWorldMoved:
         self.check_untouched(two, Transition(head=move), "branch 'other' moved")
 
     def test_a_blob_that_is_missing(self, two, root):
-        self.planned = two._context.history.read_index()
         write_nothing = FileWrite("a", 0o100644, "1" * 40, was=mark(root, "a"))
         with pytest.raises((CorruptionError, NotFoundError)):
-            run(two._context, Transition(writes=(write_nothing,)), self.planned)
+            carry_out(two, Transition(writes=(write_nothing,)))
         assert (root / "a").read_text() == "two"
         assert not (root / JOURNAL).exists()
 
@@ -161,3 +148,21 @@ def test_what_git_has_locked_ends_a_transition_before_it_begins(tmp_path, name):
     assert repo.head.branch == "main"
     second = repo.commit_state({"step": 3}, message="second").commit
     assert repo.resolve(f"{second}~1") == first
+
+
+class TestPlan:
+    def test_reads_no_clean_file_and_plans_nothing_twice(self, two, root):
+        context = two._context
+        index, target = context.history.read_index(), context.history.read_tree(two.resolve("main"))
+        plan = plan_checkout(context, index, head_tree(context), target)
+        assert (plan.write, plan.remove, plan.entries, plan.conflicts, plan.blockers) == (
+            (), (), (), (), (),
+        )  # fmt: skip
+
+    def test_of_a_tree_that_nobody_committed(self, two, root):
+        context = two._context
+        target = {"x": TreeEntry(0o100644, entry_of(two, "HEAD", "a").blob)}
+        index = context.history.read_index()
+        plan = plan_checkout(context, index, head_tree(context), target)
+        assert [path for path, _ in plan.write] == ["x"]
+        assert plan.remove == ("a", "new/file")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import os
 import pickle
@@ -8,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.checkpoints.dcp.metadata import DcpItem, DcpTensor, name_box, parse_dcp_metadata
+from mvc.checkpoints.dcp.encode import encode_dcp_metadata
+from mvc.checkpoints.dcp.metadata import (
+    DcpItem,
+    DcpMetadata,
+    DcpTensor,
+    name_box,
+    parse_dcp_metadata,
+)
 from mvc.errors import FormatError
 from mvc.numbers.boxes import Box
 from support.golden_dcp import GOLDEN
@@ -45,49 +50,53 @@ def test_names_of_boxes():
 
 
 @pytest.mark.torch
-def test_what_torch_says(tmp_path):
+def test_what_torch_writes_and_reads():
     torch = pytest.importorskip("torch")
+    from torch.distributed.checkpoint import metadata as theirs
     from torch.distributed.checkpoint.filesystem import _StorageInfo
-    from torch.distributed.checkpoint.metadata import (
-        BytesStorageMetadata,
-        ChunkStorageMetadata,
-        Metadata,
-        MetadataIndex,
-        TensorProperties,
-        TensorStorageMetadata,
-    )
 
-    size = torch.Size
+    boxes = Box((0,), (2,)), Box((2,), (1,))
+    files = {
+        "__1_0.distcp": (DcpItem("w", boxes[1], "__1_0.distcp", 5, 6, ("stream.zstd/1",)),),
+        "__0_0.distcp": (
+            DcpItem("w", boxes[0], "__0_0.distcp", 0, 7),
+            DcpItem("o", None, "__0_0.distcp", 7, 1),
+        ),
+    }
+    entries = {"w": DcpTensor("F8_E4M3", (3,), boxes), "o": None}
+    ours = DcpMetadata(entries, files, {"w": ("a", 0), "o": ("o",)})
     chunks = [
-        ChunkStorageMetadata(size([0]), size([2])),
-        ChunkStorageMetadata(size([2]), size([1])),
+        theirs.ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes)) for box in boxes
     ]
-    tensor = TensorStorageMetadata(TensorProperties(dtype=torch.float8_e4m3fn), size([3]), chunks)
-    metadata = Metadata(
-        {"w": tensor, "o": BytesStorageMetadata()},
-        {"w": ("a", 0), "o": ("o",), "gone": ("gone",)},
+    properties = theirs.TensorProperties(dtype=torch.float8_e4m3fn)
+    tensor = theirs.TensorStorageMetadata(properties, torch.Size([3]), chunks)
+    wanted = theirs.Metadata(
+        {"w": tensor, "o": theirs.BytesStorageMetadata()},
+        {"w": ("a", 0), "o": ("o",)},
         {
-            MetadataIndex("w", [2], 1): _StorageInfo("__1_0.distcp", 5, 6, ["stream.zstd/1"]),
-            MetadataIndex("w", [0]): _StorageInfo("__0_0.distcp", 0, 7),
-            MetadataIndex("o"): _StorageInfo("__0_0.distcp", 7, 1),
+            theirs.MetadataIndex("w", [2], 1): _StorageInfo(
+                "__1_0.distcp", 5, 6, ["stream.zstd/1"]
+            ),
+            theirs.MetadataIndex("w", [0], 0): _StorageInfo("__0_0.distcp", 0, 7),
+            theirs.MetadataIndex("o"): _StorageInfo("__0_0.distcp", 7, 1),
         },
+        None,
+        "1.0.0",
     )
+    found = pickle.loads(encode_dcp_metadata(ours))
+    assert found == wanted
+    assert {one.offset: one.index for one in found.storage_data} == {
+        torch.Size([2]): 1, torch.Size([0]): 0, None: None,
+    }  # fmt: skip
+    wanted.planner_data["gone"] = ("gone",)
     for protocol in range(2, 6):
-        found = parse_dcp_metadata(pickle.dumps(metadata, protocol))
-        assert found.entries == {
-            "w": DcpTensor("F8_E4M3", (3,), (Box((0,), (2,)), Box((2,), (1,)))),
-            "o": None,
-        }
-        assert found.files == {
-            "__1_0.distcp": (
-                DcpItem("w", Box((2,), (1,)), "__1_0.distcp", 5, 6, ("stream.zstd/1",)),
-            ),
-            "__0_0.distcp": (
-                DcpItem("w", Box((0,), (2,)), "__0_0.distcp", 0, 7),
-                DcpItem("o", None, "__0_0.distcp", 7, 1),
-            ),
-        }
-        assert found.paths == {"w": ("a", 0), "o": ("o",)}
+        assert parse_dcp_metadata(pickle.dumps(wanted, protocol)) == ours
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_torch_wrote_is_written_again(ranks):
+    found = parse_dcp_metadata((GOLDEN / f"ranks-{ranks}" / ".metadata").read_bytes())
+    assert parse_dcp_metadata(encode_dcp_metadata(found)) == found
 
 
 def test_classes_of_older_modules():

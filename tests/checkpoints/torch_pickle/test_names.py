@@ -1,7 +1,5 @@
 """Names of tensors in a pickle: the paths that lead to them, each once."""
 
-from __future__ import annotations
-
 import collections
 
 from mvc.checkpoints.torch_pickle import names as torch_names

@@ -1,7 +1,5 @@
 """PyTorch's own objects in a pickle: each kind of tensor and storage, and nothing guessed."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.forged_files import WEIGHTS, text

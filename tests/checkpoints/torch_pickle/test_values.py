@@ -1,7 +1,5 @@
 """Values of a pickle come out as they went in, or are left out where they are too long."""
 
-from __future__ import annotations
-
 import collections
 import pickle
 

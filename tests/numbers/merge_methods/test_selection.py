@@ -1,7 +1,5 @@
 """Elements by rank, against sorting the whole tensor, whatever a sample of it says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
