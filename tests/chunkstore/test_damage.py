@@ -100,23 +100,6 @@ def test_every_truncation_of_a_pack(storage):
     assert readable(storage) == {0, 1, 2, 3}
 
 
-def test_every_flipped_byte_and_truncation_of_an_index(storage):
-    key = only(storage, ".idx")
-    data = storage.read(key)
-    for i in range(len(data)):
-        flipped = bytearray(data)
-        flipped[i] ^= 1 << i % 8
-        for damaged in (flipped, data[:i]):
-            overwrite(storage, key, damaged)
-            problems = list(ChunkStore(storage, threads=1).check(data=True))
-            assert [p.kind for p in problems] == ["bad-index"]
-            store = ChunkStore(storage, threads=1)
-            assert store.contains_all(IDS)
-            assert len(store.repairs) == 1
-        if i % 16 == 0:
-            assert readable(storage) == {0, 1, 2, 3}
-
-
 def test_every_removed_file(tmp_path):
     storage = LocalStorage(tmp_path)
     add_chunks(ChunkStore(storage, target_pack_bytes=1), [bytes([i]) * 2**21 for i in range(3)])

@@ -1,7 +1,4 @@
 import os
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -11,59 +8,22 @@ from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
+from support.machine import kill_at_replace
 from support.stockgit import START_S, at, commit_on_head, create_ref, git, stage, write_commit
 
 MAIN = "refs/heads/main"
 
-# A process that makes one change and is killed at a chosen rename: the lock file exists then, the
-# log lines are written, and nothing has moved yet (or, with "after", just has).
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from mvc.history.git import GitHistory
-from mvc.history.values import Identity, Index, IndexEntry, Stamp
-
-git_dir, action, when, commit, expected = sys.argv[1:]
-history = GitHistory.open(Path(git_dir))
-stamp = Stamp.now(Identity("Dead", "dead@x.org"))
-replace = os.replace
-
-def die(source, target):
-    if not str(source).endswith(".lock"):
-        return replace(source, target)
-    if when == "after":
-        replace(source, target)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-os.replace = die
-if action == "ref":
-    history.update_ref("refs/heads/main", commit, expected=expected, message="dead", stamp=stamp)
-elif action == "new":
-    history.update_ref("refs/heads/a/new", commit, expected=None, message="dead", stamp=stamp)
-elif action == "head":
-    history.detach_head(commit, stamp=stamp)
-elif action == "switch":
-    history.set_head_branch("side", stamp=stamp)
-elif action == "delete":
-    history.delete_ref("refs/heads/packed", expected=expected, stamp=stamp)
-elif action == "rename":
-    history.rename_branch("main", "renamed", stamp=stamp)
-elif action == "config":
-    history.set_config("a.b", "c")
-elif action == "index":
-    with history.lock():
-        history.write_index(Index({"dead": IndexEntry("dead", history.write_blob(b"x"), 0o100644)}))
-"""
-ACTIONS = ["ref", "new", "head", "switch", "delete", "rename", "config", "index"]
-
-
-def kill_in(history, action, when, commit, expected):
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(history.git_dir), action, when, commit, expected],
-        check=False,
-        capture_output=True,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+# Each makes one change: the lock file exists at its rename, the log lines are written.
+ACTIONS = {
+    "ref": lambda h, one, two: h.update_ref(MAIN, two, expected=one, message="m", stamp=at()),
+    "new": lambda h, one, two: create_ref(h, "refs/heads/a/new", two),
+    "head": lambda h, one, two: h.detach_head(two, stamp=at()),
+    "switch": lambda h, one, two: h.set_head_branch("side", stamp=at()),
+    "delete": lambda h, one, two: h.delete_ref("refs/heads/packed", expected=one, stamp=at()),
+    "rename": lambda h, one, two: h.rename_branch("main", "renamed", stamp=at()),
+    "config": lambda h, one, two: h.set_config("a.b", "c"),
+    "index": lambda h, one, two: stage(h, IndexEntry("dead", h.write_blob(b"x"), 0o100644)),
+}
 
 
 def prepare(history):
@@ -90,7 +50,9 @@ def snapshot(history):
 def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, action, when):
     one, two = prepare(history)
     before = snapshot(history)
-    kill_in(history, action, when, two, one)
+    kill_at_replace(
+        lambda: ACTIONS[action](GitHistory.open(history.git_dir), one, two), when, ".lock"
+    )
     if when == "before":
         assert list(find_lock_names(history.git_dir))
     opened = GitHistory.open(history.git_dir)

@@ -1,5 +1,5 @@
 import hashlib
-import multiprocessing
+from functools import partial
 
 import pytest
 
@@ -9,6 +9,7 @@ from mvc.history.git import GitHistory
 from mvc.history.notes import NoteFinder, find_notes, read_notes, write_notes
 from mvc.history.reachability import reachable_blobs
 from mvc.history.values import MODE_FILE, Stamp, TreeEntry
+from support.machine import fork_each
 from support.stockgit import (
     START_S,
     WHO,
@@ -199,13 +200,5 @@ def test_single_notes_in_folders_of_any_depth(history):
 
 
 def test_two_processes_at_once_lose_none(history):
-    spawn = multiprocessing.get_context("spawn")
-    children = [
-        spawn.Process(target=_write_some, args=(history.git_dir, first)) for first in (0, 1)
-    ]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
+    fork_each(*(partial(_write_some, history.git_dir, first) for first in (0, 1)))
     assert texts(history) == {one: one.encode() for one in some_ids(40)}

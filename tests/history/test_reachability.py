@@ -1,7 +1,3 @@
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from mvc.errors import ConflictError, CorruptionError
@@ -15,6 +11,7 @@ from mvc.history.reachability import (
     reachable_objects,
 )
 from mvc.history.values import NO_ID
+from support.machine import kill_at_replace
 from support.stockgit import (
     START_S,
     at,
@@ -163,32 +160,10 @@ def test_roots_without_what_expired(history, amended):
     assert dropped not in reachable_objects(history, expiry=expiry)
 
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from mvc.history.git import GitHistory
-from mvc.history.reachability import expire_reflogs
-
-real = os.replace
-when = sys.argv[2]
-
-def die(source, target):
-    if when == "after":
-        real(source, target)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-os.replace = die
-expire_reflogs(GitHistory.open(Path(sys.argv[1])))
-"""
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_process_killed_in_between_leaves_whole_logs(history, amended, when):
     before = history.read_reflog(MAIN), history.read_reflog("HEAD")
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(history.git_dir), when], check=False, capture_output=True
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    kill_at_replace(lambda: expire_reflogs(GitHistory.open(history.git_dir)), when)
     left = history.read_reflog(MAIN), history.read_reflog("HEAD")
     assert left[0] == before[0]
     assert left[1] == (before[1] if when == "before" else before[1][:1])

@@ -12,6 +12,7 @@ from mvc.errors import UnsupportedError
 from mvc.states import alias
 from mvc.states.alias import find_shared
 from mvc.states.memory import Region
+from mvc.states.state import plan_state
 from support.states import assert_same, round_trip, store
 
 
@@ -40,12 +41,8 @@ def test_a_tie_is_one_storage_and_both_names():
 def test_a_tie_is_read_once():
     weight = torch.randn(5, 4)
     stored = store({"m": {"a": weight, "b": weight}})
-    reads = []
-    from mvc.states.state import plan_state
-
     plan = plan_state(stored.files["state.json"], stored.sizes)
-    reads = [(read.file, read.tensor) for read in plan.reads]
-    assert reads == [("m.safetensors", "a")]
+    assert [(read.file, read.tensor) for read in plan.reads] == [("m.safetensors", "a")]
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy"])

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from mvc.ids import hash_chunk
 from mvc.workspace import kept as module
 from mvc.workspace.kept import FILE_NAME, Kept, PartDigests
+from support.machine import fork_each
 
 ONE, TWO = b"1" * 32, b"2" * 64
 
@@ -139,7 +141,7 @@ def test_a_read_only_folder_is_read():
         Kept(path).put_many(b"pair", {ONE: b"there"})
         path.chmod(0o444)
         os.chmod(name, 0o555)
-        _run([(_try_as_another_user, (path,))])
+        fork_each(partial(_try_as_another_user, path))
         os.chmod(name, 0o755)
 
 
@@ -148,21 +150,9 @@ def _put_range(path, first):
         Kept(path).put_many(b"pair", {number.to_bytes(32): b"%d" % number})
 
 
-def _run(jobs):
-    processes = [
-        multiprocessing.get_context("fork").Process(target=work, args=arguments)
-        for work, arguments in jobs
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * len(jobs)
-
-
 def test_processes_write_at_once(kept, path):
     """The file does not exist when they begin: both want to make it."""
-    _run([(_put_range, (path, 100 * number)) for number in range(3)])
+    fork_each(*(partial(_put_range, path, 100 * number) for number in range(3)))
     keys = [number.to_bytes(32) for number in range(300)]
     assert kept.get_many(b"pair", keys) == {key: b"%d" % n for n, key in enumerate(keys)}
 

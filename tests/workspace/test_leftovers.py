@@ -1,7 +1,6 @@
 """What killed processes left goes; what a live one uses, or a journal waits for, stays."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -9,18 +8,10 @@ import pytest
 
 from mvc import Repo
 from mvc.fs import DurableFile
-from mvc.workspace.staging import staging_folder
-from support.models import write_model
-
-_CHECKOUT = """
-import os, signal, sys
-from mvc import Repo
 from mvc.workspace import transition
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(transition, sys.argv[2], die)
-Repo.open(sys.argv[1]).checkout("HEAD~1")
-"""
+from mvc.workspace.staging import staging_folder
+from support.machine import die, killed
+from support.models import write_model
 
 
 @pytest.fixture
@@ -37,11 +28,12 @@ def bytes_in(root):
 
 
 @pytest.mark.parametrize("where", ["_check_unmoved", "write_durable"])
-def test_a_killed_checkout_costs_nothing_after_gc(two, root, where):
+def test_a_killed_checkout_costs_nothing_after_gc(two, root, monkeypatch, where):
     """Killed once all is staged, and once space for the journal is reserved as well."""
     before, model_bytes = bytes_in(root), (root / "m.safetensors").stat().st_size
-    killed = subprocess.run([sys.executable, "-c", _CHECKOUT, root, where], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    with monkeypatch.context() as patch:
+        patch.setattr(transition, where, die)
+        killed(lambda: Repo.open(root).checkout("HEAD~1"))
     assert bytes_in(root) >= before + model_bytes
     plan = two.upkeep.plan_gc()
     assert plan.leftover_bytes >= model_bytes
