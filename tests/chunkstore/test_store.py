@@ -1,89 +1,55 @@
 """The store as its callers see it: several processes on one folder, and what rewriting spares."""
 
-import subprocess
-import sys
+import multiprocessing
 import threading
-from pathlib import Path
+import time
+from functools import partial
 
 import numpy as np
 
 from mvc.chunkstore.store import THREAD_BYTES, ChunkStore
 from mvc.dtypes import get_dtype
-from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from support.chunks import add_chunks, objects, read_back, read_one
+from support.chunks import add_chunks, ids_of, objects, read_back, read_one
+from support.machine import forked
 from support.memory_storage import MemoryStorage
 
-WRITER = """
-import sys
-from pathlib import Path
-from mvc.chunkstore.store import ChunkStore
-from mvc.chunkstore.values import ChunkSpan
-from mvc.sources import ByteSource
-from mvc.storage.local import LocalStorage
-
-class Source(ByteSource):
-    def read_into(self, offset, buffer):
-        number, inside = divmod(offset, 50_000)
-        buffer[:] = bytes([number, number ^ 0x55]) * (len(buffer) // 2)
-
-store = ChunkStore(LocalStorage(Path(sys.argv[1])), threads=2, target_pack_bytes=60_000)
-sys.stdin.readline()
-for number in range(int(sys.argv[2]), int(sys.argv[3])):
-    with store.writer() as writer:
-        writer.add(Source(), [ChunkSpan(50_000 * number, 50_000, None)])
-    print(number, flush=True)
-"""
+CHUNKS = [bytes([number, number ^ 0x55]) * 25_000 for number in range(200)]
 
 
-def start_writer(root, first, last):
-    command = [sys.executable, "-c", WRITER, str(root), str(first), str(last)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def chunk(number):
-    return bytes([number, number ^ 0x55]) * 25_000
+def write(root, chunks):
+    """Store each chunk in a session and a pack of its own."""
+    store = ChunkStore(LocalStorage(root), threads=2, target_pack_bytes=60_000)
+    for chunk in chunks:
+        add_chunks(store, [chunk])
 
 
 def test_two_writers_of_the_same_chunks_and_a_reader(tmp_path):
-    writers = [start_writer(tmp_path, 0, 30), start_writer(tmp_path, 0, 30)]
-    store = ChunkStore(LocalStorage(tmp_path), threads=2)
-    assert not store.contains_all([hash_chunk(chunk(0))])
-    for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for number in range(30):
-        assert writers[number % 2].stdout.readline() == f"{number}\n"  # published from here on
-        if number % 2 == 0:
-            writers[1].stdout.readline()
-        else:
-            writers[0].stdout.readline()
-        assert read_one(store, chunk(number)) == chunk(number)
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
-    ids = [hash_chunk(chunk(number)) for number in range(30)]
+    store, chunks = ChunkStore(LocalStorage(tmp_path), threads=2), CHUNKS[:30]
+    assert not store.contains_all(ids_of(chunks[:1]))
+    with forked(*[partial(write, tmp_path, chunks)] * 2) as at_work:
+        while at_work():
+            for chunk in chunks[: len(list(tmp_path.glob("packs/*.pack")))]:
+                assert read_one(store, chunk) == chunk
     fresh = ChunkStore(LocalStorage(tmp_path))
-    assert read_back(fresh, ids, [chunk(number) for number in range(30)])
+    assert read_back(fresh, ids_of(chunks), chunks) == chunks
     assert list(fresh.check(data=True)) == []
-    assert len(list(Path(tmp_path, "packs").glob("*.pack"))) == 30
+    assert len(list(tmp_path.glob("packs/*.pack"))) == 30
 
 
 def test_a_killed_writer_leaves_a_sound_store(tmp_path):
     for last in (3, 6, 9):
-        writer = start_writer(tmp_path, 0, 200)
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-        for _ in range(last):
-            writer.stdout.readline()
+        writer = multiprocessing.get_context("fork").Process(target=write, args=(tmp_path, CHUNKS))
+        writer.start()
+        while not ChunkStore(LocalStorage(tmp_path)).contains_all(ids_of(CHUNKS[:last])):
+            time.sleep(0.001)
         writer.kill()
-        writer.communicate()
+        writer.join()
         store = ChunkStore(LocalStorage(tmp_path))
         assert {problem.kind for problem in store.check(data=True)} <= {"missing-index"}
-        assert store.contains_all([hash_chunk(chunk(number)) for number in range(last)])
-    chunks = [chunk(number) for number in range(20)]
-    ids, _ = add_chunks(store, chunks)
-    assert read_back(store, ids, chunks) == chunks
+        assert store.contains_all(ids_of(CHUNKS[:last]))
+    ids, _ = add_chunks(store, CHUNKS[:20])
+    assert read_back(store, ids, CHUNKS[:20]) == CHUNKS[:20]
 
 
 def test_a_lost_index_is_written_again_by_the_next_writer():

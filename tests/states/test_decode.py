@@ -179,7 +179,6 @@ def test_wrapped_tensor_is_sound():
         TENSOR | {"shared": 0},
         TENSOR | {"shared": -1},
         TENSOR | {"extra": 1},
-        TENSOR | {"dtype": "int32", "shape": [6], "grad": True},
         TENSOR | {"$": "ndarray", "dtype": "|O"},
         TENSOR | {"$": "ndarray", "dtype": "O"},
         TENSOR | {"$": "ndarray", "dtype": "<f4,<f4", "shape": [3]},
@@ -256,6 +255,11 @@ def test_memory_is_not_allocated_for_what_a_file_does_not_hold():
         node |= {"in": "a"}
         with pytest.raises(FormatError, match="no tensor"):
             plan_state(json.dumps(wrap(node)).encode(), {})
+
+
+def test_integers_cannot_want_gradients():
+    with pytest.raises(FormatError, match="gradient"):
+        load(wrap(TENSOR | {"dtype": "int32", "shape": [6], "grad": True}))
 
 
 def test_deep_nodes_are_refused():
