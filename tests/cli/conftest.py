@@ -1,7 +1,5 @@
 """A folder, a repository with some history in it, and a shell for both."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """mvc add."""
 
-from __future__ import annotations
-
 from support.models import write_model
 
 
@@ -12,12 +10,6 @@ def test_add_stages_and_tells_what_it_did(empty):
     assert " read, " in answer.out
     assert " written, 0 B reused in " in answer.out
     assert empty.ok("status", "--porcelain").lines == ["A  model.safetensors"]
-
-
-def test_add_quiet_says_nothing(empty):
-    write_model(empty.folder / "model.safetensors")
-    answer = empty.ok("add", "-q", "--no-progress", "model.safetensors")
-    assert (answer.out, answer.err) == ("", "")
 
 
 def test_add_dry_run_changes_nothing(shell):

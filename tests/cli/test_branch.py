@@ -1,7 +1,5 @@
 """mvc branch."""
 
-from __future__ import annotations
-
 
 def test_branch_lists(shell):
     assert shell.ok("branch").lines == ["* main", "  side"]
@@ -16,13 +14,6 @@ def test_branch_lists(shell):
     ]
     assert shell.ok("branch", "--show-current").lines == ["main"]
     assert shell.json("branch", "--show-current") == {"branch": "main"}
-
-
-def test_branch_of_a_detached_head(shell):
-    shell.ok("checkout", "-q", "v1")
-    base = shell.json("log")[0]["commit"][:7]
-    assert shell.ok("branch").lines[0] == f"* (HEAD detached at {base})"
-    assert shell.ok("branch", "--show-current").out == ""
 
 
 def test_branch_made_moved_renamed_deleted(shell):

@@ -1,9 +1,5 @@
 """mvc cat: values as people and as programs read them."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -33,21 +29,14 @@ def test_cat_json_equals_the_file(shell):
     assert fields["truncated"] is False
 
 
-def _commit(shell, **tensors):
-    save_file(tensors, shell.folder / "t.safetensors")
-    shell.ok("commit", "-q", "-m", "x", "t.safetensors")
-
-
 def test_cat_of_values_that_are_no_numbers(empty):
-    _commit(empty, a=np.array([1, np.nan, -np.inf, 0], np.float32))
-    answer = empty.ok("cat", "t.safetensors")
-    assert answer.lines[1:] == ["min -inf  max 1  mean 0.5  1 zero  1 nan  1 inf",
-                                "[1, nan, -inf, 0]"]  # fmt: skip
+    values = {"a": np.array([1, np.nan, -np.inf, 0], np.float32)}
+    save_file(values, empty.folder / "t.safetensors")
+    empty.ok("commit", "-q", "-m", "x", "t.safetensors")
+    assert empty.ok("cat", "t.safetensors").lines[1:] == [
+        "min -inf  max 1  mean 0.5  1 zero  1 nan  1 inf",
+        "[1, nan, -inf, 0]",
+    ]
     fields = empty.json("cat", "t.safetensors", "a")
     assert fields["values"] == [1.0, "nan", "-inf", 0.0]
     assert (fields["nan"], fields["inf"], fields["zero"]) == (1, 1, 1)
-    json.loads(answer.out and empty.ok("cat", "t.safetensors", "--json").out, parse_constant=_fail)
-
-
-def _fail(name):
-    raise AssertionError(name)

@@ -1,7 +1,5 @@
 """TAB in bash, zsh and fish, and what it is told."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

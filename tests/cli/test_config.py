@@ -1,7 +1,5 @@
 """mvc config."""
 
-from __future__ import annotations
-
 from support.stockgit import git
 
 

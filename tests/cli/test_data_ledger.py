@@ -65,19 +65,6 @@ def test_what_came_between_two_commits_as_text(mvc):
     assert sum("  proven:" in line for line in lines) == 2
 
 
-def test_epochs_that_were_skipped_alike_are_one_line(tmp_path):
-    Repo.init(tmp_path)
-    repo = Repo.open(tmp_path, identity=Identity("Ada", "ada@example.org"))
-    plan = SamplePlan((Source("web", 10),), seed=1, batch=5)
-    entry = PlanEntry(plan).pass_over(40, "rollback")
-    entry = entry.move(45, SampleDigest.of("web", plan.locate(np.arange(40, 45)).index), Skips())
-    state = {"w": np.zeros(3, np.float32), "data_record": {"ledger": {"web": entry.to_json()}}}
-    repo.commit_state(state, message="step 1", step=1)
-    lines = Shell(tmp_path, dict(IDENTITY)).ok("data", "seen", "--prove").lines
-    assert "  skipped (rollback): web epochs 0 to 3, 10 samples each: 0-9" in lines
-    assert any("  proven:" in line for line in lines)
-
-
 def test_who_saw_a_sample_a_key_and_a_shard(mvc, history):
     first, last = history[1]
     assert mvc.json("data", "who", "web:3")["affected"] == [last, first]

@@ -1,7 +1,5 @@
 """diff --stats and show --stats: sides, rows, orders, and two models that are in no history."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -91,51 +89,19 @@ def test_a_wrong_option_is_an_error(tuned):
     for words, fact in [
         (["--sort", "size"], "--sort 'size' is not sigma, l2, cosine"),
         (["--by", "layer"], "--by 'layer' is not tensor, module or kind"),
-        (["--above", "much"], "--above 'much' is not a number"),
         (["--above=nan"], "--above 'nan' is not a number"),
         (["--above=-1"], "--above '-1' is not a number"),
         (["--stats", "--stat"], "--stat and --stats cannot be used together"),
-        (["--sort", "sigma", "--name-only"], "cannot be used together"),
     ]:
-        for command in (["diff", *words], ["show", *words]):
-            answer = tuned(*command)
+        for command in ("diff", "show"):
+            answer = tuned(command, *words)
             assert answer.code == 2
             assert fact in answer.error
-
-
-def test_json_says_everything(tuned):
-    fields = tuned.json("diff", "--stats", "HEAD~1", "HEAD")
-    assert fields["old"]["label"] == "HEAD~1"
-    assert fields["total"]["tensors"] == 39
-    tensors = {tensor["name"]: tensor for tensor in fields["tensors"]}
-    assert [tensor["name"] for tensor in fields["tensors"]][:2] == ["came", "embed.weight"]
-    assert tensors["embed.weight"]["old_shape"] == [16, 8]
-    assert tensors["embed.weight"]["compared_shape"] == [16, 8]
-    moved = tensors[NAMES[33]]
-    assert (moved["kind"], moved["layer"]) == ("q_proj", "model.layers.11")
-    old, new = (_model(moved=scale)[NAMES[33]].astype("f8") for scale in (0, 0.001))
-    found = moved["statistics"]
-    sigma = abs(new - old).sum() / (abs(old).sum() + abs(new).sum())
-    assert found["sigma"] == pytest.approx(sigma, rel=1e-9)
-    place = np.unravel_index(abs(new - old).argmax(), old.shape)
-    assert found["max_index"] == list(map(int, place))
-    assert found["max"] == abs(new - old).max()
-    assert sum(count for _, count in found["histogram"]) == np.count_nonzero(old != new)
-    assert tensors[NAMES[1]]["statistics"] is None
-    assert {group["name"] for group in fields["kinds"]} == {
-        "embedding", "linear", "q_proj", "v_proj", "mlp.up",
-    }  # fmt: skip
 
 
 def test_spectra(tuned):
     fields = tuned.json("diff", "--spectral", "HEAD~1", "HEAD")
     found = {tensor["name"]: tensor["spectrum"] for tensor in fields["tensors"]}
-    old, new = (_model(moved=scale)[NAMES[33]].astype("f8") for scale in (0, 0.001))
-    values = np.linalg.svd(new - old, compute_uv=False)
-    assert found[NAMES[33]]["sigma_1"] == pytest.approx(values[0], rel=1e-6)
-    assert found[NAMES[33]]["stable_rank"] == pytest.approx(
-        (values / values[0]) @ (values / values[0])
-    )
     assert found[NAMES[33]]["rank_90"] <= found[NAMES[33]]["rank_99"] <= 16
     assert found[NAMES[1]] is None
     answer = tuned.ok("diff", "--spectral", "HEAD~1", "HEAD")
@@ -183,42 +149,35 @@ def test_names_stay_whole_on_a_narrow_terminal(tuned):
         assert NAMES[-3] in {line.split()[0] for line in lines if line}
 
 
-def test_two_models_in_no_history(tuned, tmp_path, monkeypatch):
+def test_two_models_in_no_history(tuned, tmp_path):
     save_file(_model(), tmp_path / "a.safetensors")
     torch.save({"w": torch.ones(3)}, tmp_path / "b.pt")
-    torch.save({"w": torch.ones(3) * 2}, tmp_path / "c.pt")
     (tmp_path / "folder").mkdir()
-    save_file({"w": np.ones(3, "f4")}, tmp_path / "folder/x.safetensors")
-    names = [str(tmp_path / "b.pt"), str(tmp_path / "c.pt")]
-    (row,) = _rows(tuned.ok("diff", *names))
+    names = [str(tmp_path / "b.pt"), str(tmp_path / "folder")]
+    hostile = "a\x1b[31mred\nx" + "x" * 99
+    save_file(
+        {"w": np.ones(3, "f4") * 2, hostile: np.ones(2, "f4")}, tmp_path / "folder/x.safetensors"
+    )
+    found, row = _rows(tuned.ok("diff", *names))
     assert row[:2] == ["w", "0.333"]
+    assert "\x1b" not in found[0]
+    lines = plain(tuned.ok("diff", *names, terminal=True).out).splitlines()
+    assert max(map(len, lines)) <= 80
     assert tuned("diff", *names, "--exit-code").code == 1
-    assert tuned.json("diff", str(tmp_path / "folder"), names[1])["total"]["differing"] == 1
     place = "HEAD~1:model.safetensors"
     assert tuned.json("diff", place, "./model.safetensors")["old"]["label"] == place
-    assert tuned.json("diff", place, "HEAD:./model.safetensors")["total"]["differing"] == 14
     report = tuned.json("diff", "HEAD~1", str(tmp_path / "a.safetensors"))
     assert report["old"]["label"] == "HEAD~1"
     assert {one["status"] for one in report["tensors"]} == {"unchanged", "removed"}
-    assert tuned.json("diff", str(tmp_path / "folder"), "HEAD")["new"]["label"] == "HEAD"
-    assert tuned("diff", "HEAD~7", names[0]).code != 0
-    assert tuned("diff", *names, "--staged").code == 2
-    assert tuned("diff", *names, "--stat").code == 2
+    for options in (["--staged"], ["--stat"]):
+        assert tuned("diff", *names, *options).code == 2
     assert "holds no tensor" in tuned("diff", "HEAD:config.json", "HEAD~1:config.json").error
-
-
-def test_two_models_outside_a_repository(tmp_path, shell):
-    outside = type(shell)(tmp_path / "outside", shell.environment)
-    outside.folder.mkdir()
-    for name, scale in (("a", 1), ("b", 2)):
-        save_file({"w": np.ones(3, "f4") * scale}, outside.folder / f"{name}.safetensors")
-    assert _rows(outside.ok("diff", "a.safetensors", "b.safetensors"))[0][:2] == ["w", "0.333"]
-    assert "'c' does not exist" in outside("diff", "a.safetensors", "c").error
-    assert outside("diff", "a.safetensors").code == 10
+    outside = type(tuned)(tmp_path, tuned.environment)
+    assert outside.json("diff", "b.pt", "folder")["total"]["differing"] == 2
+    assert "'c' does not exist" in outside("diff", "b.pt", "c").error
+    assert outside("diff", "b.pt").code == 10
     assert "name two checkpoints" in outside("diff", "--stats").hint
-    (outside.folder / "x.safetensors").write_bytes(b"{}")
-    assert "no tensor" in outside("diff", "a.safetensors", "x.safetensors").error
-    assert not (outside.folder / ".mvc").exists()
+    assert not (tmp_path / ".mvc").exists()
 
 
 def test_paths_after_dashes_are_paths(tuned):
@@ -228,17 +187,3 @@ def test_paths_after_dashes_are_paths(tuned):
     names = ("model.safetensors", "n.safetensors")
     assert [file["path"] for file in tuned.json("diff", "--", *names)["files"]] == ["n.safetensors"]
     assert tuned.json("diff", *names)["new"]["label"] == "n.safetensors"
-
-
-def test_hostile_names_are_shown_harmless(tmp_path, shell):
-    names = ["a\x1b[31mred\nx", "</script>", "x" * 3000, "層.0.重み"]
-    for scale in (1, 2):
-        tensors = {name: np.ones((2, 2), "f4") * scale for name in names}
-        save_file(tensors, tmp_path / f"{scale}.safetensors")
-    files = [str(tmp_path / f"{scale}.safetensors") for scale in (1, 2)]
-    lines = shell.ok("diff", *files).lines
-    assert all("\x1b" not in line for line in lines)
-    assert sum(len(line) > 2000 for line in lines if not line.startswith("#")) == 1
-    shell.environment |= {"COLUMNS": "80"}
-    for line in plain(shell.ok("diff", *files, terminal=True).out).splitlines():
-        assert len(line) <= 80

@@ -1,7 +1,5 @@
 """mvc doctor."""
 
-from __future__ import annotations
-
 
 def test_doctor(shell):
     lines = shell.ok("doctor").lines

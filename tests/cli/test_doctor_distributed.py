@@ -1,7 +1,5 @@
 """mvc doctor --distributed: alone, with ranks of its own, and as ranks of torchrun."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """du as a whole command: the summary, one list, a selection, JSON."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -47,10 +45,12 @@ def test_one_list_is_whole(long):
     answer = long.ok("du", "--by", "commit")
     assert headings(answer) == ["commit"]
     assert len(answer.lines) == 1 + len(long.json("log", "--all"))
-    assert "more" not in answer.out
     cut = long.ok("du", "--by", "commit", "-n", "2")
-    assert cut.lines[:3] == answer.lines[:3] or len(cut.lines) == 4
+    assert len(cut.lines) == 4
     assert cut.lines[-1].split() == ["and", "14", "more"]
+    fields = long.json("du", "--by", "tensor", "--limit", "3")
+    assert fields.keys() == {"totals", "selection", "tensors"}
+    assert len(fields["tensors"]) == 3
 
 
 def test_a_selection(shell):
@@ -63,18 +63,9 @@ def test_a_selection(shell):
     assert fields["tags"] == []
 
 
-def test_json_has_the_lists_that_were_asked_for(shell):
-    lists = {"branches", "tags", "commits", "files"}
-    assert shell.json("du").keys() == {"totals", "selection"} | lists
-    fields = shell.json("du", "--by", "tensor", "--limit", "3")
-    assert fields.keys() == {"totals", "selection", "tensors"}
-    assert len(fields["tensors"]) == 3
-
-
 def test_refusals(shell):
     for arguments, code, error in [
         (("--by", "colour"), 2, "cannot list by 'colour'"),
-        (("nope",), 3, "revision 'nope' does not exist"),
         (("v1", "config.json"), 2, "'config.json' is a path: --by file lists files"),
         (("-n", "-1"), 2, "-n -1 is negative"),
     ]:

@@ -1,17 +1,16 @@
 """What people get wrong: one clear line, a hint, the right exit code, never a traceback."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
 import re
+import shutil
 
 import pytest
 
 from mvc import errors as library
 from mvc.cli import errors
-from support.cli import Shell
+from support.cli import IDENTITY, Shell
 from support.models import digests
 from support.stockgit import git
 
@@ -22,32 +21,20 @@ MISTAKES = [
     (["push"], 3, "the repository has no remote 'origin'; it has none", "mvc remote add origin"),
     (["rebase", "main"], 2, "'rebase' is not an mvc command", "mvc merge BRANCH"),
     (["stash", "pop"], 3, "there is no stash", "mvc stash"),
-    (["revert", "--continue"], 4, "no revert is under way", ""),
     (["--frobnicate"], 2, "no such option: --frobnicate", "mvc --help"),
     (["log", "--frobnicate"], 2, "no such option: --frobnicate", "mvc log --help"),
-    (["log", "-n", "x"], 2, "'x' is not a whole number", "mvc log --help"),
     (["log", "-n", "-5"], 2, "-5", "mvc log --help"),
-    (["commit", "-m"], 2, "requires an argument", "mvc commit --help"),
     (["-C", "nowhere", "log"], 3, "folder 'nowhere' does not exist", ""),
     (["add"], 2, "nothing specified, nothing added", "mvc add --help"),
-    (["add", ""], 2, "a path must not be empty", "."),
     (["add", "missing.bin"], 3, "'missing.bin' does not exist", ""),
-    (["add", "../outside"], 2, "outside the repository", ""),
-    (["add", ".mvc/config"], 2, ".mvc", ""),
     (["rm", "missing.bin"], 3, "missing.bin", "mvc ls"),
     (["mv", "config.json"], 2, "name a source and a target", "mvc mv --help"),
     (["mv", "missing.bin", "x"], 3, "'missing.bin' is not tracked", "mvc add"),
-    (["mv"], 2, "missing argument", "mvc mv --help"),
     (["commit"], 2, "a commit needs a message", "-m"),
-    (["commit", "-m", "  "], 2, "a commit needs a message", "-m"),
     (["commit", "-m", "x"], 4, "nothing to commit", "mvc add"),
     (["commit", "-a", "-m", "x", "config.json"], 2, "-a cannot be used together", "--help"),
     (["commit", "-m", "x", "--meta", "loss"], 2, "'loss' is not NAME=VALUE", "loss=2.5"),
     (["commit", "-m", "x", "--metric", "loss=low"], 2, "not a number", "--meta"),
-    (["commit", "-m", "x", "--meta", "a b=1"], 2, "'a b'", ""),
-    (["commit", "-m", "x", "--step", "-1"], 2, "a step is negative", ""),
-    (["commit", "-m", "x", "--step", "soon"], 2, "'soon' is not a whole number", "--help"),
-    (["commit", "-m", "x", "missing.bin"], 3, "'missing.bin' does not exist", ""),
     (["log", "--since", "soon"], 2, "--since 'soon' is not a date or an age", "2 weeks ago"),
     (["log", "--until", ""], 2, "--until '' is not a date or an age", "7d"),
     (["log", "--grep", "("], 2, "--grep '(' is not a valid pattern", "backslash"),
@@ -57,39 +44,26 @@ MISTAKES = [
     (["log", "--graph", "--reverse"], 2, "--graph and --reverse cannot be used", "--help"),
     (["log", "nope"], 3, "'nope' is neither a revision nor a path", "mvc branch"),
     (["log", "mian"], 3, "'mian' is neither a revision nor a path", "'main'"),
-    (["log", "HEAD~99"], 3, "'HEAD~99' does not exist", ""),
     (["log", "main@77"], 3, "no commit of step 77", "nearest step"),
-    (["log", "nope", "--", "config.json"], 3, "'nope' does not exist", ""),
-    (["log", "main", "config.json", "missing.bin"], 3, "'missing.bin' does not exist", ""),
     (["show", "nope"], 3, "'nope' is neither a revision nor a path", 'write "--" before a path'),
     (["show", "HEAD:missing"], 3, "has no file 'missing'", "mvc ls"),
     (["show", "HEAD:"], 2, "names no path", "mvc ls"),
     (["show", "--stat", "--name-only"], 2, "--stat and --name-only cannot be used", "--help"),
-    (["diff", "nope"], 3, "'nope' is neither a revision nor a path", ""),
     (["diff", "main", "side", "v1"], 2, "expected at most two revisions, not 3", "--help"),
     (["diff", "main..side", "v1"], 2, "is a range", "--help"),
     (["diff", "--staged", "main", "side"], 2, "one revision, not two", "--help"),
     (["diff", "--stat", "--name-status"], 2, "cannot be used together", "--help"),
-    (["checkout", "nope"], 3, "'nope' is neither a revision nor a path", ""),
     (["checkout", "main", "side"], 2, "one revision", "--help"),
     (["checkout", "-b", "main"], 4, "'main' already exists", "mvc switch main"),
-    (["checkout", "-b", "a..b"], 2, "a..b", ""),
     (["checkout", "-b", "new", "--", "config.json"], 2, "-b and --detach cannot be used", "--help"),
-    (["checkout", "side", "--", "missing.bin"], 3, "missing.bin", ""),
     (["switch", "nope"], 3, "no branch 'nope'", "-c"),
     (["switch"], 2, "name a branch", "--help"),
     (["switch", "-c", "x", "--detach"], 2, "-c and --detach cannot be used together", "--help"),
-    (["restore", "missing.bin"], 3, "missing.bin", ""),
-    (["restore", "--source", "nope", "config.json"], 3, "'nope' does not exist", ""),
-    (["restore"], 2, "missing argument", "mvc restore --help"),
     (["reset", "--soft", "--hard"], 2, "--soft and --hard cannot be used together", "--help"),
     (["reset", "--hard", "--", "config.json"], 2, "--hard cannot be used with paths", "--help"),
-    (["reset", "nope"], 3, "'nope' is neither a revision nor a path", ""),
     (["branch", "main"], 4, "'main' already exists", "-f"),
-    (["branch", "new", "nope"], 3, "'nope' does not exist", ""),
     (["branch", "a", "b", "c"], 2, "unexpected argument 'c'", "--help"),
     (["branch", "-d"], 2, "name a branch", "--help"),
-    (["branch", "-d", "main"], 4, "is checked out", ""),
     (["branch", "-d", "side"], 4, "not merged", "-D"),
     (["branch", "-d", "nope"], 3, "no branch 'nope'", "mvc branch"),
     (["branch", "-d", "-D", "side"], 2, "-d and -D cannot be used together", "--help"),
@@ -97,37 +71,19 @@ MISTAKES = [
     (["tag", "v1"], 4, "'v1' already exists", "-f"),
     (["tag", "-d", "nope"], 3, "no tag 'nope'", "mvc tag"),
     (["tag", "-d"], 2, "name a tag", "--help"),
-    (["tag", "a", "b", "c"], 2, "unexpected argument 'c'", "--help"),
-    (["tag", "bad name"], 2, "bad name", ""),
-    (["reflog", "nope"], 3, "nope", ""),
-    (["ls", "nope"], 3, "'nope' is neither a revision nor a path", ""),
     (["ls", "main", "side"], 2, "one revision", "--help"),
-    (["ls", "HEAD", "--", "missing.bin"], 3, "missing.bin", ""),
-    (["cat"], 2, "missing argument", "mvc cat --help"),
     (["cat", "HEAD", "embed"], 3, "'HEAD' is a revision: name one of", "mvc cat HEAD PATH embed"),
     (["cat", "v1"], 3, "'v1' is a revision: name one of its files", "mvc ls v1"),
     (["cat", "config.json", "w"], 3, "'config.json' has no tensors", ""),
     (["cat", "model.safetensors"], 3, "has 9 tensors: name one", "mvc ls"),
     (["cat", "model.safetensors", "nope"], 3, "has no tensor 'nope'", "mvc ls"),
-    (["cat", "nope:model.safetensors", "embed"], 3, "'nope' does not exist", ""),
-    (["cat", "missing.bin", "embed"], 3, "missing.bin", ""),
     (["cat", "a", "b", "c", "d"], 2, "unexpected argument 'd'", "--help"),
     (["export", "HEAD"], 2, "name a folder", "mvc export --help"),
-    (["export", "nope", "-o", "x"], 3, "'nope' does not exist", ""),
-    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "no tensor that matches 'zz*'", ""),
-    (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
     (["config", "name"], 3, "'name' is not set", "--list"),
     (["config", "name", "x"], 2, "'name' is not a config key", "section.name"),
-    (
-        ["config", "mvc.delta", "sometimes"],
-        2,
-        "mvc.delta must be one of never, auto, always",
-        "always",
-    ),
-    (["config", "mvc.autorepack", "maybe"], 2, "mvc.autorepack must be one of true, false", ""),
+    (["config", "mvc.delta", "sometimes"], 2, "mvc.delta must be one of never, auto,", "always"),
     (["config", "mvc.dleta", "auto"], 2, "mvc has no setting 'mvc.dleta'", "'mvc.delta'"),
     (["config", "mvc.chunkbytes", "4k"], 2, "not a number of bytes", "4194304"),
-    (["config", "user.name", " "], 2, "user.name ' ' is empty", ""),
     (["config", "alias.ci", "commit"], 2, "a user setting", "--global alias.ci"),
     (["config", "--unset", "a.b", "c.d"], 2, "--unset takes a key", "--help"),
     (["init", "config.json"], 2, "config.json", ""),
@@ -137,10 +93,6 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def prepared(template, tmp_path_factory):
     """One copy for all mistakes: a mistake changes nothing."""
-    import shutil
-
-    from support.cli import IDENTITY
-
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copytree(template, folder, dirs_exist_ok=True)
     shell = Shell(folder, {"HOME": str(folder), **IDENTITY})

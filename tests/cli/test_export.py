@@ -1,20 +1,5 @@
 """mvc export."""
 
-from __future__ import annotations
-
-import numpy as np
-from safetensors.numpy import load_file
-
-
-def test_export(shell):
-    answer = shell.ok("export", "v1", "--tensors", "layers.0.*", "-o", "part.safetensors")
-    assert answer.out.startswith("part.safetensors: 3 tensors, ")
-    exported = load_file(shell.folder / "part.safetensors")
-    assert sorted(exported) == ["layers.0.mlp", "layers.0.q", "layers.0.v"]
-    shell.ok("checkout", "-q", "v1")
-    whole = load_file(shell.folder / "model.safetensors")
-    assert all(np.array_equal(values, whole[name]) for name, values in exported.items())
-
 
 def test_export_of_a_whole_revision(shell):
     shell.ok("checkout", "-q", "v1")

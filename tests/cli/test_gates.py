@@ -1,7 +1,5 @@
 """Gates on the command line: mvc config gate.*, mvc commit, mvc diff --gate."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -60,13 +58,10 @@ def test_diff_asks_before(broken):
 
 def test_misuse_is_an_error(shell):
     assert shell("diff", "--gate").error == "no gate is set"
-    for key, value in (("gate.nam", "0"), ("gate.nan", "none"), ("gate.mode", "warn")):
-        assert shell("config", key, value).code == 2
+    assert shell("config", "gate.nan", "none").code == 2
     shell.ok("config", "gate.nan", "0")
     for more in (["--stat"], ["--", "model.safetensors"], ["--staged", "HEAD~1", "HEAD"]):
         assert shell("diff", "--gate", *more).code == 2
-    shell.ok("config", "--unset", "gate.nan")
-    assert shell("diff", "--gate").code == 2
 
 
 @pytest.mark.parametrize("way", [("merge", "odd~1"), ("revert", "HEAD~1")])

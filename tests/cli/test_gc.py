@@ -1,11 +1,5 @@
 """mvc gc."""
 
-from __future__ import annotations
-
-
-def _leave_garbage(shell):
-    shell.ok("branch", "-D", "side")
-
 
 def test_nothing_to_remove(shell):
     (line,) = shell.ok("gc").lines
@@ -15,18 +9,13 @@ def test_nothing_to_remove(shell):
 
 
 def test_garbage_goes_and_the_rest_is_whole(shell):
-    _leave_garbage(shell)
-    lines = shell.ok("gc", "--grace", "now", "--expire-reflog", "now").lines
-    assert any(line.endswith("Git objects removed") for line in lines)
-    assert shell.json("fsck", "--data")["ok"] is True
-    assert shell.ok("gc", "--grace", "now").lines[0].startswith("nothing to remove: ")
-
-
-def test_leftovers_of_killed_processes_are_named(shell):
+    shell.ok("branch", "-D", "side")
     (shell.folder / ".mvc/0123456789abcdef.mvc-tmp").write_bytes(bytes(2**20))
     assert shell.json("gc", "-n")["leftovers"] == 1
-    lines = shell.ok("gc").lines
-    assert lines == ["1 leftover of killed processes removed", "freed 1 MiB"]
+    lines = shell.ok("gc", "--grace", "now", "--expire-reflog", "now").lines
+    assert "1 leftover of killed processes removed" in lines
+    assert any(line.endswith("Git objects removed") for line in lines)
+    assert shell.json("fsck", "--data")["ok"] is True
 
 
 def test_a_remote_is_swept(shell, tmp_path):

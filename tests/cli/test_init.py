@@ -1,7 +1,5 @@
 """mvc init."""
 
-from __future__ import annotations
-
 from support.stockgit import git
 
 
@@ -47,21 +45,18 @@ def test_a_repository_hides_from_git(bare):
 
 
 def test_a_store_has_the_content(bare, tmp_path):
-    told = bare.ok("init", "--store", str(tmp_path / "store")).lines
-    assert told[1] == f"Content goes to {tmp_path / 'store'}."
+    store = tmp_path / "store"
+    told = bare.ok("init", "--store", str(store)).lines
+    assert told[1] == f"Content goes to {store}."
     (bare.folder / "notes.txt").write_text("x")
     bare.ok("add", "notes.txt")
     assert bare.json("commit", "-m", "one")["unsent"] is None
-    assert any((tmp_path / "store").glob("history/*.pack"))
-    (tmp_path / "store").rename(tmp_path / "away")
-    (tmp_path / "store").write_text("no folder")
-    (bare.folder / "notes.txt").write_text("y")
-    answer = bare.ok("commit", "-am", "two")
+    store.rename(tmp_path / "away")
+    store.write_text("no folder")
+    answer = bare.ok("commit", "--allow-empty", "-m", "two")
     assert "warning: the commit is here, but not on the store: " in answer.err
-    (tmp_path / "store").unlink()
-    (tmp_path / "away").rename(tmp_path / "store")
+    store.unlink()
+    (tmp_path / "away").rename(store)
     assert "Everything" not in bare.ok("push").out
-    copy = bare.ok("clone", "--store", str(tmp_path / "store"), "copy")
-    assert "branch main" in copy.out
-    assert (bare.folder / "copy" / "notes.txt").read_text() == "y"
+    assert "branch main" in bare.ok("clone", "--store", str(store), "copy").out
     assert bare.ok("config", "mvc.store", folder="copy").lines == ["origin"]

@@ -3,8 +3,6 @@
 And an add: the next one goes on from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -82,11 +80,6 @@ def test_what_changes_something_finishes_it(cut, command):
         assert answer.err == ""
         assert cut.json("status")["branch"] == "side"
         assert cut.json("status")["files"] == []
-
-
-def test_json_of_an_error_stays_json(cut):
-    answer = cut("show", "nope", "--json")
-    assert _WORDS not in answer.err
 
 
 def test_an_add_that_ctrl_c_ended_goes_on(empty):

@@ -1,7 +1,5 @@
 """mvc ls."""
 
-from __future__ import annotations
-
 import numpy as np
 from safetensors.numpy import save_file
 

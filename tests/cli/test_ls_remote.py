@@ -1,7 +1,5 @@
 """mvc ls-remote lists what is asked for."""
 
-from __future__ import annotations
-
 
 def test_ls_remote_by_kind_and_pattern(shell):
     shell.ok("remote", "add", "origin", "../store")

@@ -1,7 +1,5 @@
 """The program as a process: help, version, a whole job, and a reader that goes away."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """mvc mv."""
 
-from __future__ import annotations
-
 
 def test_mv(shell):
     assert shell.ok("mv", "config.json", "settings.json").out == ""

@@ -1,7 +1,5 @@
 """Options that several commands have, and combinations that make no sense."""
 
-from __future__ import annotations
-
 import pytest
 
 from mvc.cli.options import (

@@ -1,7 +1,5 @@
 """The output streams: nothing that a terminal obeys, and JSON that every parser reads."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Long results on a terminal go through the user's pager, and nowhere else."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """How command lines are read, and what is wrong with those that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

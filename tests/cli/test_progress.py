@@ -1,7 +1,5 @@
 """The progress bar: there where somebody looks and the work takes a while, nowhere else."""
 
-from __future__ import annotations
-
 import io
 import threading
 

@@ -1,7 +1,5 @@
 """mvc pull says what came and what became of the branch."""
 
-from __future__ import annotations
-
 from support.cli import Shell
 from support.models import write_config
 

@@ -1,7 +1,5 @@
 """mvc push goes where the branch belongs, unless it is said otherwise."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """mvc reflog."""
 
-from __future__ import annotations
-
 
 def test_reflog(shell):
     entries = shell.json("reflog")

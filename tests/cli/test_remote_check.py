@@ -1,7 +1,5 @@
 """mvc remote check."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.s3_server import KEYS, new_prefix

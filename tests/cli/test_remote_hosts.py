@@ -1,7 +1,5 @@
 """History on a Git host, as people name it."""
 
-from __future__ import annotations
-
 from support.git_hosts import make_bare, stock
 
 

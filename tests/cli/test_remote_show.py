@@ -1,7 +1,5 @@
 """mvc remote show compares a remote with what is known here; prune forgets what is gone there."""
 
-from __future__ import annotations
-
 from support.cli import Shell
 
 

@@ -1,7 +1,5 @@
 """mvc repack."""
 
-from __future__ import annotations
-
 
 def test_what_is_done_and_then_nothing(shell):
     before = shell.json("ls", "--json")

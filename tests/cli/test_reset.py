@@ -1,7 +1,5 @@
 """mvc reset."""
 
-from __future__ import annotations
-
 
 def test_reset_modes(shell):
     shell.ok("reset", "--soft", "HEAD~1")

@@ -1,7 +1,5 @@
 """mvc restore."""
 
-from __future__ import annotations
-
 from support.models import write_config
 
 

@@ -1,7 +1,5 @@
 """mvc rm."""
 
-from __future__ import annotations
-
 
 def test_rm(shell):
     assert shell.ok("rm", "config.json").lines == ["rm 'config.json'"]

@@ -1,7 +1,5 @@
 """Which arguments are revisions and which are paths."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

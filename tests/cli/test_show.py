@@ -1,7 +1,5 @@
 """mvc show."""
 
-from __future__ import annotations
-
 from support.cli import plain
 
 

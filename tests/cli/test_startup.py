@@ -1,7 +1,5 @@
 """What a command loads: no more than it needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -39,13 +37,6 @@ def test_help_loads_next_to_nothing(shell):
     loaded = _modules(shell, ["--help"])
     heavy = {"torch", "numpy", "dulwich", "rich", "msgspec", "pydantic", "zstandard", "blake3"}
     assert not loaded & heavy
-
-
-def test_looking_at_history_needs_no_arrays(shell):
-    loaded = _modules(
-        shell, ["log"], ["log", "--oneline", "--graph"], ["branch"], ["tag"], ["reflog"], ["status"]
-    )
-    assert not loaded & {"torch", "numpy", "rich", "pydantic", "zstandard"}
 
 
 def test_looking_at_what_was_stored_in_less_needs_no_arrays(shell):

@@ -1,7 +1,5 @@
 """mvc switch: to branches only, unless it is said otherwise."""
 
-from __future__ import annotations
-
 
 def test_switch(shell):
     assert shell.ok("switch", "side").lines[0] == "Switched to branch 'side'"

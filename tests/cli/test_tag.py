@@ -1,7 +1,5 @@
 """mvc tag."""
 
-from __future__ import annotations
-
 from support.stockgit import git
 
 

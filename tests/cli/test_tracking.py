@@ -1,7 +1,5 @@
 """Branches of remotes: listed, gone to by name, followed, counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.cli import Shell

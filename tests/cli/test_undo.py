@@ -1,7 +1,5 @@
 """mvc undo."""
 
-from __future__ import annotations
-
 
 def test_undo(shell):
     head, base = shell.json("log")[0]["commit"], shell.json("log")[1]["commit"]

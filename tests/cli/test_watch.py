@@ -1,17 +1,13 @@
 """mvc watch: one look, JSON, and live on a terminal of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 
 import pytest
 
 from mvc import Repo
-from mvc.cli.render.text import cell_width
 from mvc.cli.render.watch import BLOCKS
 from mvc.training import RunStore
-from support.cli import plain
 from support.feeds import tell
 from support.screen import Screen
 
@@ -46,19 +42,6 @@ def test_one_look(run):
     assert "the writer died\\x1b[2J and came back" in told[0]
     assert not any(line.endswith(" ") for line in answer.lines)
     assert run.ok("watch", "main", "--once").lines[5:] == answer.lines[5:]
-
-
-def test_it_fits_a_terminal(run):
-    for columns in [40, 60, 80, 140]:
-        run.environment["COLUMNS"] = str(columns)
-        answer = run.ok("watch", "--once", terminal=True)
-        text = plain(answer.out)
-        assert max(map(cell_width, text.splitlines())) <= columns
-        assert "step 500" in text
-        assert "\x1b[36m" in answer.out
-        run.environment["NO_COLOR"] = "1"
-        assert "\x1b" not in run.ok("watch", "--once", terminal=True).out
-        del run.environment["NO_COLOR"]
 
 
 def test_json(run):
@@ -103,12 +86,6 @@ def test_bad_use(run):
         assert answer.code == code
         assert error in answer.error
         assert hint in answer.hint
-
-
-def test_no_run_says_what_to_do(empty, bare):
-    answer = empty("watch")
-    assert (answer.code, answer.error) == (3, "there is no training run here")
-    assert "Checkpointer" in answer.hint
 
 
 # Live.

@@ -1,7 +1,5 @@
 """A report of two models that differ in every way a page shows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Colours can be told apart by people who see little contrast, in both themes."""
 
-from __future__ import annotations
-
 from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP
 
 

@@ -1,7 +1,5 @@
 """The page of a comparison in a real browser: what it shows, and what a user does with it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Where tensors are on the heat map."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports as files: all of it or nothing, and clear errors before any work."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import suppress

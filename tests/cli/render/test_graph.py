@@ -24,24 +24,6 @@ def draw(history):
     return lines
 
 
-def test_a_line():
-    assert draw([("c", ["b"]), ("b", ["a"]), ("a", [])]) == ["* c", "* b", "* a"]
-
-
-def test_a_merge():
-    assert draw([
-        ("m", ["b", "f2"]), ("f2", ["f1"]), ("b", ["a"]), ("f1", ["a"]), ("a", []),
-    ]) == [
-        "* m",
-        "|\\",
-        "| * f2",
-        "* | b",
-        "| * f1",
-        "|/",
-        "* a",
-    ]  # fmt: skip
-
-
 def test_lanes_pass_behind_lanes_that_stand_still():
     assert draw([
         ("t1", ["b"]), ("t2", ["c"]), ("t3", ["d"]), ("t4", ["b"]), ("d", []), ("c", []), ("b", []),

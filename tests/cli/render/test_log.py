@@ -1,7 +1,5 @@
 """Commits as text: columns of facts that fit, names of refs, and nothing that drives a terminal."""
 
-from __future__ import annotations
-
 import re
 
 from support.cli import plain
@@ -16,15 +14,15 @@ def test_oneline_has_step_and_metrics_in_columns(shell):
     ]
 
 
-def test_names_of_refs_can_be_left_out(shell):
-    assert "main" not in shell.ok("log", "--oneline", "--no-decorate").out
-    assert "main" in shell.ok("log", "--oneline", "--decorate").out
-
-
 def test_oneline_without_facts_is_gits(shell):
-    shell.ok("commit", "-q", "--allow-empty", "-m", "plain")
+    shell.ok(
+        "commit", "-q", "--allow-empty", "-m", "evil \x1b[2J", "-m", "Signed-off-by: Ada <a@b>"
+    )
     (line,) = shell.ok("log", "--oneline", "-1").lines
-    assert re.fullmatch(r"[0-9a-f]{7} \(HEAD -> main\) plain", line)
+    assert re.fullmatch(r"[0-9a-f]{7} \(HEAD -> main\) evil \\x1b\[2J", line)
+    assert "main" not in shell.ok("log", "--oneline", "-1", "--no-decorate").out
+    lines = shell.ok("log", "-1").lines
+    assert lines[-3:] == ["    evil \\x1b[2J", "", "    Signed-off-by: Ada <a@b>"]
 
 
 def test_metrics_that_do_not_fit_a_terminal_are_left_out(shell):
@@ -57,13 +55,3 @@ def test_colours_on_a_terminal_only(shell):
     del shell.environment["NO_COLOR"]
     shell.environment["FORCE_COLOR"] = "1"
     assert "\x1b[33m" in shell.ok("log").out
-
-
-def test_other_trailers_and_body_are_shown_and_made_harmless(shell):
-    shell.ok(
-        "commit", "-q", "--allow-empty", "-m", "evil \x1b[2J", "-m", "body",
-        "-m", "Signed-off-by: Ada <a@b>",
-    )  # fmt: skip
-    lines = shell.ok("log", "-1").lines
-    assert "    evil \\x1b[2J" in lines
-    assert lines[-3:] == ["    body", "", "    Signed-off-by: Ada <a@b>"]

@@ -1,7 +1,5 @@
 """Curves of braille dots: what is drawn where."""
 
-from __future__ import annotations
-
 import io
 import math
 

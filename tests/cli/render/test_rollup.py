@@ -1,7 +1,5 @@
 """Tensors that have much in common become one row."""
 
-from __future__ import annotations
-
 from mvc.cli.render.rollup import roll_up
 from mvc.operations.tensor_diff import TensorDiff
 

@@ -1,7 +1,5 @@
 """The values of a tensor: statistics that no type and no size gets wrong."""
 
-from __future__ import annotations
-
 import math
 
 import ml_dtypes

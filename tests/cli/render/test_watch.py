@@ -1,7 +1,5 @@
 """A run as a picture: any run fits any terminal, and a spike is seen."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys
@@ -15,14 +13,8 @@ from mvc.runs.records import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 from support.cli import plain
 
 TEXT = st.text(max_size=20)
-
-
 NUMBER = st.floats(0, 1e12) | st.none()
-
-
 WHOLE = st.integers(0, 2**63 - 1)
-
-
 TIME = st.floats(0, 253402300799)
 
 
