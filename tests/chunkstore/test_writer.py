@@ -13,7 +13,8 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan, WriteCounts
 from mvc.chunkstore.writer import BATCH_BYTES, BATCH_SPANS, plan_batches
 from mvc.dtypes import get_dtype
-from mvc.errors import StorageError
+from mvc.errors import StorageError, UsageError
+from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
 from support.chunks import (
@@ -417,3 +418,13 @@ def test_a_failing_storage_leaves_a_usable_store(target):
         assert counts.chunks == 22
         fresh = ChunkStore(storage, threads=1)
         assert read_back(fresh, ids, chunks) == chunks
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, MAX_PLAIN_BYTES + 1), (0, -1), (-1, 5)])
+def test_spans_that_cannot_be_chunks_are_refused(offset, size):
+    storage = MemoryStorage()
+    with ChunkStore(storage).writer() as writer:
+        with pytest.raises(UsageError):
+            writer.add(BytesSource(b"x"), [ChunkSpan(0, 1, None), ChunkSpan(offset, size, None)])
+        writer.add(BytesSource(b"good"), [ChunkSpan(0, 4, None)])
+    assert writer.counts.chunks == 1

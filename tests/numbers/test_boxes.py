@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.numbers.boxes import (
     Box,
+    TensorPart,
     count_part,
     find_fault,
     gather,
@@ -22,7 +23,7 @@ from mvc.numbers.boxes import (
 @st.composite
 def boxes(draw):
     """A shape, a box in it, a run of its elements and the bytes of an element."""
-    shape = tuple(draw(st.lists(st.integers(1, 5), max_size=4)))
+    shape = tuple(draw(st.lists(st.integers(0, 6), max_size=4)))
     ranges = [sorted(draw(st.tuples(st.integers(0, dim), st.integers(0, dim)))) for dim in shape]
     ranges = [
         (0, dim) if draw(st.booleans()) else pair for pair, dim in zip(ranges, shape, strict=True)
@@ -127,3 +128,26 @@ def test_boxes_beyond_number():
     assert find_fault((1000, 1000), [*peeled, rest]) == "are too many, and lie too crosswise"
     assert find_fault((9, 9), [whole_box((9, 9))] * 500) == "are too many, and lie too crosswise"
     assert find_fault((9000, 9), [Box((row, 0), (1, 9)) for row in range(9000)]) is None
+
+
+@given(boxes(), st.integers(1, 9))
+def test_a_part_is_put_together_from_chunks(case, chunk_items):
+    shape, box, _, item_bytes = case
+    total = math.prod(shape) * item_bytes
+    data = np.random.default_rng(0).integers(0, 256, total, np.uint8)
+    part = TensorPart(shape, box, item_bytes)
+    cut = tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))
+    wanted = data.view(f"V{item_bytes}").reshape(shape)[cut].tobytes()
+    assert part.size_bytes == len(wanted)
+    chunk_bytes, target = chunk_items * item_bytes, bytearray(len(wanted))
+    runs = list(part.cut(chunk_bytes))
+    assert [run.part_offset for run in runs] == list(
+        np.cumsum([0, *(run.part_bytes for run in runs)])[:-1]
+    )
+    for run in runs:
+        assert run.offset == run.number * chunk_bytes
+        assert run.part_bytes > 0
+        chunk = memoryview(data)[run.offset : run.offset + run.size_bytes]
+        part.take(run, chunk, memoryview(target)[run.part_offset :][: run.part_bytes])
+    assert bytes(target) == wanted
+    assert sum(run.size_bytes for run in runs if run.is_whole) <= len(wanted)
