@@ -16,6 +16,7 @@ from support.chunks import (
     WatchedStorage,
     add_chunks,
     find_missing,
+    flip,
     objects,
     overwrite,
     read_back,
@@ -130,11 +131,13 @@ def only_pack(storage):
 IDS = [hash_chunk(chunk) for chunk in CHUNKS]
 
 
-@pytest.mark.parametrize("damage", ["missing", "foreign", "huge"])
+@pytest.mark.parametrize("damage", ["missing", "flipped", "foreign", "huge"])
 def test_reading_goes_on_without_an_index(storage, damage, monkeypatch):
     pack, index = only_pack(storage)
     if damage == "missing":
         storage.delete(index)
+    elif damage == "flipped":
+        flip(storage, index, 60)
     elif damage == "foreign":
         overwrite(storage, index, encode_foreign_index())
     else:

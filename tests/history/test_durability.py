@@ -178,6 +178,21 @@ def test_objects_of_a_writer_that_died_are_synced_by_the_next_one(tmp_path):
     assert list(check(survivor)) == []
 
 
+def test_each_object_and_folder_is_synced_once(history, monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(os.fstat(descriptor).st_ino))
+    for number in range(20):
+        history.write_blob(b"%d" % number)
+    assert len(calls) == 20
+    calls.clear()
+    history.sync_objects()
+    folders = len(list((history.git_dir / "objects").glob("??")))
+    assert len(calls) == len(set(calls)) == folders + 1
+    calls.clear()
+    history.sync_objects()
+    assert calls == []
+
+
 def test_after_a_failed_sync_nothing_is_promised_any_more(history, monkeypatch):
     head = commit_on_head(history, "one")
     new = write_commit(history, [head], "two", time_s=START_S)

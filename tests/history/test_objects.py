@@ -117,6 +117,13 @@ def test_writing_the_same_bytes_again_heals_a_damaged_object(history):
     assert history.read_blob(blob) == b"precious"
 
 
+def test_an_object_is_written_once(history):
+    blob = history.write_blob(b"once")
+    before = loose_path(history, blob).stat()
+    assert history.write_blob(b"once") == blob
+    assert loose_path(history, blob).stat().st_ino == before.st_ino
+
+
 def test_a_half_written_object_is_in_nobodys_way(history):
     name = git(history.git_dir, "hash-object", "--stdin", data=b"torn")
     folder = history.git_dir / "objects" / name[:2]

@@ -184,3 +184,13 @@ def test_stock_git_finds_the_same_reachable(history, seed):
     reachable = reachable_objects(history)
     assert reachable == {line.split(" ")[0] for line in expected} | set(tags)
     assert lost not in reachable
+
+
+def test_each_logged_commit_is_looked_for_once(history, monkeypatch):
+    """Two logs name each as new and as old; a gc of a long history asked for each four times."""
+    commits = [commit_on_head(history, f"{number}") for number in range(8)]
+    asked = []
+    has = history.objects.has
+    monkeypatch.setattr(history.objects, "has", lambda one: asked.append(one) or has(one))
+    assert find_roots(history) == [commits[-1], *commits[:-1]]
+    assert sorted(asked) == sorted(commits[:-1])

@@ -1,4 +1,5 @@
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,8 @@ def test_an_entry_says_who_when_and_why(history):
     assert entry.message == "two lines and tab"
     first = history.read_reflog("HEAD")[-1]
     assert first.old is None
+    history.update_head(head, expected=head, message="now", stamp=at())
+    assert history.read_reflog("HEAD")[0].time_s == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.parametrize(
