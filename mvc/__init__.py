@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mvc.errors import UnsupportedError as UnsupportedError
     from mvc.errors import UsageError as UsageError
     from mvc.history.values import Identity as Identity
+    from mvc.progress import reporting as reporting
     from mvc.repo import Repo as Repo
     from mvc.repo.outside import clone as clone
     from mvc.repo.outside import compare as compare
@@ -48,6 +49,7 @@ else:  # imported on first use
                 NotFoundError ReleasedError RepositoryNotFoundError StorageError UnsupportedError UsageError
             """,
             "mvc.history.values": "Identity",
+            "mvc.progress": "reporting",
             "mvc.repo": "Repo",
             "mvc.repo.outside": "clone compare follow merge_recipe open_model verify_models",
             "mvc.workspace.models": "Model",

@@ -34,7 +34,7 @@ from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
 from mvc.formats.pack_index import encode_pack_index
-from mvc.progress import announce
+from mvc.progress import announce, report
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -43,16 +43,13 @@ if TYPE_CHECKING:
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import PackId
-    from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 
 ASIDE = "damaged/"
 _COPY_BYTES = 2**20
 
 
-def check_store(
-    reader: ChunkReader, *, data: bool, threads: int, progress: ByteProgress = None
-) -> Iterator[StoreProblem]:
+def check_store(reader: ChunkReader, *, data: bool, threads: int) -> Iterator[StoreProblem]:
     """Yield everything that is wrong with the packs of a storage; see ``ChunkStore.check``."""
     listing = PackListing(reader.storage)
     for key in listing.strays:
@@ -61,19 +58,14 @@ def check_store(
         yield StoreProblem(
             "missing-pack", pack, None, None, "the pack is missing, its index is there"
         )
-    yield from check_packs(reader, listing, data=data, threads=threads, progress=progress)
+    yield from check_packs(reader, listing, data=data, threads=threads)
 
 
 def check_packs(
-    reader: ChunkReader,
-    listing: PackListing,
-    *,
-    data: bool,
-    threads: int,
-    progress: ByteProgress = None,
+    reader: ChunkReader, listing: PackListing, *, data: bool, threads: int
 ) -> Iterator[StoreProblem]:
     """Yield what is wrong with the packs of a listing; the reader may know of more of them."""
-    announce(progress, sum(listing.packs.values()))
+    announce(sum(listing.packs.values()))
     slots: list[ReadSlot] = []  # append and pop are atomic
 
     def check(pack: PackId) -> list[StoreProblem]:
@@ -89,8 +81,7 @@ def check_packs(
         while waiting:
             pack, future = waiting.popleft()
             yield from future.result()
-            if progress is not None:
-                progress(listing.packs[pack])
+            report(listing.packs[pack])
     finally:
         executor.shutdown(cancel_futures=True)
 

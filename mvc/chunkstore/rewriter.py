@@ -25,6 +25,7 @@ from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError
 from mvc.ids import split_ids
+from mvc.progress import report
 from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def write_batch(
     reader: ChunkReader,
     batch: SweepBatch,
     dtypes: Mapping[ChunkId, DType | None],
-    progress: ByteProgress = None,
 ) -> None:
     """Write what a batch keeps into new packs, durable once the session is closed.
 
@@ -79,7 +79,7 @@ def write_batch(
     indexes = {index.pack: index for index in reader.catalog.sound_indexes()}
     for pack, rows in batch.carry.items():
         try:
-            check_pack(reader.storage, indexes[pack], ReadSlot(), progress)
+            check_pack(reader.storage, indexes[pack], ReadSlot(), report)
             carry_rows(writer, reader.storage, indexes[pack], rows)
         except (KeyError, FileNotFoundError):
             raise CorruptionError(f"pack {pack} is gone or damaged", hint=FSCK_HINT) from None

@@ -184,12 +184,12 @@ class ChunkStore:
             progress=progress,
         )
 
-    def check(self, *, data: bool, progress: ByteProgress = None) -> Iterator[StoreProblem]:
+    def check(self, *, data: bool) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with packs and pack indexes.
 
         ``data``: also hash every pack against its name and every chunk against its id.
         """
-        return check_store(self._reader, data=data, threads=self.threads, progress=progress)
+        return check_store(self._reader, data=data, threads=self.threads)
 
     def check_packs(self, packs: Collection[PackId]) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with some packs, hashing all that is in them."""
@@ -240,20 +240,15 @@ class ChunkStore:
         self.read_into(base, data)
         return estimate_delta(plain, data, dtype, EncodeScratch())
 
-    def write_batch(
-        self,
-        batch: SweepBatch,
-        dtypes: Mapping[ChunkId, DType | None],
-        progress: ByteProgress = None,
-    ) -> WriteCounts:
+    def write_batch(self, batch: SweepBatch, dtypes: Mapping[ChunkId, DType | None]) -> WriteCounts:
         """Write what a batch of a sweep plan keeps into new packs, durably; removes nothing.
 
         A delta or a cast tells its dtype itself, so ``dtypes`` may lack some of the chunks to
-        encode. ``progress`` gets bytes of old packs. Nothing is published for a pack that is
+        encode. Bytes of old packs are reported. Nothing is published for a pack that is
         damaged.
         """
         with self._new_writer(DeltaMode.ALWAYS, rewrite=True) as writer:
-            write_batch(writer, self._reader, batch, dtypes, progress)
+            write_batch(writer, self._reader, batch, dtypes)
         self._rewritten.update(writer.packs)
         return writer.counts
 

@@ -41,6 +41,7 @@ from mvc.errors import MvcError, StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 from mvc.numbers.figures import Health
+from mvc.progress import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
     from mvc.ids import ChunkId, PackId
-    from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
 
 _SPARE_SLOTS = 2
@@ -134,13 +134,11 @@ class ChunkWriter:
         self._is_torn = False
         self._closed = False
 
-    def add(
-        self, source: ByteSource, spans: Sequence[ChunkSpan], progress: ByteProgress = None
-    ) -> list[ChunkId]:
+    def add(self, source: ByteSource, spans: Sequence[ChunkSpan]) -> list[ChunkId]:
         """Store the chunks that the store does not have yet, and return the id of every span.
 
         The pack holds the chunks in the order of ``spans``. No thread uses ``source`` after the call.
-        ``progress`` is called in this thread with the plain bytes of every batch that is done.
+        The plain bytes of every batch that is done are reported.
         """
         self._check_usable()
         batches = list(plan_batches(spans, self._next))
@@ -154,8 +152,7 @@ class ChunkWriter:
                     with interrupts_held():
                         self._write(encoded)
                     ids += encoded.ids
-                    if progress is not None:
-                        progress(encoded.batch.size_bytes)
+                    report(encoded.batch.size_bytes)
         except BaseException:
             self._failed = True
             raise

@@ -129,5 +129,5 @@ def in_history(repo: Repo, name: str | None) -> str | None:
 
 def compare_values(compare: Callable[..., ModelDiff], *, progress: bool = True) -> ModelDiff:
     """Compare two models, with a progress bar."""
-    with byte_progress("comparing", wanted=progress) as bar:
-        return compare(progress=bar)
+    with byte_progress("comparing", wanted=progress):
+        return compare()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mvc.cli.render.text import size_text
+from mvc.progress import reporting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ REDRAW_S = 0.1
 class ByteBar:
     """Counts bytes; shows a bar with speed and time left once the work has taken ``quiet_s``.
 
-    It is the ``progress`` callback of operations, which may call it from any thread.
+    It is the callback of ``mvc.reporting``, and may be called from any thread.
     """
 
     def __init__(self, label: str, *, quiet_s: float = QUIET_S) -> None:
@@ -107,13 +108,14 @@ class ByteBar:
 
 
 @contextmanager
-def byte_progress(label: str, *, wanted: bool = True) -> Iterator[ByteBar | None]:
-    """Yield the ``progress`` argument of one operation: a bar, or None if it would not be seen."""
+def byte_progress(label: str, *, wanted: bool = True) -> Iterator[None]:
+    """Show what the ``with`` block does in a bar, unless that would not be seen."""
     if not wanted or not sys.stderr.isatty():
-        yield None
+        yield
         return
     bar = ByteBar(label)
     try:
-        yield bar
+        with reporting(bar):
+            yield
     finally:
         bar.stop()

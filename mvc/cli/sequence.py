@@ -108,14 +108,14 @@ def run_sequence(
     before = repo.head.commit
     choices = {**choices, "no_gate": course.no_gate}
     start = repo.cherry_pick if verb == "cherry-pick" else repo.revert
-    with byte_progress(verb, wanted=shown.progress) as bar:
+    with byte_progress(verb, wanted=shown.progress):
         if course.skip:
-            result = repo.skip(verb, progress=bar)
+            result = repo.skip(verb)
         elif course.go_on:
-            result = repo.conclude(verb, **choices, progress=bar)
+            result = repo.conclude(verb, **choices)
         else:
             options |= {"mainline": course.mainline, "commit": not course.no_commit}
-            result = start(*commits, **choices, **options, progress=bar)
+            result = start(*commits, **choices, **options)
     if shown.as_text and result.commit != before:
         # A line for each new commit; ``write_merge`` writes one for the last itself.
         out, where = stdout(), printable(repo.head.branch or "detached HEAD")

@@ -15,6 +15,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.dtypes import get_dtype
 from mvc.errors import ReleasedError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
+from mvc.progress import report
 from mvc.workspace.content import cut_live, find_different
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from mvc.comparison.pairs import TensorPair
     from mvc.numbers.deviation import Deviation, FirstDifference, Tolerance
-    from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.tensors import ModelTensor
 
@@ -122,11 +122,7 @@ class _Both:
 
 
 def check_pairs(
-    pairs: Sequence[TensorPair],
-    *,
-    tolerance: Tolerance | None = None,
-    threads: int,
-    progress: ByteProgress = None,
+    pairs: Sequence[TensorPair], *, tolerance: Tolerance | None = None, threads: int
 ) -> list[TensorCheck]:
     """Return the pairs that are not the same to the bit, in their order.
 
@@ -135,7 +131,6 @@ def check_pairs(
         tolerance: how far elements may be apart; then dtypes may differ as well, and the values
             count. None means that a pair of two dtypes is not looked into.
         threads: that read and compare.
-        progress: called with the bytes read.
 
     Raises:
         ReleasedError: a tensor can only be compared by its content, which was released.
@@ -150,10 +145,10 @@ def check_pairs(
             assert pair.old is not None
             assert pair.new is not None
             both[number] = _Both(pair.old, pair.new)
-    wrong = _find_wrong_chunks(list(both.values()), threads, progress)
+    wrong = _find_wrong_chunks(list(both.values()), threads)
     for number, one in both.items():
         chunks = wrong.get(one.place) if one.is_aligned else None
-        check = _compare(one, chunks, found[number], tolerance, threads, progress)
+        check = _compare(one, chunks, found[number], tolerance, threads)
         del found[number]
         if check is not None:
             found[number] = check
@@ -190,9 +185,7 @@ def _is_comparable(pair: TensorPair, tolerance: Tolerance | None) -> bool:
     return all(is_readable(get_dtype(side.view.dtype)) for side in (old, new))
 
 
-def _find_wrong_chunks(
-    pairs: Sequence[_Both], threads: int, progress: ByteProgress
-) -> dict[Place, set[int]]:
+def _find_wrong_chunks(pairs: Sequence[_Both], threads: int) -> dict[Place, set[int]]:
     """Return place → numbers of the chunks that differ, of all pairs whose chunks compare.
 
     Tensors may share a segment, which is then read once.
@@ -208,7 +201,7 @@ def _find_wrong_chunks(
         else:
             found[place] = set()
             chunks += pair.cut()
-    return found | find_different(chunks, threads=threads, progress=progress)
+    return found | find_different(chunks, threads=threads, progress=report)
 
 
 def _compare(
@@ -217,14 +210,13 @@ def _compare(
     check: TensorCheck,
     tolerance: Tolerance | None,
     threads: int,
-    progress: ByteProgress,
 ) -> TensorCheck | None:
     """Return what differs between two tensors of one shape, or None if all bits are the same."""
     if wrong is not None and not wrong:
         return None
     chunks = wrong if wrong is not None and pair.is_plain else None
     try:
-        deviation = _measure(pair, chunks, tolerance, threads, progress)
+        deviation = _measure(pair, chunks, tolerance, threads)
     except ReleasedError:
         if chunks is None:
             raise
@@ -243,11 +235,7 @@ def _compare(
 
 
 def _measure(
-    pair: _Both,
-    chunks: set[int] | None,
-    tolerance: Tolerance | None,
-    threads: int,
-    progress: ByteProgress,
+    pair: _Both, chunks: set[int] | None, tolerance: Tolerance | None, threads: int
 ) -> Deviation:
     """Compare the elements of some chunks, or of all."""
     from mvc.numbers.deviation import Deviation, measure_deviation  # noqa: PLC0415  import cost
@@ -272,7 +260,7 @@ def _measure(
 
     # What was hashed before was counted then.
     is_counted = pair.old.chunks is None and pair.new.chunks is None
-    for_each(list(_cut(pair, chunks)), lambda: None, measure, threads=threads, progress=progress)
+    for_each(list(_cut(pair, chunks)), lambda: None, measure, threads=threads, progress=report)
     return total
 
 

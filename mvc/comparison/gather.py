@@ -18,14 +18,13 @@ from mvc.comparison.piecewise import PairRun, cut_ranges
 from mvc.errors import FormatError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.statistics import TensorStatistics
-from mvc.progress import announce
+from mvc.progress import announce, report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.comparison.pairs import TensorPair
     from mvc.ids import TensorId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.kept import Kept
     from mvc.workspace.tensors import ModelTensor
@@ -40,11 +39,7 @@ def pair_key(old: TensorId, new: TensorId) -> bytes:
 
 
 def gather(
-    context: Context | None,
-    pairs: Sequence[TensorPair],
-    *,
-    threads: int,
-    progress: ByteProgress = None,
+    context: Context | None, pairs: Sequence[TensorPair], *, threads: int
 ) -> list[TensorChange]:
     """Return the change of each pair, in the same order; their models are open.
 
@@ -52,10 +47,9 @@ def gather(
         context: where statistics are kept; outside of a repository they are not.
         pairs: as ``pair_models`` returns them.
         threads: how many read and compute.
-        progress: called with the bytes of both sides that were read.
     """
     ids = [_Ids.of(pair) for pair in pairs]
-    different = _find_different(pairs, ids, threads, progress)
+    different = _find_different(pairs, ids, threads)
     shapes = {place: find_common_shape(pairs[place]) for place in sorted(different)}
     keys = {place: ids[place].key for place, shape in shapes.items() if shape is not None}
     kept = None if context is None else context.kept
@@ -66,7 +60,7 @@ def gather(
         if shape is not None and place not in found
     }
     try:
-        _compute(list(runs.values()), threads, progress)
+        _compute(list(runs.values()), threads)
     finally:  # what was done before Ctrl-C need not be done again
         fresh = {place: run.total for place, run in runs.items() if run.total is not None}
         named = ((keys[place], total) for place, total in fresh.items())
@@ -108,9 +102,7 @@ class _Ids:
         return None if self.old is None or self.new is None else pair_key(self.old, self.new)
 
 
-def _find_different(
-    pairs: Sequence[TensorPair], ids: Sequence[_Ids], threads: int, progress: ByteProgress
-) -> set[int]:
+def _find_different(pairs: Sequence[TensorPair], ids: Sequence[_Ids], threads: int) -> set[int]:
     """Return the places of pairs whose sides differ; fills in ids that are found on the way."""
     different: set[int] = set()
     unknown: list[int] = []
@@ -130,8 +122,8 @@ def _find_different(
             different.add(place)
         return done
 
-    announce(progress, sum(pairs[place].shown.size_bytes for place in unknown))
-    for_each(unknown, lambda: None, look, threads=threads, progress=progress)
+    announce(sum(pairs[place].shown.size_bytes for place in unknown))
+    for_each(unknown, lambda: None, look, threads=threads, progress=report)
     return different
 
 
@@ -173,10 +165,10 @@ def _look_up(kept: Kept | None, keys: dict[int, bytes | None]) -> dict[int, Tens
     return found
 
 
-def _compute(runs: Sequence[PairRun], threads: int, progress: ByteProgress) -> None:
+def _compute(runs: Sequence[PairRun], threads: int) -> None:
     pieces = [(run, number) for run in runs for number in range(len(run.pieces))]
     size_bytes = sum(run.size_bytes for run in runs)
-    announce(progress, size_bytes)
+    announce(size_bytes)
     compute_each(
         pieces,
         lambda piece: piece[0].compare(piece[1]),
@@ -184,5 +176,5 @@ def _compute(runs: Sequence[PairRun], threads: int, progress: ByteProgress) -> N
         # Each process would read a strided tensor whole, and keep it.
         size_bytes=size_bytes if all(run.is_streamed for run in runs) else 0,
         threads=threads,
-        progress=progress,
+        progress=report,
     )

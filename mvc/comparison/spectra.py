@@ -15,7 +15,7 @@ from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.elements import is_readable, read_values, widen
 from mvc.numbers.spectral import Spectrum, find_spectrum
-from mvc.progress import announce
+from mvc.progress import announce, report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.comparison.pairs import TensorChange
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor, Reader
 
@@ -35,11 +34,7 @@ _MOST_COLUMNS = 2**16
 
 
 def add_spectra(
-    context: Context | None,
-    changes: Sequence[TensorChange],
-    *,
-    threads: int,
-    progress: ByteProgress = None,
+    context: Context | None, changes: Sequence[TensorChange], *, threads: int
 ) -> list[TensorChange]:
     """Return changes with the spectrum of each matrix whose values differ; their models are open."""
     added = list(changes)
@@ -63,8 +58,8 @@ def add_spectra(
         added[place] = replace(change, spectrum=spectrum)
         return _PASSES * _count_bytes(change)
 
-    announce(progress, _PASSES * sum(_count_bytes(changes[place]) for place in left))
-    for_each(left, lambda: None, compute, threads=threads, progress=progress)
+    announce(_PASSES * sum(_count_bytes(changes[place]) for place in left))
+    for_each(left, lambda: None, compute, threads=threads, progress=report)
     if kept is not None:
         fresh = {added[place].key: added[place].spectrum for place in left}
         named = {key: msgspec.msgpack.encode(one) for key, one in fresh.items() if key is not None}

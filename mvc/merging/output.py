@@ -11,7 +11,7 @@ from mvc.checkpoints.safetensors import DTYPES, encode_header
 from mvc.errors import UnsupportedError
 from mvc.formats.layout import single_tensor
 from mvc.fs import DurableFile
-from mvc.progress import announce
+from mvc.progress import announce, report
 from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.workspace.tensors import ModelTensor
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mvc.progress import ByteProgress
     from mvc.workspace.tensors import Reader
 
 
@@ -50,12 +49,10 @@ def file_source(tensors: Sequence[ModelTensor]) -> ByteSource:
     return JoinedSource(parts, [*accumulate((part.size_bytes for part in parts), initial=0)])
 
 
-def write_file(
-    tensors: Sequence[ModelTensor], output: Path, threads: int, progress: ByteProgress = None
-) -> int:
+def write_file(tensors: Sequence[ModelTensor], output: Path, threads: int) -> int:
     """Write some tensors to a safetensors file, whole or not at all; return its length."""
     source = file_source(in_file_order(tensors))
-    announce(progress, source.size_bytes)
+    announce(source.size_bytes)
     with DurableFile(output.parent) as file:
         own = threading.local()  # a buffer for every thread: new memory has to be cleared
 
@@ -69,8 +66,7 @@ def write_file(
 
         with ThreadPoolExecutor(threads, "mvc-merge") as crew:
             for size_bytes in crew.map(copy, range(0, source.size_bytes, _PIECE_BYTES)):
-                if progress is not None:
-                    progress(size_bytes)
+                report(size_bytes)
         file.publish(output, expected_bytes=source.size_bytes)
     return source.size_bytes
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, Tree
     from mvc.merging.strategies import MergeChoices
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _MAX_CROSSINGS = 32
@@ -67,9 +66,7 @@ class MergedTree:
         return tuple(undecided)
 
 
-def write_merge(
-    context: Context, merges: Sequence[FileMerge], base: Tree, progress: ByteProgress = None
-) -> MergedTree:
+def write_merge(context: Context, merges: Sequence[FileMerge], base: Tree) -> MergedTree:
     """Store what no side has yet; ``base`` are the files that new ones may resemble."""
     writers: list[ChunkWriter] = []
     with ExitStack() as stack:
@@ -83,7 +80,7 @@ def write_merge(
             writers.append(writer)
             is_usual = chunk_bytes == context.chunk_bytes
             relatives = Relatives(context, writer, base) if is_usual else None
-            return Cutter(writer, chunk_bytes, progress, relatives)
+            return Cutter(writer, chunk_bytes, relatives)
 
         entries = {merge.path: _write(context, merge, open_cutter) for merge in merges}
     for writer in writers:

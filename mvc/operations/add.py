@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.measuring import SessionHealth
     from mvc.workspace.worktree import Paths
@@ -112,7 +111,6 @@ def add(
     force: bool = False,
     tracked_only: bool = False,
     delta: bool | None = None,
-    progress: ByteProgress = None,
 ) -> AddResult:
     """Store files, folders or wildcards and stage them for the next commit.
 
@@ -122,7 +120,6 @@ def add(
         tracked_only: leave files alone that are not tracked yet.
         delta: store tensors as differences from those of the last commit: always, never, or
             (None) as ``mvc.delta`` of the config says, by default if that saves a quarter.
-        progress: called with bytes read since the last call.
 
     Raises:
         UsageError: only ignored files, another repository, or a path no commit may hold.
@@ -132,7 +129,7 @@ def add(
     recover(context)
     plan = plan_add(context, patterns, force=force, tracked_only=tracked_only)
     try:
-        result = store_planned(context, plan, progress, delta=delta)
+        result = store_planned(context, plan, delta=delta)
     except KeyboardInterrupt as error:
         error.add_note("nothing was staged")
         raise
@@ -273,9 +270,7 @@ class _Selection:
         return {path for path in beside if self.find_stat(path) for path in self._find_below(path)}
 
 
-def store_planned(
-    context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
-) -> AddResult:
+def store_planned(context: Context, plan: AddPlan, *, delta: bool | None = None) -> AddResult:
     """Store what a plan reads; nothing is staged yet."""
     sessions: list[tuple[ChunkWriter, SessionHealth]] = []
     with ExitStack() as stack:
@@ -289,9 +284,9 @@ def store_planned(
             writer = stack.enter_context(context.here.writer(mode, measure=True))
             relatives = Relatives(context, writer, head_tree(context))
             sessions.append((writer, SessionHealth(context, writer)))
-            return Cutter(writer, context.chunk_bytes, progress, relatives, sessions[0][1])
+            return Cutter(writer, context.chunk_bytes, relatives, sessions[0][1])
 
-        stored = _store_files(context, plan, open_cutter, progress)
+        stored = _store_files(context, plan, open_cutter)
     stored.sort(key=lambda file: file.path)
     for _, health in sessions:
         health.keep()
@@ -310,11 +305,11 @@ def _find_gaps(context: Context, plan: AddPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _store_files(
-    context: Context, plan: AddPlan, open_cutter: Callable[[], Cutter], progress: ByteProgress
+    context: Context, plan: AddPlan, open_cutter: Callable[[], Cutter]
 ) -> list[StoredFile]:
     order: Sequence[str] = plan.read
     if order:
-        announce(progress, plan.size_bytes)
+        announce(plan.size_bytes)
     folders = RealFolders(context.worktree)
     # A file alone has no masters among the others, and is opened once less.
     several = order if len(order) > 1 else ()
@@ -324,8 +319,6 @@ def _store_files(
         from mvc.workspace.bases import masters_first  # noqa: PLC0415  brings NumPy
 
         order = masters_first(order, layouts)
-    stored = [
-        store_file(context, path, open_cutter, progress, looks.get(path), folders) for path in order
-    ]
+    stored = [store_file(context, path, open_cutter, looks.get(path), folders) for path in order]
     check_reached(context, stored)
     return stored

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.bisection import Bisection
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
@@ -74,7 +73,6 @@ def start(
     terms: tuple[str, str] | None = None,
     checkout: bool = True,
     first_parent: bool = False,
-    progress: ByteProgress = None,
 ) -> BisectStep:
     """Begin a search for the commit that broke something; return what to test first.
 
@@ -88,7 +86,6 @@ def start(
         terms: other words for bad and good.
         checkout: check out the commit to test; otherwise it is only returned, and BISECT_HEAD.
         first_parent: follow only the first parent of merges.
-        progress: called with bytes written.
 
     Raises:
         ConflictError: a good commit is the bad one or comes after it.
@@ -99,11 +96,11 @@ def start(
     )
     recover(context)
     _begin(context, [] if bad is None else [bad, *good], options)
-    return advance(context, progress=progress)
+    return advance(context)
 
 
 @holds_sweep_lock
-def mark(context: Context, term: str, *revisions: str, progress: ByteProgress = None) -> BisectStep:
+def mark(context: Context, term: str, *revisions: str) -> BisectStep:
     """Mark commits as ``bad`` or ``good``; the tested one by default.
 
     Raises:
@@ -111,22 +108,22 @@ def mark(context: Context, term: str, *revisions: str, progress: ByteProgress = 
         UsageError: another word, or two bad commits.
     """
     _answer(context, term, revisions)
-    return advance(context, progress=progress)
+    return advance(context)
 
 
 @holds_sweep_lock
-def skip(context: Context, *revisions: str, progress: ByteProgress = None) -> BisectStep:
+def skip(context: Context, *revisions: str) -> BisectStep:
     """Mark commits or ranges, the tested commit by default, as untestable.
 
     Raises:
         ConflictError: no bisection is under way.
     """
     _leave_out(context, revisions)
-    return advance(context, progress=progress)
+    return advance(context)
 
 
 @holds_sweep_lock
-def replay(context: Context, log: str, *, progress: ByteProgress = None) -> BisectStep:
+def replay(context: Context, log: str) -> BisectStep:
     """Begin the bisection in a log and replay its answers.
 
     Raises:
@@ -146,11 +143,11 @@ def replay(context: Context, log: str, *, progress: ByteProgress = None) -> Bise
             _leave_out(context, words)
         else:
             _answer(context, name, words)
-    return advance(context, progress=progress)
+    return advance(context)
 
 
 @holds_sweep_lock
-def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
+def advance(context: Context) -> BisectStep:
     """Go to the commit to test, as after a crash or a checkout elsewhere.
 
     Raises:
@@ -178,7 +175,7 @@ def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
             files.write(context, files.UNTOUCHED, step.commit)
             return step
         try:
-            checkout_revision(context, step.commit, detach=True, progress=progress)
+            checkout_revision(context, step.commit, detach=True)
         except ReleasedError:
             released.append(step.commit)
             _leave_out(context, [step.commit])
@@ -238,7 +235,6 @@ def run(
     test: Callable[[GitId], bool | None],
     *,
     before_test: Callable[[BisectStep], None] | None = None,
-    progress: ByteProgress = None,
 ) -> BisectStep:
     """Test commits until the first bad one is found.
 
@@ -246,12 +242,11 @@ def run(
         test: returns whether a commit is good, None if it cannot be tested. What it raises ends
             the run; the bisection can go on.
         before_test: called before each test.
-        progress: called with bytes written.
 
     Raises:
         ConflictError: no bisection is under way, or no bad or no good commit is known.
     """
-    step = advance(context, progress=progress)
+    step = advance(context)
     if step.status == "waiting":
         raise ConflictError(
             "a bad and a good commit must be known first", hint='"mvc bisect start BAD GOOD"'
@@ -263,9 +258,9 @@ def run(
         assert commit is not None
         verdict = test(commit)
         if verdict is None:
-            step = skip(context, commit, progress=progress)
+            step = skip(context, commit)
         else:
-            step = mark(context, step.terms[bool(verdict)], commit, progress=progress)
+            step = mark(context, step.terms[bool(verdict)], commit)
     return step
 
 
@@ -279,9 +274,7 @@ def read_step(context: Context) -> BisectStep | None:
     return None if state is None else _decide(context, state)
 
 
-def reset(
-    context: Context, revision: str | None = None, *, progress: ByteProgress = None
-) -> CheckoutResult | None:
+def reset(context: Context, revision: str | None = None) -> CheckoutResult | None:
     """End the bisection, and go back to where HEAD was or to a revision; None without one.
 
     Raises:
@@ -300,7 +293,7 @@ def reset(
         head = context.history.head()
         result = CheckoutResult(head.commit, head.branch)
     else:
-        result = checkout_revision(context, revision or origin, progress=progress)
+        result = checkout_revision(context, revision or origin)
     files.clear(context)
     return result
 

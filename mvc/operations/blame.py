@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId, TensorId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 
@@ -115,7 +114,6 @@ def blame(
     paths: Paths = (),
     samples: int = 24,
     compute: bool = False,
-    progress: ByteProgress = None,
 ) -> Blame:
     """Return for each tensor the commit that last changed it, and its drift along history.
 
@@ -125,7 +123,6 @@ def blame(
         paths: only these files, folders or wildcards.
         samples: at how many commits, spread evenly along first parents, to sample the drift.
         compute: read and compare what is not cached; otherwise no tensor is read.
-        progress: called with bytes read.
 
     Raises:
         NotFoundError: no such revision, or no such tensor in it.
@@ -146,7 +143,7 @@ def blame(
     if compute:
         from mvc.operations.blame_statistics import compute_missing  # noqa: PLC0415  brings NumPy
 
-        compute_missing(context, line, trails, places, progress)
+        compute_missing(context, line, trails, places)
     find = _kept_statistics(context, trails, places)
     pairs = zip(trails, views, strict=True)
     blamed = tuple(_tensor(trail, view, line, places, find) for trail, view in pairs)

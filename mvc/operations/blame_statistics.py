@@ -13,17 +13,12 @@ if TYPE_CHECKING:
 
     from mvc.ids import GitId
     from mvc.operations.blame_walk import TensorVersion, Trail
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
 
 def compute_missing(
-    context: Context,
-    line: Sequence[GitId],
-    trails: Sequence[Trail],
-    places: Sequence[int],
-    progress: ByteProgress,
+    context: Context, line: Sequence[GitId], trails: Sequence[Trail], places: Sequence[int]
 ) -> None:
     """Compare the first version of each tensor with those at some places of a line."""
     models = _Models(context, line)
@@ -36,7 +31,7 @@ def compute_missing(
         ]
         pairs = [TensorPair(*both) for both in sides if all(map(models.is_there, both))]
         # One commit after the other, so that what was done before Ctrl-C is kept.
-        gather(context, pairs, threads=context.store.threads, progress=progress)
+        gather(context, pairs, threads=context.store.threads)
 
 
 class _Models:

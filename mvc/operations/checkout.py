@@ -19,20 +19,13 @@ from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove, Mark
     from mvc.workspace.worktree import Paths
 
 
 def checkout(
-    context: Context,
-    revision: str,
-    *,
-    paths: Paths = (),
-    force: bool = False,
-    detach: bool = False,
-    progress: ByteProgress = None,
+    context: Context, revision: str, *, paths: Paths = (), force: bool = False, detach: bool = False
 ) -> CheckoutResult:
     """Bring the worktree to a branch or revision, or only some paths back from it.
 
@@ -44,7 +37,6 @@ def checkout(
         paths: bring only these back, whatever they hold now; HEAD stays.
         force: discard local changes.
         detach: detach HEAD even at a branch.
-        progress: called with bytes written.
 
     Raises:
         CorruptionError: the store is damaged; the worktree is unchanged.
@@ -53,18 +45,13 @@ def checkout(
     if chosen:
         from mvc.operations.restore import bring_back  # noqa: PLC0415  most checkouts need it not
 
-        return bring_back(context, chosen, revision, staged=True, removes=False, progress=progress)
-    return checkout_revision(context, revision, force=force, detach=detach, progress=progress)
+        return bring_back(context, chosen, revision, staged=True, removes=False)
+    return checkout_revision(context, revision, force=force, detach=detach)
 
 
 @holds_sweep_lock
 def checkout_revision(
-    context: Context,
-    revision: str,
-    *,
-    force: bool = False,
-    detach: bool = False,
-    progress: ByteProgress = None,
+    context: Context, revision: str, *, force: bool = False, detach: bool = False
 ) -> CheckoutResult:
     """Go to a branch (HEAD follows it) or to any other revision (HEAD is detached there).
 
@@ -77,7 +64,7 @@ def checkout_revision(
     if branch is None and not detach and history.find_commit(revision) is None:
         there = find_namesake(context, revision)
         if there is not None:
-            return create_and_switch(context, revision, there, force=force, progress=progress)
+            return create_and_switch(context, revision, there, force=force)
     tip = None if branch is None else history.find_ref(HEADS + branch)
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
@@ -86,7 +73,7 @@ def checkout_revision(
     marks = _check_may_leave(context, force=force)
     plan = plan_move(context, index, head.commit, commit, force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision)
-    return execute(context, plan, index, move, progress, source=commit, marks=marks)
+    return execute(context, plan, index, move, source=commit, marks=marks)
 
 
 def _check_may_leave(context: Context, *, force: bool) -> tuple[Mark, ...]:
@@ -123,7 +110,6 @@ def switch(
     create: bool = False,
     start: str | None = None,
     force: bool = False,
-    progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Go to a branch.
 
@@ -132,36 +118,30 @@ def switch(
         create: make the branch first.
         start: where the new branch begins; defaults to HEAD, and then no file is touched.
         force: discard local changes.
-        progress: called with bytes written.
 
     Raises:
         ConflictError: the branch to create exists, or local changes would be lost.
         UsageError: not a valid branch name, or ``start`` without ``create``.
     """
     if create:
-        return create_and_switch(context, branch, start, force=force, progress=progress)
+        return create_and_switch(context, branch, start, force=force)
     if start is not None:
         raise UsageError("only a new branch can have a start")
     history = context.history
     if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
         there = find_namesake(context, branch)
         if there is not None:
-            return create_and_switch(context, branch, there, force=force, progress=progress)
+            return create_and_switch(context, branch, there, force=force)
         raise NotFoundError(
             f"no branch {branch!r}",
             hint="`create` makes it; a checkout with `detach` goes to any revision",
         )
-    return checkout_revision(context, branch, force=force, progress=progress)
+    return checkout_revision(context, branch, force=force)
 
 
 @holds_sweep_lock
 def create_and_switch(
-    context: Context,
-    branch: str,
-    start: str | None,
-    *,
-    force: bool = False,
-    progress: ByteProgress = None,
+    context: Context, branch: str, start: str | None, *, force: bool = False
 ) -> CheckoutResult:
     """Make a branch at ``start`` and go there; without a start (HEAD) no file is touched."""
     recover(context)
@@ -190,4 +170,4 @@ def create_and_switch(
     )
     follow(context, branch, start or "HEAD")
     move = _head_move(context, head, branch, commit, branch)
-    return execute(context, plan, index, move, progress, source=commit, marks=marks)
+    return execute(context, plan, index, move, source=commit, marks=marks)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult
-    from mvc.progress import ByteProgress
     from mvc.remotes.settings import RemoteUrl
     from mvc.storage.urls import StoreUrl
     from mvc.workspace.context import Context
@@ -63,7 +62,6 @@ def clone(
     depth: int | None = None,
     store: bool = False,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> CloneResult:
     """Make a repository in a new folder from a remote; see ``mvc.clone``."""
     parsed, apart = parse_urls(url, content_url)
@@ -82,12 +80,12 @@ def clone(
         _add_remote(context, origin, parsed, apart, content=content)
         if depth is not None:
             _follow_one(context, origin, branch)
-        result = fetch(context, origin, depth=depth, limit_bytes_s=limit_bytes_s, progress=progress)
+        result = fetch(context, origin, depth=depth, limit_bytes_s=limit_bytes_s)
         name = branch or result.head.removeprefix(HEADS)
         _begin(context, origin, name, must_exist=branch is not None)
         tip = context.history.head().commit if checkout else None
         if tip is not None and content:
-            checkout_revision(context, name, force=True, progress=progress)
+            checkout_revision(context, name, force=True)
         elif tip is not None:
             _write_small_files(context, tip)
     except BaseException as error:

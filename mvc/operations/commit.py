@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, Head, Identity, Index, TreeEntry
     from mvc.ids import GitId
     from mvc.operations.add import AddResult
-    from mvc.progress import ByteProgress
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
     from mvc.workspace.pending import Pending
@@ -49,7 +48,6 @@ def commit(
     time_s: int | None = None,
     delta: bool | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> CommitResult:
     """Record what is staged as a new commit and move the branch to it.
 
@@ -67,7 +65,6 @@ def commit(
         time_s: when, in seconds since 1970; defaults to now.
         delta: as for ``add``; True also re-encodes what an earlier ``add`` stored whole.
         no_gate: commit even what fails a gate (``gate.nan`` and the like of the settings).
-        progress: called with bytes read since the last call.
 
     Raises:
         UsageError: no message, or a step or metric that is not a number.
@@ -92,7 +89,7 @@ def commit(
         from mvc.operations.add import plan_add, store_planned  # noqa: PLC0415
 
         plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
-        added = store_planned(context, plan, progress, delta=delta)
+        added = store_planned(context, plan, delta=delta)
     index = history.read_index()
     staged = index.entries if added is None else added.merge_into(index)
     tree_entries = {path: entry.version for path, entry in staged.items()}

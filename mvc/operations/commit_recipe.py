@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mvc.history.values import Head, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.plan import MergePlan
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 RECIPE, INPUT, SEED = "Merge-Recipe", "Merge-Input", "Merge-Seed"
@@ -47,7 +46,6 @@ def commit_recipe(
     seed: int = 0,
     message: str | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge models by a mergekit recipe and commit the result to the current branch.
 
@@ -60,7 +58,6 @@ def commit_recipe(
         seed: of methods that draw random numbers.
         message: of the commit.
         no_gate: as for ``commit``.
-        progress: called with bytes stored and written.
 
     Raises:
         FormatError: the recipe is not valid.
@@ -76,7 +73,7 @@ def commit_recipe(
     ours = tree_of(context, head.commit)
     check_not_staged(index, ours)
     with open_plan(context, recipe, seed=seed) as (plan, files):
-        new = store_result(context, plan, files, ours, progress)
+        new = store_result(context, plan, files, ours)
     replaced = {*plan.places, f"{target_of(plan)}.index.json"}  # shards, too
     entries = {path: entry for path, entry in ours.items() if path not in replaced} | new
     check_kept(context, entries)
@@ -95,7 +92,7 @@ def commit_recipe(
     )  # fmt: skip
     move = plan_head_move("move", commit, head, f"merge: {subject}", stamp)
     marks = (*ENDED, *mark_origin(head.commit))
-    done = execute(context, checkout, index, move, progress, source=commit, marks=marks)
+    done = execute(context, checkout, index, move, source=commit, marks=marks)
     counts = Counter("kept" if tensor.method is None else "merged" for tensor in plan.tensors)
     return MergeResult(
         "merged", done.commit, done.branch, tuple(parents[1:]), done.written, done.removed,
@@ -140,7 +137,6 @@ def store_result(
     plan: MergePlan,
     files: Mapping[str, Mapping[str, bytes]],
     base: Mapping[str, TreeEntry],
-    progress: ByteProgress = None,
 ) -> dict[str, TreeEntry]:
     """Store what a recipe makes; return path → entry of the model and of the files beside it.
 
@@ -151,10 +147,10 @@ def store_result(
     tensors = {tensor.name: tensor for tensor in ordered}
     like = Manifest("safetensors", 0, context.chunk_bytes, ())
     checkpoint = CheckpointMerge(target, tensors, header_of([*tensors.values()]), like, (), {})
-    announce(progress, checkpoint.fresh_bytes)
+    announce(checkpoint.fresh_bytes)
     row: MergeRow[TreeEntry] = MergeRow(target, None, (None,), Decision(Outcome.OURS, 0))
     merges = [FileMerge(target, row, checkpoint=checkpoint, mode=MODE_FILE)]
     folder, slash, _ = target.rpartition("/")
     for name, data in files_beside(plan, files).items():
         merges.append(FileMerge(f"{folder}{slash}{name}", row, data=data, mode=MODE_FILE))
-    return dict(write_merge(context, merges, base, progress).entries)
+    return dict(write_merge(context, merges, base).entries)

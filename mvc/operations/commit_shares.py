@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.layout import FileLayout, Segment
     from mvc.ids import PackId
-    from mvc.progress import ByteProgress
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
     from mvc.states.share import CheckPeers, Share
@@ -87,7 +86,6 @@ def store_share(
     branch: str | None = None,
     delta: bool | None = None,
     send: bool = False,
-    progress: ByteProgress = None,
 ) -> Iterator[StoredShare]:
     """Store the chunks that a rank owns, for ``commit_shares``; usable as a context manager.
 
@@ -102,7 +100,6 @@ def store_share(
         delta: as for ``add``.
         send: whether they are on the store (``mvc.store``) too when the block begins: for a rank whose
             repository is not that of rank 0.
-        progress: called with bytes taken since the last call.
 
     Raises:
         StorageError: another rank is gone, the disk is full, or the store cannot be reached.
@@ -116,7 +113,7 @@ def store_share(
         base = context.history.read_tree(tip) if tip is not None else {}
         mode = context.delta_mode(insist=delta)
         writer = _ShareWriter(context, share, open_files(share, peers), base)
-        stored = add_checked(context, writer.store(mode, progress), share, peers)
+        stored = add_checked(context, writer.store(mode), share, peers)
         if send:
             packs = send_share.send_share(context, list_ids(stored), writer.packs)
             stored = replace(stored, packs=packs)
@@ -141,14 +138,14 @@ class _ShareWriter:
         self._ids: dict[int, list[ChunkId]] = {}
         self.packs: list[PackId] = []
 
-    def store(self, mode: DeltaMode, progress: ByteProgress) -> StoredShare:
+    def store(self, mode: DeltaMode) -> StoredShare:
         """Store everything; return what the committing rank needs."""
         context, share, gaps = self._context, self._share, list[ChunkId]()
         layouts = {path: layout for path, _, layout in share.plan.layouts}
         with context.here.writer(mode, measure=True) as writer:
             relatives = Relatives(context, writer, self._base, self._files)
             health = SessionHealth(context, writer)
-            cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
+            cutter = Cutter(writer, context.chunk_bytes, relatives, health)
             own, own_health = {}, {}
             for file in _open_own(share):
                 own[file.path], is_measured = store_state_file(cutter, file)
@@ -206,7 +203,7 @@ class _ShareWriter:
                 mine = ((number, chunks[number]) for number in owned)
                 spans += self._masters.offer(segment, array, mine, cutter.writer)
         source = self._files[path]
-        written = cutter.writer.add(source, spans, cutter.progress)
+        written = cutter.writer.add(source, spans)
         cutter.health.note(source, spans, written)
         ids = iter(written)
         for segment, array in arrays.items():

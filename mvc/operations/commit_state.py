@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.states.files import StateFile
     from mvc.workspace.context import Context
     from mvc.workspace.trailers import Agreement
@@ -90,7 +89,6 @@ def commit_state(
     parent: str | None = None,
     files: Mapping[str, bytes | str] | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> CommitResult:
     """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
 
@@ -116,7 +114,6 @@ def commit_state(
         files: path → content of other files for the commit, such as a ``config.json``. Those
             of earlier commits stay until they are given again.
         no_gate: as for ``commit``.
-        progress: called with bytes taken since the last call.
 
     Raises:
         GateError: a gate refuses the state.
@@ -141,7 +138,7 @@ def commit_state(
     ]
     encoded = encode_state(state)
     earlier = () if previous is None else encode_state(previous)
-    return _commit_encoded(context, request, encoded, earlier, given, progress)
+    return _commit_encoded(context, request, encoded, earlier, given)
 
 
 @keeps_up
@@ -159,7 +156,6 @@ def commit_image(
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     no_gate: bool = False,
     texts: Mapping[str, bytes] | None = None,
-    progress: ByteProgress = None,
 ) -> CommitResult:
     """Commit the image of a state (see ``mvc.training.layout_state``) as ``commit_state`` would.
 
@@ -182,7 +178,7 @@ def commit_image(
         describe=describe,
         texts=texts,
     )
-    return _commit_encoded(context, request, open_image(files), progress=progress)
+    return _commit_encoded(context, request, open_image(files))
 
 
 @holds_sweep_lock
@@ -192,7 +188,6 @@ def _commit_encoded(
     files: Sequence[StateFile],
     previous: Sequence[StateFile] = (),
     beside: Sequence[StateFile] = (),
-    progress: ByteProgress = None,
 ) -> CommitResult:
     """Commit the files of a state; ``beside`` are others, which the next state leaves as they are."""
     own = {file.path for file in files}
@@ -207,7 +202,7 @@ def _commit_encoded(
     def store(
         base: Mapping[str, TreeEntry], mode: DeltaMode
     ) -> tuple[dict[str, TreeEntry], WriteCounts]:
-        return _store_state(context, files, base, mode, previous, progress)
+        return _store_state(context, files, base, mode, previous)
 
     return commit_files(context, request, [file.path for file in files], store)
 
@@ -309,7 +304,6 @@ def _store_state(
     base: Mapping[str, TreeEntry],
     mode: DeltaMode,
     previous: Sequence[StateFile],
-    progress: ByteProgress,
 ) -> tuple[dict[str, TreeEntry], WriteCounts]:
     """Store the files of a state in one session; return their entries and what was written."""
     by_path = {file.path: file for file in files}
@@ -320,7 +314,7 @@ def _store_state(
             relatives.offer_file(old.path, old.layout, old.source)
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
         health = SessionHealth(context, writer)
-        cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
+        cutter = Cutter(writer, context.chunk_bytes, relatives, health)
         entries = {}
         for path in order:
             data, is_manifest = store_state_file(cutter, by_path[path])

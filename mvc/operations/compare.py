@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mvc.comparison.rollup import TensorGroup
     from mvc.ids import GitId
     from mvc.operations.token_rows import TokenChanges
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
     from mvc.workspace.worktree import Paths
@@ -81,7 +80,6 @@ def compare(
     paths: Paths = (),
     tensors: str | None = None,
     spectral: bool = False,
-    progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare two models in numbers: how far each tensor moved, and what that means.
 
@@ -98,7 +96,6 @@ def compare(
         tensors: only tensors that have such a name on either side.
         spectral: also find the spectrum of each matrix's difference: largest singular value,
             stable rank, and how many directions have most of its energy. Reads them twice more.
-        progress: called with bytes read.
 
     Raises:
         UsageError: ``new`` without ``old``, two models and ``staged``, a name that is both a
@@ -108,7 +105,7 @@ def compare(
     chosen = [] if context is None else relative_paths(context, paths)
     with ExitStack() as stack:
         sides = _open_sides(context, old, new, stack, staged=staged, paths=chosen)
-        return _compare(context, sides, tensors, spectral=spectral, progress=progress)
+        return _compare(context, sides, tensors, spectral=spectral)
 
 
 def compare_commit(
@@ -118,7 +115,6 @@ def compare_commit(
     paths: Paths = (),
     tensors: str | None = None,
     spectral: bool = False,
-    progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare a commit with its first parent in numbers, as ``compare`` does.
 
@@ -129,25 +125,20 @@ def compare_commit(
     info = context.history.read_commit(context.history.resolve(revision))
     old = read_revision(context, info.parents[0], chosen) if info.parents else _NOTHING
     sides = (old, read_revision(context, info.id, chosen))
-    return _compare(context, sides, tensors, spectral=spectral, progress=progress)
+    return _compare(context, sides, tensors, spectral=spectral)
 
 
 def _compare(
-    context: Context | None,
-    models: tuple[Model, Model],
-    tensors: str | None,
-    *,
-    spectral: bool,
-    progress: ByteProgress,
+    context: Context | None, models: tuple[Model, Model], tensors: str | None, *, spectral: bool
 ) -> ModelDiff:
     pairs = _choose(pair_models(*models), tensors)
     threads = threads_of(context)
-    changes = gather(context, pairs, threads=threads, progress=progress)
+    changes = gather(context, pairs, threads=threads)
     if spectral:
-        changes = add_spectra(context, changes, threads=threads, progress=progress)
+        changes = add_spectra(context, changes, threads=threads)
     spectra = {one.name: one.spectrum for one in changes if one.spectrum is not None}
     old, new = (Side(model.label, model.commit) for model in models)
-    tokens = compare_tokens(context, models, changes, threads=threads, progress=progress)
+    tokens = compare_tokens(context, models, changes, threads=threads)
     verdicts = [*judge(changes, spectra, find_rearranged(context, changes))]
     verdicts += [] if tokens is None else tokens.judge()
     ranked = tuple(sorted(verdicts, key=lambda verdict: LEVELS.index(verdict.level)))

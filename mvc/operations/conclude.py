@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.files import FileMerge, Sides
-    from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
     from mvc.workspace.journal import Mark, Undecided
@@ -78,9 +77,7 @@ def get_pending(context: Context, kind: str) -> Pending:
 
 
 @holds_sweep_lock
-def decide(
-    context: Context, kind: str, choices: MergeChoices | None = None, progress: ByteProgress = None
-) -> list[FileMerge]:
+def decide(context: Context, kind: str, choices: MergeChoices | None = None) -> list[FileMerge]:
     """Resolve by rules what a merge left undecided, or raise ConflictError; return the result."""
     recover(context)
     pending = get_pending(context, kind)
@@ -89,7 +86,7 @@ def decide(
     index = context.history.read_index()
     done: list[FileMerge] = []
     if index.unmerged and choices != earlier:
-        done = _decide(context, index, choices, pending, progress)
+        done = _decide(context, index, choices, pending)
         index = context.history.read_index()
     if index.unmerged:
         conflicts = find_conflicts(context, index, choices)
@@ -104,7 +101,7 @@ def decide(
 
 
 def _decide(
-    context: Context, index: Index, choices: MergeChoices, pending: Pending, progress: ByteProgress
+    context: Context, index: Index, choices: MergeChoices, pending: Pending
 ) -> list[FileMerge]:
     """Write the files that rules resolved to index and worktree."""
     sides, methods = undecided_sides(context, index, choices), choices.methods(context, _TWO)
@@ -125,7 +122,7 @@ def _decide(
             labels=("HEAD", _find_label(context, paths[-1])),
         )
         merges = plan_files(context, part, choices.rules, methods.resolve)
-        merged = write_merge(context, merges, part.trees[0], progress)
+        merged = write_merge(context, merges, part.trees[0])
         _check_untouched(context, index, paths, part, earlier)
         undecided = {file.path: file for file in merged.undecided(())}
         for path in paths:
@@ -138,7 +135,7 @@ def _decide(
     stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
     # What was said counts from now on, for what is still to be decided and for the commit.
     marks = make_marks(replace(pending, message=choices.sign(pending.message)), None, left)
-    execute(context, plan, index, stay, progress, marks=marks)
+    execute(context, plan, index, stay, marks=marks)
     return done
 
 
@@ -204,12 +201,11 @@ def conclude(
     choices: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Resolve the rest by rules and make the commit."""
     from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
 
-    merges = decide(context, kind, choices, progress)
+    merges = decide(context, kind, choices)
     pending = get_pending(context, kind)
     choices = (choices or MergeChoices()).after(read_choices(pending.message))
     done = commit(context, choices.sign(message or pending.message), no_gate=no_gate)

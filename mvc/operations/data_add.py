@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.chunkstore.values import WriteCounts
-    from mvc.progress import ByteProgress
     from mvc.shards.hashing import HashedShard
     from mvc.shards.places import FoundShard, ShardPlace
     from mvc.workspace.context import Context
@@ -82,7 +81,6 @@ def add_data(
     store: bool = False,
     dtype: str | None = None,
     folder: StrPath | None = None,
-    progress: ByteProgress = None,
 ) -> DataAddResult:
     """Make or renew the map of some shards, and stage it. Only what changed is read.
 
@@ -95,7 +93,6 @@ def add_data(
         dtype: NumPy's name for the type of the numbers in ``.bin`` files, such as ``uint16``, to count
             them; by default as in the map that is renewed.
         folder: what relative paths start from; the worktree by default.
-        progress: called with bytes read since the last call.
 
     Raises:
         NotFoundError: there is no such folder, or no shard in it.
@@ -117,7 +114,7 @@ def add_data(
         item_bytes = _find_item_bytes(old)
     elif not any(shard.path.lower().endswith(BIN_SUFFIX) for shard in listed):
         raise UsageError(f"{source!r} holds no {BIN_SUFFIX} files", hint="`dtype` is for these")
-    shards, hashed = _hash(context, place, listed, old, progress)
+    shards, hashed = _hash(context, place, listed, old)
     warnings = [(entry.shard.path, entry.warning) for entry in hashed if entry.warning]
     if item_bytes is not None:
         shards = [_count_numbers(shard, item_bytes, warnings) for shard in shards]
@@ -128,7 +125,7 @@ def add_data(
     ):
         stage_rules(context)
     inside = [f"{target.folder}/{shard.path}".lstrip("/") for shard in listed] if store else []
-    done = add(context, [target.path, *inside], progress=progress)
+    done = add(context, [target.path, *inside])
     if store:
         _check_unchanged(place, listed)
     read_bytes = sum(entry.shard.size_bytes for entry in hashed)
@@ -237,19 +234,15 @@ def _list(place: ShardPlace, target: _Target, source: str) -> list[FoundShard]:
 
 
 def _hash(
-    context: Context,
-    place: ShardPlace,
-    listed: Sequence[FoundShard],
-    old: ShardMap | None,
-    progress: ByteProgress,
+    context: Context, place: ShardPlace, listed: Sequence[FoundShard], old: ShardMap | None
 ) -> tuple[list[Shard], list[HashedShard]]:
     """Return all shards, and those of them that had to be read."""
     cache = open_cache(context, place)
     known = _known_by_tag(listed, old) if cache is None else cache.find(listed)
     unknown = [shard for shard in listed if shard.path not in known]
-    announce(progress, sum(shard.size_bytes for shard in unknown))
+    announce(sum(shard.size_bytes for shard in unknown))
     try:
-        hashed = hash_shards(place, unknown, threads=threads_of(context), progress=progress)
+        hashed = hash_shards(place, unknown, threads=threads_of(context))
     except FileNotFoundError as error:
         raise ConflictError(
             f"{place.name} lists a shard that cannot be opened: {error}", hint="try again later"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from mvc.errors import MvcError
     from mvc.history.values import TreeEntry
-    from mvc.progress import ByteProgress
     from mvc.shards.checking import Level
     from mvc.shards.shard_map import MapChanges, Shard
     from mvc.workspace.context import Context
@@ -122,11 +121,7 @@ def diff_maps(
 
 
 def verify_maps(
-    context: Context,
-    name: str | None = None,
-    *,
-    level: Level = "normal",
-    progress: ByteProgress = None,
+    context: Context, name: str | None = None, *, level: Level = "normal"
 ) -> list[tuple[str, MapReport]]:
     """Compare maps of the worktree with their shards; return the path and a report of each.
 
@@ -134,7 +129,6 @@ def verify_maps(
         name: one map; all by default.
         level: ``quick`` reads no content, ``normal`` what stat data and tags do not prove unchanged,
             ``full`` every byte.
-        progress: called with bytes read since the last call.
 
     Raises:
         NotFoundError: no such map.
@@ -151,14 +145,13 @@ def verify_maps(
             continue
         place = open_root(context, shard_map.root, path)
         if level == "full":
-            announce(progress, shard_map.size_bytes)
+            announce(shard_map.size_bytes)
         report = check_shards(
             shard_map,
             place,
             level=level,
             cache=open_cache(context, place),
             threads=threads_of(context),
-            progress=progress,
         )
         reports.append((path, report))
     return reports

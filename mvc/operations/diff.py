@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.history.values import Index, TreeEntry
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 
@@ -46,7 +45,6 @@ def diff(
     paths: Paths = (),
     tensors: str | None = None,
     with_tensors: bool = True,
-    progress: ByteProgress = None,
 ) -> list[FileDiff]:
     """Compare by identity: index with worktree, a revision with either, or two revisions.
 
@@ -57,7 +55,6 @@ def diff(
         paths: only these files, folders or wildcards.
         tensors: only these tensors.
         with_tensors: find which tensors differ, not only which files.
-        progress: called with bytes read, if files of the worktree have to be hashed.
 
     Raises:
         UsageError: ``new`` without ``old``, or two revisions and ``staged``.
@@ -73,7 +70,7 @@ def diff(
     before = entries if old is None and not staged else _commit_sides(context, old)
     after = entries
     if not staged:
-        after = _worktree_sides(context, index, entries, before, scope, progress)
+        after = _worktree_sides(context, index, entries, before, scope)
     return _compare(context, before, after, scope)
 
 
@@ -117,7 +114,6 @@ def _worktree_sides(
     entries: Mapping[str, FileSide],
     before: Mapping[str, FileSide],
     scope: Scope,
-    progress: ByteProgress,
 ) -> dict[str, FileSide]:
     """Return the tracked files of the worktree; those that changed are hashed if that is needed."""
     sides: dict[str, FileSide] = {}
@@ -136,8 +132,8 @@ def _worktree_sides(
             from mvc.progress import announce  # noqa: PLC0415  few comparisons need it
             from mvc.workspace.files import hash_file  # noqa: PLC0415  brings every file format
 
-            announce(progress, stat.size_bytes)
-            hashed = hash_file(context, path, progress)
+            announce(stat.size_bytes)
+            hashed = hash_file(context, path)
             sides[path] = FileSide(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
     return sides
 

@@ -33,7 +33,6 @@ from mvc.workspace.worktree import find_obstacle, relative_paths
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import StrPath
 
@@ -67,7 +66,6 @@ class _Job:
     paths: list[str]
     tensors: str | None
     command: str
-    progress: ByteProgress
 
 
 def export(
@@ -79,7 +77,6 @@ def export(
     tensors: str | None = None,
     format: str | None = None,  # noqa: A002  the word of the command line
     force: bool = False,
-    progress: ByteProgress = None,
 ) -> ExportResult:
     """Write the files of a revision into a folder, or its model in another format.
 
@@ -94,7 +91,6 @@ def export(
             the files as they are, in a folder. Defaults to what the name of the file says. Shards of a DCP folder become whole tensors; DCP and
             torch also take plain values of states and DCP folders, nested as they were.
         force: replace existing files.
-        progress: called with bytes written.
 
     Raises:
         NotFoundError: no such revision or path, or no tensor matches.
@@ -111,22 +107,16 @@ def export(
     if format == FILES and tensors is not None:
         raise UsageError("files are written whole", hint="choose a format for some tensors")
     if format == FILES or (format is None and is_folder and path is None and tensors is None):
-        return _export_files(context, revision, paths, Path(output), force=force, progress=progress)
+        return _export_files(context, revision, paths, Path(output), force=force)
     target = _find_target(Path(output), format, is_folder=is_folder)
     command = command_text("mvc export {} -o", [output])
-    job = _Job(context, revision, paths, tensors, command, progress)
+    job = _Job(context, revision, paths, tensors, command)
     write = _export_safetensors if target.kind == "safetensors" else _export_tree
     return write(job, target, force=force)
 
 
 def _export_files(
-    context: Context,
-    revision: str,
-    paths: list[str],
-    folder: Path,
-    *,
-    force: bool,
-    progress: ByteProgress,
+    context: Context, revision: str, paths: list[str], folder: Path, *, force: bool
 ) -> ExportResult:
     """Write files of a revision below a folder, each whole or not at all."""
     commit = context.history.resolve(revision)
@@ -143,11 +133,11 @@ def _export_files(
         manifest, file_bytes = read_stored(context, blob)
         size_bytes += file_bytes
         tensors += 0 if manifest is None else manifest.tensors_total
-    announce(progress, size_bytes)
+    announce(size_bytes)
     for path, entry in tree.items():
         target = folder / path
         make_dirs(target.parent)
-        staged = stage_file(context, path, entry.mode, entry.blob, target.parent, progress)
+        staged = stage_file(context, path, entry.mode, entry.blob, target.parent)
         replace_staged(staged, target)
     for place in {(folder / path).parent for path in tree}:
         fsync_dir(place)
@@ -219,18 +209,18 @@ def _export_safetensors(job: _Job, target: _Target, *, force: bool) -> ExportRes
     check_writable(chosen, "safetensors")
     shards = plan_shards(chosen, SHARD_BYTES)
     target.check_free(job.context, [*shards, HUB_INDEX] if target.is_folder else (), force=force)
-    announce(job.progress, sum(tensor.size_bytes for tensor in chosen))
+    announce(sum(tensor.size_bytes for tensor in chosen))
     if target.is_folder:
-        size_bytes = write_hub(job.context, target.path, shards, job.progress)
+        size_bytes = write_hub(job.context, target.path, shards)
     else:
-        size_bytes = write_safetensors(job.context, target.path, chosen, job.progress)
+        size_bytes = write_safetensors(job.context, target.path, chosen)
     files = len(shards) + (len(shards) > 1) if target.is_folder else 1
     return ExportResult(target.path, len(chosen), size_bytes, files, target.kind)
 
 
 def _export_tree(job: _Job, target: _Target, *, force: bool) -> ExportResult:
     """Write a nested model: a file of torch, or a DCP folder, which takes stored objects as they are."""
-    context, progress = job.context, job.progress
+    context = job.context
     model = read_model_tree(context, job.revision, job.paths, job.tensors, job.command)
     check_writable(model.tensors, target.kind)
     names = (DCP_FILE, METADATA_NAME)
@@ -240,9 +230,9 @@ def _export_tree(job: _Job, target: _Target, *, force: bool) -> ExportResult:
         model = cleaner.clean(model.flatten(), keep_stored=True)
     else:
         model = cleaner.clean(model)
-    announce(progress, sum(tensor.size_bytes for tensor in model.tensors))
+    announce(sum(tensor.size_bytes for tensor in model.tensors))
     write = write_dcp if target.kind == "dcp" else write_torch
-    size_bytes = write(context, target.path, model, progress)
+    size_bytes = write(context, target.path, model)
     files = len(names) if target.is_folder else 1
     left_out = tuple(cleaner.left_out)
     return ExportResult(target.path, len(model.tensors), size_bytes, files, target.kind, left_out)

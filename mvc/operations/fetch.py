@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Root
     from mvc.workspace.context import Context
@@ -77,7 +76,6 @@ def fetch(
     depth: int | None = None,
     unshallow: bool = False,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> FetchResult:
     """Bring what refs of a remote name, verified, and let the refs here that follow them move.
 
@@ -92,7 +90,6 @@ def fetch(
         depth: let the history of a shallow clone be so many commits deep, or as deep as it is.
         unshallow: bring the whole history.
         limit_bytes_s: at most so many bytes in a second.
-        progress: called with bytes that came.
 
     Raises:
         NotFoundError: there is no such remote or ref, or nothing was pushed.
@@ -121,9 +118,9 @@ def fetch(
         context.history.set_config(f"remote.{there.settings.name}.promisor", "true")
         there = open_remote(context, there.settings.name, limit_bytes_s=limit_bytes_s)
     if depth is None:
-        received = _receive(context, there, root, targets, known, progress, content=content)
+        received = _receive(context, there, root, targets, known, content=content)
     else:
-        received = _deepen(context, there, root, targets, depth, progress, content=content)
+        received = _deepen(context, there, root, targets, depth, content=content)
     if only_seen:
         targets |= dict.fromkeys(_list_seen_tags(context, root, targets), False)
     for target, is_forced in targets.items():
@@ -137,7 +134,7 @@ def fetch(
         listing = there.roots.read_listing(root)
         remember_packs(there, listing.packs)
         entries = list_files(context, commits)
-        received += bring_content(context, there, root, listing, entries, progress)
+        received += bring_content(context, there, root, listing, entries)
     return FetchResult(str(there.settings.url), tuple(moves), root.head, received)
 
 
@@ -224,14 +221,7 @@ def check_depth(depth: int | None) -> None:
 
 
 def _deepen(
-    context: Context,
-    there: Remote,
-    root: Root,
-    targets: Targets,
-    depth: int,
-    progress: ByteProgress,
-    *,
-    content: bool,
+    context: Context, there: Remote, root: Root, targets: Targets, depth: int, *, content: bool
 ) -> int:
     """Bring a history that ends so many commits below the refs; return bytes of content.
 
@@ -246,7 +236,7 @@ def _deepen(
     received = 0
     if content:
         with objects.cut_at(ends):
-            received = bring_content(context, there, root, listing, entries, progress)
+            received = bring_content(context, there, root, listing, entries)
     write_shallow(context.git_dir, ends)
     objects.forget_shallow()
     return received
@@ -271,7 +261,6 @@ def _receive(
     root: Root,
     targets: Targets,
     known: Sequence[GitId],
-    progress: ByteProgress,
     *,
     content: bool,
 ) -> int:
@@ -282,7 +271,7 @@ def _receive(
     listing = there.roots.read_listing(root)
     remember_packs(there, listing.packs)
     entries = bring_history(context, there, listing.history, tips, known)
-    return bring_content(context, there, root, listing, entries, progress) if content else 0
+    return bring_content(context, there, root, listing, entries) if content else 0
 
 
 def _move(context: Context, source: str, name: str | None, new: GitId) -> RefFetch:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from mvc.errors import MvcError
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Channel, Root
     from mvc.workspace.context import Context
@@ -123,7 +122,7 @@ class Follower:
     def _ref(self) -> str:
         return f"refs/channels/{self._channel}"
 
-    def step(self, progress: ByteProgress = None) -> Version | None:
+    def step(self) -> Version | None:
         """Bring the newest version and switch to it; None if it is there already.
 
         Raises:
@@ -133,9 +132,9 @@ class Follower:
             FormatError: what came is damaged; the version before it stays.
         """
         with fs.exclusive_lock(self._context.git_dir / "follow.lock", wait=False):
-            return self._step(progress)
+            return self._step()
 
-    def _step(self, progress: ByteProgress) -> Version | None:
+    def _step(self) -> Version | None:
         there, number = self._there, self.number
         assert isinstance(there.roots, RootStore)
         if number is not None and number == self._settled and not there.roots.has_moved():
@@ -148,8 +147,8 @@ class Follower:
         if found.number == number:
             return None
         previous = self._context.history.find_ref(self._ref)
-        received = _bring(self._context, there, root, found.commit, progress)
-        folder = self._write(found, progress)
+        received = _bring(self._context, there, root, found.commit)
+        folder = self._write(found)
         fs.write_symlink(self.folder / CURRENT, folder.name.encode())
         if previous != found.commit:
             self._context.history.update_ref(
@@ -169,7 +168,7 @@ class Follower:
             return None
         return None if match is None else int(match[1])
 
-    def _write(self, channel: Channel, progress: ByteProgress) -> Path:
+    def _write(self, channel: Channel) -> Path:
         """Write the files of a version, durably, and give them their name."""
         target = self.folder / f"weight_v{channel.number:06}"
         if target.is_dir():
@@ -178,7 +177,7 @@ class Follower:
         coming = self.folder / f"{_COMING}{channel.number}"
         try:
             with translate_os_errors(f"write version {channel.number}"):
-                self._write_files(channel, coming, progress)
+                self._write_files(channel, coming)
                 fs.replace_staged(coming, target)
                 fs.fsync_dir(self.folder)
         except BaseException:
@@ -186,16 +185,16 @@ class Follower:
             raise
         return target
 
-    def _write_files(self, channel: Channel, coming: Path, progress: ByteProgress) -> None:
+    def _write_files(self, channel: Channel, coming: Path) -> None:
         fs.make_dirs(coming)
         folders = {coming}
         tree = self._context.history.read_tree(channel.commit)
-        announce(progress, sum(stored_size(self._context, entry.blob) for entry in tree.values()))
+        announce(sum(stored_size(self._context, entry.blob) for entry in tree.values()))
         for path, entry in tree.items():
             place = coming / path
             fs.make_dirs(place.parent)
             folders.update(parent for parent in place.parents if parent.is_relative_to(coming))
-            staged = stage_file(self._context, path, entry.mode, entry.blob, place.parent, progress)
+            staged = stage_file(self._context, path, entry.mode, entry.blob, place.parent)
             if not staged.is_symlink():
                 fs.fsync_file(staged)
             fs.replace_staged(staged, place)
@@ -320,7 +319,6 @@ def follow(
     *,
     interval_s: float,
     once: bool,
-    progress: ByteProgress = None,
     waiting: Callable[[MvcError | None], None] = lambda _: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Update]:
@@ -329,7 +327,7 @@ def follow(
     pause_s = interval_s
     while True:
         try:
-            version, now = follower.step(progress), None
+            version, now = follower.step(), None
         except (StorageError, FormatError, NotFoundError) as error:
             # What was published once is not taken back: a root that is gone is a store that is away.
             if once or (isinstance(error, NotFoundError) and follower.number is None):
@@ -351,11 +349,9 @@ def follow(
 
 
 @holds_sweep_lock
-def _bring(
-    context: Context, there: Remote, root: Root, commit: GitId, progress: ByteProgress
-) -> int:
+def _bring(context: Context, there: Remote, root: Root, commit: GitId) -> int:
     """Bring the history of a commit, and the content of that commit alone."""
     listing = there.roots.read_listing(root)
     known = context.history.refs.values().values()
     bring_history(context, there, listing.history, [commit], known)
-    return bring_content(context, there, root, listing, list_files(context, [commit]), progress)
+    return bring_content(context, there, root, listing, list_files(context, [commit]))

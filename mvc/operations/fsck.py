@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import StoreProblem
     from mvc.formats.layout import Segment
     from mvc.ids import ChunkId, GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -115,9 +114,7 @@ _RECORD_HINT = "nothing is released because of it; prune again to record it"
 _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
 
-def fsck(
-    context: Context, *, data: bool = False, repair: bool = False, progress: ByteProgress = None
-) -> FsckReport:
+def fsck(context: Context, *, data: bool = False, repair: bool = False) -> FsckReport:
     """Check the repository; nothing is changed unless ``repair``.
 
     A crash between two writes leaves a pack without an index. If no commit needs that pack, it is
@@ -147,7 +144,7 @@ def fsck(
         for problem in check(context.history)
     )
     problems.extend(_check_notes(context))
-    faults = list(context.here.check(data=data, progress=progress))
+    faults = list(context.here.check(data=data))
     walk = Reachable(context, faults)
     lost = list(walk.check())
     if any(problem.kind == MISSING for problem in lost):

@@ -20,7 +20,7 @@ from mvc.errors import ConflictError, FormatError, MvcError, StorageError, Usage
 from mvc.history.check import check
 from mvc.history.refnames import HEADS
 from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
-from mvc.progress import announce
+from mvc.progress import announce, report
 from mvc.remotes.content import receive_content
 from mvc.remotes.history import forget_taken, receive_history
 from mvc.remotes.mirror import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.copies import Ids
     from mvc.ids import PackId
-    from mvc.progress import ByteProgress
     from mvc.remotes.mirror import Mirror
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Listing, Root
@@ -64,7 +63,6 @@ def fsck_any(
     repair: bool = False,
     sources: Sequence[str] = (),
     remote: str | None = None,
-    progress: ByteProgress = None,
 ) -> FsckReport:
     """Check the repository, or a remote; what is wrong is in the report, not raised.
 
@@ -74,7 +72,6 @@ def fsck_any(
         sources: names or URLs of remotes; with ``repair`` all is read, and chunks and Git
             objects that are damaged or missing come from there, in this order.
         remote: check this one in place of the repository; nothing changes, there or here.
-        progress: called with bytes checked.
 
     Raises:
         UsageError: these arguments do not go together.
@@ -87,15 +84,13 @@ def fsck_any(
     if remote is not None and repair:
         raise UsageError("a remote cannot be repaired from here", hint="push what it lacks to it")
     if remote is not None:
-        return fsck_remote(context, remote, data=data, progress=progress)
+        return fsck_remote(context, remote, data=data)
     if sources:
-        return repair_from(context, sources, progress=progress)
-    return fsck(context, data=data, repair=repair, progress=progress)
+        return repair_from(context, sources)
+    return fsck(context, data=data, repair=repair)
 
 
-def fsck_remote(
-    context: Context, name: str, *, data: bool = False, progress: ByteProgress = None
-) -> FsckReport:
+def fsck_remote(context: Context, name: str, *, data: bool = False) -> FsckReport:
     """Check a remote; nothing changes, there or here."""
     there = open_remote(context, name)
     for _ in range(_LOOKS):
@@ -104,16 +99,14 @@ def fsck_remote(
         except FormatError as error:
             return _report([Problem("bad-root", error.message)], data=data)
         with scratch_folder(context) as folder:
-            report = _check(folder, there, root, data=data, progress=progress)
+            report = _check(folder, there, root, data=data)
         # What is missing may have been joined into another pack since the root was read.
         if report.ok or there.roots.read() == root:
             return report
     raise ConflictError(f"{there.settings.url} changed while it was checked, {_LOOKS} times")
 
 
-def _check(
-    folder: Path, there: Remote, root: Root, *, data: bool, progress: ByteProgress
-) -> FsckReport:
+def _check(folder: Path, there: Remote, root: Root, *, data: bool) -> FsckReport:
     try:
         listing = there.roots.read_listing(root)
     except FormatError as error:
@@ -123,7 +116,7 @@ def _check(
     problems = [Problem(kind, fact, pack=pack, hint=_HINT) for kind, pack, fact in misfits]
     sound = listing.without(pack for _, pack, _ in misfits)
     mirror = make_mirror(folder, there, root)
-    found = _check_packs(mirror, sound, data=data, progress=progress)
+    found = _check_packs(mirror, sound, data=data)
     problems += [store_problem(item) for item in found]
     try:
         fill_history(mirror, there, root, sound.history)
@@ -162,9 +155,7 @@ def _report(problems: list[Problem], *, data: bool) -> FsckReport:
     return FsckReport(tuple(problems), 0, 0, 0, data)
 
 
-def _check_packs(
-    mirror: Mirror, listing: Listing, *, data: bool, progress: ByteProgress
-) -> list[StoreProblem]:
+def _check_packs(mirror: Mirror, listing: Listing, *, data: bool) -> list[StoreProblem]:
     problems: list[StoreProblem] = []
     packs = list(listing.packs.items())
 
@@ -175,12 +166,12 @@ def _check_packs(
         return 0
 
     for_each(packs, lambda: None, load, threads=_INDEX_THREADS)
-    return problems + (_read_packs(mirror, progress) if data else [])
+    return problems + (_read_packs(mirror) if data else [])
 
 
-def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
+def _read_packs(mirror: Mirror) -> list[StoreProblem]:
     """Bring every pack in turn, hash it and all chunks in it; return what is wrong."""
-    announce(progress, sum(mirror.packs.packs.values()))
+    announce(sum(mirror.packs.packs.values()))
     problems: list[StoreProblem] = []
     reader = ChunkReader(PackCatalog(mirror.packs))
     kept: deque[PackId] = deque()
@@ -201,7 +192,7 @@ def _read_packs(mirror: Mirror, progress: ByteProgress) -> list[StoreProblem]:
         return index.pack_size_bytes
 
     order = sorted(mirror.packs.packs)
-    for_each(order, lambda: None, read, threads=_PACK_THREADS, progress=progress)
+    for_each(order, lambda: None, read, threads=_PACK_THREADS, progress=report)
     return problems
 
 
@@ -214,12 +205,10 @@ def _describe_rest(listing: Listing, sizes: dict[str, int]) -> tuple[str, ...]:
     return (f"{len(rest):,} objects ({sum(rest):,} bytes) that the root does not name",)
 
 
-def repair_from(
-    context: Context, sources: Sequence[str], *, progress: ByteProgress = None
-) -> FsckReport:
+def repair_from(context: Context, sources: Sequence[str]) -> FsckReport:
     """Repair a repository with what remotes have."""
     remotes = [open_remote(context, source) for source in sources]
-    before = fsck(context, data=True, repair=True, progress=progress)
+    before = fsck(context, data=True, repair=True)
     if before.ok:
         return before
     with upkeep_lock(context), context.history.no_sweep():
@@ -229,8 +218,8 @@ def repair_from(
         for there, root, listing in reached:
             messages += _take_history(context, there, root, listing)
         for there, _, listing in reached:
-            messages += _take_content(context, there, listing, progress)
-    after = fsck(context, data=True, progress=progress)
+            messages += _take_content(context, there, listing)
+    after = fsck(context, data=True)
     return replace(
         after,
         notices=(*before.notices, *messages, *after.notices),
@@ -281,16 +270,14 @@ def _count_lost_objects(context: Context) -> int:
     return len({problem.what for problem in problems if problem.kind.startswith("object-")})
 
 
-def _take_content(
-    context: Context, there: Remote, listing: Listing, progress: ByteProgress
-) -> list[str]:
+def _take_content(context: Context, there: Remote, listing: Listing) -> list[str]:
     """Bring the chunks that are lost here; return what was done, in words."""
     url = there.settings.url
     lost = _find_lost(context)
     if not len(lost):
         return []
     try:
-        messages = receive_lost(context, there, listing, lost, progress)
+        messages = receive_lost(context, there, listing, lost)
     except MvcError as error:
         return [f"{url}: {error.message}"]
     back = len(lost) - len(_find_lost(context))
@@ -307,13 +294,7 @@ def _find_lost(context: Context) -> Ids:
     return np.unique(np.array(sorted({*walk.health.lost, *roots}), "S32"))
 
 
-def receive_lost(
-    context: Context,
-    there: Remote,
-    listing: Listing,
-    wanted: Ids,
-    progress: ByteProgress = None,
-) -> list[str]:
+def receive_lost(context: Context, there: Remote, listing: Listing, wanted: Ids) -> list[str]:
     """Bring chunks that are not here; what is damaged there is left out, by halves, and told."""
     folder = context.git_dir / STORE_DIR_NAME
     try:
@@ -325,16 +306,11 @@ def receive_lost(
             wanted,
             there.folder / "incoming",
             accept=lambda _: None,
-            progress=progress,
         )
     except FormatError as error:
         if len(wanted) == 1:
             return [f"{there.settings.url}: {error.message}"]
         middle = len(wanted) // 2
         halves = wanted[:middle], wanted[middle:]
-        return [
-            line
-            for half in halves
-            for line in receive_lost(context, there, listing, half, progress)
-        ]
+        return [line for half in halves for line in receive_lost(context, there, listing, half)]
     return []

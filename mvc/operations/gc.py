@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.sweep_plan import SweepPlan
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -161,35 +160,28 @@ def reflog_expiry(older_than_s: float | None) -> ReflogExpiry:
     return ReflogExpiry(int(older_than_s), min(int(older_than_s), 30 * DAY_S))
 
 
-def gc(
-    context: Context,
-    plan: GcPlan | None = None,
-    *,
-    grace_s: float | None = None,
-    progress: ByteProgress = None,
-) -> GcResult:
+def gc(context: Context, plan: GcPlan | None = None, *, grace_s: float | None = None) -> GcResult:
     """Remove what is unreachable; safe alongside commits and readers.
 
     Args:
         plan: from ``plan_gc``; by default it is made now.
         grace_s: as for ``plan_gc``, if there is no plan.
-        progress: called with bytes of packs rewritten.
 
     Raises:
         CorruptionError: the repository is damaged; nothing more is removed.
     """
-    return run_gc(context, plan or plan_sweeping(context, grace_s=grace_s), progress)
+    return run_gc(context, plan or plan_sweeping(context, grace_s=grace_s))
 
 
-def run_gc(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
+def run_gc(context: Context, plan: GcPlan) -> GcResult:
     """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
     with upkeep_lock(context):
         if not is_current(context, plan.sweep):
             plan = plan_sweeping(context, grace_s=plan.grace_s, expiry=plan.expiry)
-        return sweep_garbage(context, plan, progress)
+        return sweep_garbage(context, plan)
 
 
-def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
+def sweep_garbage(context: Context, plan: GcPlan) -> GcResult:
     """Carry out a plan, as ``run_gc`` does; the caller has ``upkeep_lock``."""
     sweep = Sweep(
         context,
@@ -201,7 +193,7 @@ def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None)
         releasing=plan.releasing,
     )
     sweep.remove_objects()
-    tally = sweep.run({}, progress)
+    tally = sweep.run({})
     useless = find_useless(context, sweep.marks or plan.marks) if plan.statistics else []
     freed_bytes = context.kept.drop(useless)
     return GcResult(

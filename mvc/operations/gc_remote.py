@@ -26,7 +26,7 @@ from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.history.transfer import list_packed, write_objects
 from mvc.ids import PackId, split_ids
-from mvc.progress import announce
+from mvc.progress import announce, report
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.history import CROWD_PACKS, bring_history, choose_crowd, fetch_packs, list_chunks
 from mvc.remotes.mirror import find_misfits, list_sizes, make_mirror
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.remotes.root import Root
     from mvc.remotes.sweeping import Unnamed
     from mvc.workspace.context import Context
@@ -133,11 +132,7 @@ def plan_gc_remote(
 
 
 def gc_remote(
-    context: Context,
-    remote: str | None = None,
-    *,
-    grace_s: float | None = None,
-    progress: ByteProgress = None,
+    context: Context, remote: str | None = None, *, grace_s: float | None = None
 ) -> RemoteGcResult:
     """Remove from a remote what its refs and channels do not reach.
 
@@ -149,7 +144,6 @@ def gc_remote(
         remote: name or URL; as for ``push`` by default.
         grace_s: what is not named any more, or was sent and never named, stays for so long; two
             weeks by default.
-        progress: called with bytes of packs that are written again.
 
     Raises:
         NotFoundError: there is no such remote, or nothing was pushed to it.
@@ -167,7 +161,7 @@ def gc_remote(
             plan = look.plan(grace_s)
             new_bytes = look.join_history()
             for batch in plan.sweep.batches:
-                new_bytes += look.replace_packs(batch, progress)
+                new_bytes += look.replace_packs(batch)
             return plan, look.left_packs, new_bytes
 
     trouble = f"{there.settings.url} changes again and again"
@@ -344,12 +338,12 @@ class _Look:
         self._swap([history_key(name) for name in leaving], Listing({}, history), check)
         return sum(history.values())
 
-    def replace_packs(self, batch: SweepBatch, progress: ByteProgress) -> int:
+    def replace_packs(self, batch: SweepBatch) -> int:
         """Write what a batch keeps into new packs; then let the root name those in their place."""
         new: list[PackIndex] = []
         if batch.carry:
-            announce(progress, batch.size_bytes)
-            new = self._carry(batch.carry, progress)
+            announce(batch.size_bytes)
+            new = self._carry(batch.carry)
         packs = {index.pack: index.pack_size_bytes for index in new}
         leaving = set(batch.remove) - packs.keys()
 
@@ -362,9 +356,7 @@ class _Look:
         self._swap([pack_key(pack) for pack in leaving], Listing(packs, {}), check)
         return sum(packs.values())
 
-    def _carry(
-        self, carry: Mapping[PackId, tuple[int, ...]], progress: ByteProgress
-    ) -> list[PackIndex]:
+    def _carry(self, carry: Mapping[PackId, tuple[int, ...]]) -> list[PackIndex]:
         """Bring packs, write what is kept of them into new ones, and send those."""
         landing, out = LocalStorage(self._folder / "old"), self._folder / "new"
         packs = {pack: size for pack, size in self._listing.packs.items() if pack in carry}
@@ -375,7 +367,7 @@ class _Look:
             return index.pack_size_bytes
 
         fs.make_dirs(out)
-        for_each(indexes, lambda: None, fetch, threads=_FETCH_PACKS, progress=progress)
+        for_each(indexes, lambda: None, fetch, threads=_FETCH_PACKS, progress=report)
         made = ChunkStore(LocalStorage(out), threads=1)
         with made.rewriter() as writer:
             for index in indexes:

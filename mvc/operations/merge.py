@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, FileMerge
     from mvc.merging.rules import Rules
-    from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
 
@@ -123,7 +122,6 @@ def merge(
     allow_unrelated: bool = False,
     commit: bool = True,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge branches into the current one, tensor by tensor.
 
@@ -146,7 +144,6 @@ def merge(
         allow_unrelated: merge histories without a common commit, too.
         commit: make the commit if there are no conflicts.
         no_gate: as for ``commit``.
-        progress: called with bytes stored and written.
 
     Raises:
         ConflictError: local changes would be lost, a merge is under way, the histories are not
@@ -168,7 +165,7 @@ def merge(
     if not heads:
         return MergeResult("up-to-date", head.commit, head.branch)
     if len(heads) == 1 and fast_forward != "never" and is_behind(context, head, heads[0]):
-        return _fast_forward(context, head, heads[0], revisions, progress)
+        return _fast_forward(context, head, heads[0], revisions)
     if fast_forward == "only":
         raise ConflictError(
             "not possible to fast-forward: the branches have diverged",
@@ -189,7 +186,7 @@ def merge(
     sides = Sides(base or {}, [context.history.read_tree(commit) for commit in commits], labels)
     reflog = f"merge {' '.join(revisions)}: Merge made by mvc"
     change = Change(pending, sides, commits, reflog, is_committed=commit, no_gate=no_gate)
-    return apply_change(context, head, change, choices, progress)
+    return apply_change(context, head, change, choices)
 
 
 def leave_out_known(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
@@ -212,15 +209,13 @@ def is_behind(context: Context, head: Head, other: GitId) -> bool:
 
 
 def _fast_forward(
-    context: Context, head: Head, target: GitId, revisions: Sequence[str], progress: ByteProgress
+    context: Context, head: Head, target: GitId, revisions: Sequence[str]
 ) -> MergeResult:
     index = context.history.read_index()
     plan = plan_move(context, index, head.commit, target, materialise=False)
     text = f"merge {' '.join(revisions)}: Fast-forward"
     move = plan_head_move("move", target, head, text, context.stamp())
-    done = execute(
-        context, plan, index, move, progress, source=target, marks=mark_origin(head.commit)
-    )
+    done = execute(context, plan, index, move, source=target, marks=mark_origin(head.commit))
     return make_result("fast-forward", done, (target,))
 
 
@@ -247,11 +242,7 @@ def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
 
 
 def apply_change(
-    context: Context,
-    head: Head,
-    change: Change,
-    choices: MergeChoices,
-    progress: ByteProgress = None,
+    context: Context, head: Head, change: Change, choices: MergeChoices
 ) -> MergeResult:
     """Merge a change into HEAD and commit it, or leave it under way."""
     history, pending = context.history, change.pending
@@ -262,7 +253,7 @@ def apply_change(
     merges = plan_files(context, sides, choices.rules, methods.resolve)
     check_rules(context, choices.rules, sides)
     _check_octopus(merges, sides)
-    merged = write_merge(context, merges, ours, progress)
+    merged = write_merge(context, merges, ours)
     check_kept(context, merged.entries)
     if not (merged.conflicts or change.may_be_empty) and merged.entries == ours:
         return MergeResult("up-to-date", head.commit, head.branch)
@@ -273,7 +264,7 @@ def apply_change(
         plan = _leave_undecided(context, index, plan, merged)
         stay = plan_head_move("stay", str(head.commit), head, "", stamp)
         marks = make_marks(pending, head.commit, [undecided.path for undecided in plan.undecided])
-        done = execute(context, plan, index, stay, progress, marks=marks)
+        done = execute(context, plan, index, stay, marks=marks)
         return make_result("conflicts" if merged.conflicts else "staged", done, heads, merges)
     new = record(
         context, merged.entries, change.parents, pending.message, committer=stamp,
@@ -281,7 +272,7 @@ def apply_change(
     )  # fmt: skip
     move = plan_head_move("move", new, head, change.reflog, stamp)
     marks = (*mark_done(pending), *mark_origin(head.commit))
-    done = execute(context, plan, index, move, progress, source=new, marks=marks)
+    done = execute(context, plan, index, move, source=new, marks=marks)
     return make_result("merged", done, heads, merges)
 
 

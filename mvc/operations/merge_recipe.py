@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from mvc.formats.tokenizer import Vocabulary
     from mvc.merging.recipe import Recipe
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model
     from mvc.workspace.worktree import StrPath
@@ -110,13 +109,7 @@ def _read_vocabularies(
 
 
 def merge_recipe(
-    context: Context | None,
-    recipe: str,
-    output: StrPath,
-    *,
-    seed: int = 0,
-    force: bool = False,
-    progress: ByteProgress = None,
+    context: Context | None, recipe: str, output: StrPath, *, seed: int = 0, force: bool = False
 ) -> RecipeResult:
     """Merge models by a mergekit recipe into a new file or folder; nothing is committed.
 
@@ -130,7 +123,6 @@ def merge_recipe(
             configuration and tokenizer, and the recipe.
         seed: of methods that draw random numbers.
         force: replace files that are there.
-        progress: called with bytes written.
 
     Raises:
         FormatError: the recipe is not valid.
@@ -154,7 +146,7 @@ def merge_recipe(
                 raise ConflictError(f"{path} already exists", hint="`force` replaces it")
         make_dirs(target.parent)
         size_bytes = write_file(
-            [merged.tensor for merged in plan.tensors], target, threads_of(context), progress
+            [merged.tensor for merged in plan.tensors], target, threads_of(context)
         )
         for name, data in beside.items():
             with DurableFile(output) as file:

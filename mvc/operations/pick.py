@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
     PickKind = Literal["cherry-pick", "revert"]
@@ -49,7 +48,6 @@ def cherry_pick(
     record_origin: bool = False,
     commit: bool = True,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Apply the changes of commits to the current branch.
 
@@ -67,7 +65,6 @@ def cherry_pick(
         record_origin: name the original commit in the message.
         commit: make commits; otherwise only stage the changes.
         no_gate: as for ``commit``.
-        progress: called with bytes stored and written.
 
     Returns:
         The result of the last step.
@@ -86,7 +83,6 @@ def cherry_pick(
         record_origin=record_origin,
         commit=commit,
         no_gate=no_gate,
-        progress=progress,
     )
 
 
@@ -99,7 +95,6 @@ def revert(
     mainline: int | None = None,
     commit: bool = True,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Undo the changes of commits on the current branch.
 
@@ -115,7 +110,6 @@ def revert(
         mainline: the parent, from 1, that a merge is compared with.
         commit: make commits; otherwise only stage the changes.
         no_gate: as for ``commit``.
-        progress: called with bytes stored and written.
 
     Returns:
         What the last step did; with conflicts, ``conclude``, ``skip`` or ``abort`` goes on.
@@ -137,7 +131,6 @@ def revert(
         mainline=mainline,
         commit=commit,
         no_gate=no_gate,
-        progress=progress,
     )
 
 
@@ -152,7 +145,6 @@ def pick(
     record_origin: bool = False,
     commit: bool = True,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Pick or revert commits, one after another; stops at the first with conflicts."""
     recover(context)
@@ -169,7 +161,7 @@ def pick(
     if head.commit is None:
         raise ConflictError("there is no commit yet to apply it to")
     sequence = Pending(kind, (), "", tuple(commits), head.commit, options)
-    return _run(context, sequence, choices, commit=commit, progress=progress)
+    return _run(context, sequence, choices, commit=commit)
 
 
 def _expand(context: Context, kind: PickKind, revisions: Sequence[str]) -> list[GitId]:
@@ -212,12 +204,7 @@ def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
 
 
 def _run(
-    context: Context,
-    sequence: Pending,
-    choices: MergeChoices,
-    *,
-    commit: bool = True,
-    progress: ByteProgress,
+    context: Context, sequence: Pending, choices: MergeChoices, *, commit: bool = True
 ) -> MergeResult:
     """Apply the rest of a sequence; return the result of the last step."""
     head = context.history.head()
@@ -225,7 +212,7 @@ def _run(
     rest = sequence.rest
     for number, picked in enumerate(rest, 1):
         step = replace(sequence, heads=(picked,), rest=rest[number:])
-        done = _apply(context, step, choices, commit=commit, progress=progress)
+        done = _apply(context, step, choices, commit=commit)
         if done is None and commit and find_pending(context) is not None:
             go_back(context, None, mark_done(step))  # nothing to do: that is noted, too
         result = result if done is None else done
@@ -235,7 +222,7 @@ def _run(
 
 
 def _apply(
-    context: Context, step: Pending, choices: MergeChoices, *, commit: bool, progress: ByteProgress
+    context: Context, step: Pending, choices: MergeChoices, *, commit: bool
 ) -> MergeResult | None:
     """Apply one commit; None if that changes nothing."""
     info, head = context.history.read_commit(step.heads[0]), context.history.head()
@@ -270,7 +257,7 @@ def _apply(
         may_be_empty=False,
         no_gate=_NO_GATE in step.options,
     )
-    done = apply_change(context, head, change, choices, progress)
+    done = apply_change(context, head, change, choices)
     return None if done.kind == "up-to-date" else done
 
 
@@ -284,7 +271,6 @@ def finish(
     seed: int = 0,
     message: str | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Finish a merge, cherry-pick or revert that is under way.
 
@@ -297,7 +283,6 @@ def finish(
         seed: of methods that draw random numbers.
         message: of the commit; by default the one that it would have had.
         no_gate: as for ``commit``.
-        progress: called with bytes stored and written.
 
     Raises:
         ConflictError: nothing of that kind is under way, or something is still undecided.
@@ -306,12 +291,8 @@ def finish(
     choices = make_choices(strategy, rules, parameters or {}, seed)
 
     if kind == "merge":
-        return conclude(
-            context, kind, choices=choices, message=message, no_gate=no_gate, progress=progress
-        )
-    return resume(
-        context, kind, choices=choices, message=message, no_gate=no_gate, progress=progress
-    )
+        return conclude(context, kind, choices=choices, message=message, no_gate=no_gate)
+    return resume(context, kind, choices=choices, message=message, no_gate=no_gate)
 
 
 def resume(
@@ -321,7 +302,6 @@ def resume(
     choices: MergeChoices | None = None,
     message: str | None = None,
     no_gate: bool = False,
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Finish the waiting commit and continue the sequence."""
     recover(context)
@@ -333,14 +313,11 @@ def resume(
     if pending.heads:
         done = conclude(
             context, kind, choices=choices, message=message, no_gate=_NO_GATE in pending.options,
-            progress=progress,
         )  # fmt: skip
-    return _go_on(context, pending, choices, done, progress)
+    return _go_on(context, pending, choices, done)
 
 
-def skip(
-    context: Context, kind: Literal["cherry-pick", "revert"], *, progress: ByteProgress = None
-) -> MergeResult:
+def skip(context: Context, kind: Literal["cherry-pick", "revert"]) -> MergeResult:
     """Skip the commit at which a cherry-pick or revert stopped, and continue.
 
     Raises:
@@ -350,19 +327,15 @@ def skip(
     pending = get_pending(context, kind)
     back = go_back(context, None, mark_done(pending))
     done = MergeResult("up-to-date", back.commit, back.branch, (), back.written, back.removed)
-    return _go_on(context, pending, read_choices(pending.message), done, progress)
+    return _go_on(context, pending, read_choices(pending.message), done)
 
 
 @holds_sweep_lock
 def _go_on(
-    context: Context,
-    pending: Pending,
-    choices: MergeChoices,
-    done: MergeResult | None,
-    progress: ByteProgress,
+    context: Context, pending: Pending, choices: MergeChoices, done: MergeResult | None
 ) -> MergeResult:
     if not pending.rest:
         assert done is not None
         return done
-    result = _run(context, replace(pending, heads=(), message=""), choices, progress=progress)
+    result = _run(context, replace(pending, heads=(), message=""), choices)
     return done if done is not None and result.kind == "up-to-date" else result

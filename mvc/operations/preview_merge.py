@@ -17,7 +17,7 @@ from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
 from mvc.operations.merge import check_rules, is_behind, leave_out_known
 from mvc.operations.merge_recipe import open_plan
-from mvc.progress import announce
+from mvc.progress import announce, report
 from mvc.tensor_names import natural_key
 from mvc.workspace.context import threads_of
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from mvc.merging.files import Conflict, FileMerge
     from mvc.merging.table import MergeRow
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
@@ -97,7 +96,6 @@ def preview_merge(
     recipe: str | None = None,
     seed: int = 0,
     tokenizer: str | None = None,
-    progress: ByteProgress = None,
 ) -> MergePreview:
     """Show what a merge would do, and how much its models interfere.
 
@@ -113,7 +111,6 @@ def preview_merge(
         recipe: the text of a recipe instead, as for ``merge_recipe``.
         seed: of methods that draw random numbers.
         tokenizer: as for ``merge``.
-        progress: called with bytes read of the base.
 
     Raises:
         NotFoundError: no such revision, method or model.
@@ -123,7 +120,7 @@ def preview_merge(
         if revisions or tokenizer is not None:
             what = "models: give no revisions" if revisions else "tokenizer: give no other"
             raise UsageError(f"a recipe names its own {what}")
-        return preview_recipe(context, recipe, seed=seed, progress=progress)
+        return preview_recipe(context, recipe, seed=seed)
     choices = make_choices(strategy, rules, parameters or {}, seed, tokenizer)
     if not revisions:
         raise UsageError("nothing to merge: name a branch or another revision")
@@ -146,7 +143,7 @@ def preview_merge(
     checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
     outcomes = sum((Counter(checkpoint.taken) for checkpoint in checkpoints), Counter[str]())
     conflicts = tuple(conflict for merge in merges for conflict in merge.conflicts)
-    found = _measure(_shared_tensors(context, sides), threads_of(context), progress)
+    found = _measure(_shared_tensors(context, sides), threads_of(context))
     return MergePreview(
         names,
         None if common is None else base,
@@ -182,9 +179,7 @@ def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
     return rows
 
 
-def _measure(
-    tasks: Iterable[Task], threads: int, progress: ByteProgress
-) -> list[TensorInterference]:
+def _measure(tasks: Iterable[Task], threads: int) -> list[TensorInterference]:
     chosen: list[Task] = []
     for task in tasks:
         views = [tensor.view for tensor in (task[2], *task[3])]
@@ -192,21 +187,18 @@ def _measure(
             can_blend(view.dtype) for view in views
         ):
             chosen.append(task)
-    announce(progress, sum(base.size_bytes for _, _, base, _ in chosen))
+    announce(sum(base.size_bytes for _, _, base, _ in chosen))
     measured = []
     for path, name, base, sides in chosen:
         strategy = make_strategy("task_arithmetic", {}, [{}] * len(sides))
         blend = Blend(strategy, name, sides, base, threads=threads)
         first, *others = blend.map(lambda piece: measure(piece.deltas))
         measured.append(TensorInterference(path, name, sum(others, first)))
-        if progress is not None:
-            progress(base.size_bytes)
+        report(base.size_bytes)
     return measured
 
 
-def preview_recipe(
-    context: Context | None, text: str, *, seed: int = 0, progress: ByteProgress = None
-) -> MergePreview:
+def preview_recipe(context: Context | None, text: str, *, seed: int = 0) -> MergePreview:
     """Say what a recipe would do."""
     with open_plan(context, text, seed=seed) as (plan, _):
         outcomes = Counter(one.method or "taken as they are" for one in plan.tensors)
@@ -217,6 +209,6 @@ def preview_recipe(
             and one.tensor.source.base is not None
             and len(one.tensor.source.inputs) > 1
         ]
-        found = _measure(tasks, threads_of(context), progress)
+        found = _measure(tasks, threads_of(context))
     sides = tuple(name for name in plan.recipe.models if name != plan.recipe.base)
     return MergePreview(sides, plan.recipe.base, dict(outcomes), (), tuple(found), plan.notes)

@@ -17,7 +17,6 @@ from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -66,7 +65,6 @@ def publish(
     *,
     remote: str | None = None,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> Publication:
     """Send a commit to a remote and let a channel name it, for those who follow that.
 
@@ -75,7 +73,6 @@ def publish(
         revision: an older one takes the channel back; its number goes on counting.
         remote: where to.
         limit_bytes_s: how many bytes of packs may travel in a second; any number by default.
-        progress: called with bytes sent.
 
     Raises:
         ConflictError: the channel moved meanwhile.
@@ -110,15 +107,7 @@ def publish(
             return replace(now, channels={**now.channels, channel: new})
 
         sent_bytes = send(
-            context,
-            there,
-            root,
-            [],
-            progress,
-            tips=[commit],
-            needed=needed,
-            update=move,
-            patience=_PATIENCE,
+            context, there, root, [], tips=[commit], needed=needed, update=move, patience=_PATIENCE
         )
         previous = None if old is None else old.commit
         return Publication(url, channel, commit, new.number, previous, sent_bytes)

@@ -13,7 +13,6 @@ from mvc.remotes.tracking import find_upstream
 if TYPE_CHECKING:
     from mvc.operations.fetch import FetchResult
     from mvc.operations.merge import FastForward, MergeResult
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -32,7 +31,6 @@ def pull(
     *,
     fast_forward: FastForward = "allowed",
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> PullResult:
     """Fetch, and merge what the current branch follows (or ``branch`` of ``remote``).
 
@@ -52,13 +50,11 @@ def pull(
     if branch is None and not is_upstream:
         branch = current
     if is_upstream and upstream is not None:
-        fetched = fetch(context, upstream.remote, limit_bytes_s=limit_bytes_s, progress=progress)
+        fetched = fetch(context, upstream.remote, limit_bytes_s=limit_bytes_s)
         revision, source = upstream.ref, upstream.branch
     else:
-        fetched = fetch(
-            context, remote, [branch or ""], limit_bytes_s=limit_bytes_s, progress=progress
-        )
+        fetched = fetch(context, remote, [branch or ""], limit_bytes_s=limit_bytes_s)
         revision, source = str(fetched.refs[0].new), branch or ""
     message = f"Merge branch '{source}' of {fetched.url}{name_target(head)}"
-    merged = merge(context, revision, message=message, fast_forward=fast_forward, progress=progress)
+    merged = merge(context, revision, message=message, fast_forward=fast_forward)
     return PullResult(fetched, merged)

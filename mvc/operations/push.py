@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
 
@@ -50,7 +49,6 @@ def push(
     set_upstream: bool = False,
     dry_run: bool = False,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> PushResult:
     """Send what refs name and the remote lacks, then move its refs, all of them or none.
 
@@ -65,7 +63,6 @@ def push(
         set_upstream: let what is pushed follow what it is pushed to.
         dry_run: say what would move; nothing is sent.
         limit_bytes_s: at most so many bytes in a second.
-        progress: called with bytes sent.
 
     Raises:
         ConflictError: a ref there has commits that would be lost, or moved meanwhile.
@@ -81,14 +78,7 @@ def push(
     if not (refspecs or all_branches or tags or set_upstream):
         _check_upstream(context, there)
     return push_specs(
-        context,
-        there,
-        wanted,
-        force=force,
-        lease=lease,
-        set_upstream=set_upstream,
-        dry_run=dry_run,
-        progress=progress,
+        context, there, wanted, force=force, lease=lease, set_upstream=set_upstream, dry_run=dry_run
     )
 
 
@@ -103,7 +93,6 @@ def push_specs(
     set_upstream: bool = False,
     dry_run: bool = False,
     notes: Sequence[str] = (),
-    progress: ByteProgress = None,
 ) -> PushResult:
     """Push to an open remote; refs of Git ``notes`` go along, as far as they can move forward."""
 
@@ -121,7 +110,7 @@ def push_specs(
         sent_bytes = 0
         if changes and not dry_run:
             require_safe_refs(context, there.settings, has_root=bool(root.nonce))
-            sent_bytes = send(context, there, root, changes, progress)
+            sent_bytes = send(context, there, root, changes)
         if not dry_run:
             _track(context, there, moves)
             if set_upstream:

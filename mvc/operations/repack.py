@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.sweep_plan import SweepPlan
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
-    from mvc.progress import ByteProgress
     from mvc.upkeep.pairs import Pair
     from mvc.upkeep.sweep import SweepMarks
     from mvc.workspace.context import Context
@@ -204,23 +203,20 @@ def _find_new_pairs(
     return find_pairs(context, reversed(commits), released, skip=seen)
 
 
-def repack(
-    context: Context, plan: RepackPlan | None = None, *, progress: ByteProgress = None
-) -> RepackResult:
+def repack(context: Context, plan: RepackPlan | None = None) -> RepackResult:
     """Store chunks as differences across history and merge small packs.
 
     Args:
         plan: from ``plan_repack``; by default it is made now.
-        progress: called with bytes of packs rewritten.
 
     Raises:
         ConflictError: another gc, prune or repack is running.
         CorruptionError: the repository is damaged; nothing more is removed.
     """
-    return run_repack(context, plan or plan_repack(context), progress)
+    return run_repack(context, plan or plan_repack(context))
 
 
-def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None) -> RepackResult:
+def run_repack(context: Context, plan: RepackPlan) -> RepackResult:
     """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):
@@ -231,7 +227,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
         before = _count_deltas(context.here.copies())
         if plan.sweep.batches and plan.grace_s is not None:
             sweep.remove_objects()
-        tally = sweep.run({chunk: pair.dtype for chunk, pair in plan.dtypes.items()}, progress)
+        tally = sweep.run({chunk: pair.dtype for chunk, pair in plan.dtypes.items()})
         if plan.git_files:
             sweep.gather_objects()
         if plan.tips:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
     Tree = Mapping[str, TreeEntry]
@@ -46,9 +45,7 @@ class MergeReplay:
 
 
 @holds_sweep_lock
-def replay_merge(
-    context: Context, revision: str = "HEAD", *, progress: ByteProgress = None
-) -> MergeReplay:
+def replay_merge(context: Context, revision: str = "HEAD") -> MergeReplay:
     """Repeat a merge from the record in its commit, and compare the result to the bit.
 
     Nothing moves. Strategy, rules, parameters and seed come from the trailers, a recipe from
@@ -56,7 +53,6 @@ def replay_merge(
 
     Args:
         revision: a merge commit, or one made by a recipe.
-        progress: called with bytes computed.
 
     Raises:
         NotFoundError: no such revision, or a file that the recipe named is gone.
@@ -69,10 +65,10 @@ def replay_merge(
     for key, value in parse_trailers(info.message):
         trailers.setdefault(key, []).append(value)
     if RECIPE in trailers:
-        again = _replay_recipe(context, recorded, trailers, progress)
+        again = _replay_recipe(context, recorded, trailers)
         expected = {path: recorded.get(path) for path in again}
     elif len(info.parents) > 1:
-        again = _replay_branches(context, info, progress)
+        again = _replay_branches(context, info)
         expected = dict(recorded)
     else:
         raise UsageError(
@@ -84,7 +80,7 @@ def replay_merge(
 
 
 def _replay_recipe(
-    context: Context, recorded: Tree, trailers: Mapping[str, list[str]], progress: ByteProgress
+    context: Context, recorded: Tree, trailers: Mapping[str, list[str]]
 ) -> dict[str, TreeEntry]:
     path = trailers[RECIPE][0]
     if path not in recorded:
@@ -92,15 +88,13 @@ def _replay_recipe(
     text = context.history.read_blob(recorded[path].blob).decode("utf-8", "replace")
     seed = int(trailers[SEED][0]) if SEED in trailers and trailers[SEED][0].isdecimal() else 0
     with open_plan(context, text, seed=seed, named=read_inputs(trailers)) as (plan, files):
-        return store_result(context, plan, files, recorded, progress)
+        return store_result(context, plan, files, recorded)
 
 
-def _replay_branches(
-    context: Context, info: CommitInfo, progress: ByteProgress
-) -> dict[str, TreeEntry]:
+def _replay_branches(context: Context, info: CommitInfo) -> dict[str, TreeEntry]:
     choices = read_choices(info.message)
     trees = [context.history.read_tree(parent) for parent in info.parents]
     base = find_base(context, info.parents) or {}
     sides = Sides(base, trees, tokenizer=choices.tokenizer)
     merges = plan_files(context, sides, choices.rules, choices.methods(context, len(trees)).resolve)
-    return dict(write_merge(context, merges, trees[0], progress).entries)
+    return dict(write_merge(context, merges, trees[0]).entries)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 
@@ -44,7 +43,6 @@ def restore_paths(
     source: str | None = None,
     staged: bool = False,
     worktree: bool = True,
-    progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Bring paths back from the index or ``source``, whatever they hold now.
 
@@ -55,7 +53,6 @@ def restore_paths(
         source: revision to take from; defaults to the index (HEAD with ``staged``).
         staged: restore the index entries as well.
         worktree: restore the files.
-        progress: called with bytes written.
 
     Raises:
         ConflictError: a file to remove holds content that is stored nowhere else.
@@ -65,9 +62,7 @@ def restore_paths(
         raise UsageError("no path to restore", hint='"mvc restore ." restores everything')
     if not (staged or worktree):
         raise UsageError("nothing to restore: neither the index nor the worktree")
-    return bring_back(
-        context, patterns, source, staged=staged, worktree=worktree, progress=progress
-    )
+    return bring_back(context, patterns, source, staged=staged, worktree=worktree)
 
 
 @holds_sweep_lock
@@ -79,7 +74,6 @@ def bring_back(
     staged: bool,
     worktree: bool = True,
     removes: bool = True,
-    progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Restore repository paths; unless ``removes``, tracked files that the source lacks stay."""
     recover(context)
@@ -103,7 +97,7 @@ def bring_back(
         into_index=staged or source is None,
     )
     command = command_text("mvc restore --source {} --", patterns if all(patterns) else ["."])
-    return execute(context, plan, index, None, progress, source=commit, command=command)
+    return execute(context, plan, index, None, source=commit, command=command)
 
 
 def _read_source(
@@ -151,12 +145,7 @@ def _entry_changes(
 
 
 def reset(
-    context: Context,
-    revision: str = "HEAD",
-    *,
-    mode: str = "mixed",
-    paths: Paths = (),
-    progress: ByteProgress = None,
+    context: Context, revision: str = "HEAD", *, mode: str = "mixed", paths: Paths = ()
 ) -> CheckoutResult:
     """Move the current branch, or a detached HEAD, to a commit.
 
@@ -165,23 +154,20 @@ def reset(
         mode: ``soft`` moves the branch only, ``mixed`` also sets the index, ``hard`` also the
             files: local changes to tracked files are lost.
         paths: set only the index entries of these paths; the branch stays.
-        progress: called with bytes written.
 
     Raises:
         UsageError: another mode, or ``paths`` and not ``mixed``.
     """
     chosen = relative_paths(context, paths)
     if not chosen:
-        return _reset_branch(context, revision, mode=mode, progress=progress)
+        return _reset_branch(context, revision, mode=mode)
     if mode != "mixed":
         raise UsageError(f"a {mode} reset takes no paths")
     return reset_paths(context, chosen, revision)
 
 
 @holds_sweep_lock
-def _reset_branch(
-    context: Context, revision: str, *, mode: str = "mixed", progress: ByteProgress = None
-) -> CheckoutResult:
+def _reset_branch(context: Context, revision: str, *, mode: str = "mixed") -> CheckoutResult:
     """Move the current branch (or detached HEAD) to a commit.
 
     Unless ``soft``, a damaged index is replaced. Before the first commit, HEAD means no files.
@@ -211,9 +197,7 @@ def _reset_branch(
         message = f"reset: moving to {revision}"
         move = plan_head_move("move", commit, head, message, context.stamp())
     command = "mvc reset --hard {}"
-    return execute(
-        context, plan, index, move, progress, source=commit, command=command, marks=marks
-    )
+    return execute(context, plan, index, move, source=commit, command=command, marks=marks)
 
 
 def _read_or_make_index(context: Context) -> Index:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Head, Stamp
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _ROLLBACK = re.compile(r"rollback: to [0-9a-f]{7,40}(?: \(step [0-9]+\))?(?:: (.*))?")
@@ -184,12 +183,7 @@ def _is_usable(refs: Mapping[str, GitId], ref: str, tip: GitId) -> bool:
 
 @holds_sweep_lock
 def run_rollback(
-    context: Context,
-    plan: RollbackPlan,
-    *,
-    reason: str = "",
-    force: bool = False,
-    progress: ByteProgress = None,
+    context: Context, plan: RollbackPlan, *, reason: str = "", force: bool = False
 ) -> RollbackResult:
     """Roll a branch back as planned; what it leaves stays on ``diverged/<branch>/<step>``.
 
@@ -199,7 +193,6 @@ def run_rollback(
         plan: from ``plan_rollback``.
         reason: why, on one line; the log shows it at the abandoned tip.
         force: discard local changes that are in the way.
-        progress: called with bytes written.
 
     Raises:
         ConflictError: the branch moved since it was planned, or local changes would be lost,
@@ -213,7 +206,7 @@ def run_rollback(
     check_whole(context, plan.target)
     move = _Move(context, plan, one_line(reason), context.stamp())
     if head.branch == plan.branch:
-        return move.with_files(head, progress, force=force)
+        return move.with_files(head, force=force)
     return move.alone()
 
 
@@ -238,7 +231,7 @@ class _Move:
         if reason:
             self._message += f": {reason}"
 
-    def with_files(self, head: Head, progress: ByteProgress, *, force: bool) -> RollbackResult:
+    def with_files(self, head: Head, *, force: bool) -> RollbackResult:
         """Move the branch that HEAD is on, index and files with it, all or nothing."""
         context, plan = self._context, self._plan
         if head.commit != plan.tip:
@@ -251,7 +244,6 @@ class _Move:
             checkout,
             index,
             move,
-            progress,
             source=plan.target,
             command=ROLLBACK_COMMAND,
             before=self.keep_tip,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, GitId, PackId
-    from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.workspace.context import Context
 
@@ -53,7 +52,6 @@ def send(
     there: Remote,
     root: Root,
     changes: Sequence[RefPush],
-    progress: ByteProgress,
     *,
     tips: Iterable[GitId] = (),
     needed: Sequence[Entry] = (),
@@ -67,7 +65,6 @@ def send(
         there: the remote.
         root: as it was just read.
         changes: of its refs.
-        progress: called with bytes sent.
         tips: commits that are to be there too.
         needed: objects whose content must be there, whenever they were sent.
         update: what else changes in the root.
@@ -112,7 +109,6 @@ def send(
                 scratch,
                 accept=accept,
                 patience=patience,
-                progress=progress,
             )
         history, joined = send_history(
             context, there, entries, listing.history, scratch, patience=patience

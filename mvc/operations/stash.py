@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo, Head, Index
     from mvc.operations.add import AddResult
-    from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutPlan
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove
@@ -74,7 +73,6 @@ def push(
     paths: Paths = (),
     untracked: bool = False,
     keep_index: bool = False,
-    progress: ByteProgress = None,
 ) -> StashEntry | None:
     """Save local changes, and restore index and files to HEAD.
 
@@ -83,7 +81,6 @@ def push(
         paths: only the changes of these files, folders or wildcards.
         untracked: take files that are not tracked too, but not ignored ones.
         keep_index: leave what is staged, in the index and in the files.
-        progress: called with bytes stored and written.
 
     Returns:
         The stash, or None if there is nothing to put aside.
@@ -107,7 +104,7 @@ def push(
     read, dropped = (
         tuple(path for path in some if path in chosen) for some in (plan.read, plan.drop)
     )
-    added = store_planned(context, replace(plan, read=read, drop=dropped), progress)
+    added = store_planned(context, replace(plan, read=read, drop=dropped))
     files = {path: entry.version for path, entry in added.merge_into(index).items()}
     extra = {path: files.pop(path) for path in list(files) if path not in index.entries}
     files, staged = (_mix(base, tree, chosen) for tree in (files, staged))
@@ -126,7 +123,6 @@ def push(
         back,
         index,
         _stay(context, head),
-        progress,
         before=lambda: history.update_ref(_REF, stash, expected=old, message=text, stamp=stamp),
     )
     return StashEntry(0, stash, text, stamp.time_s)
@@ -213,7 +209,6 @@ def apply(
     index: bool = False,
     strategy: str | None = None,
     rules: Sequence[tuple[str, str]] = (),
-    progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge what was put aside into the files; the index keeps what it has.
 
@@ -223,7 +218,6 @@ def apply(
         index: stage what was staged then.
         strategy: what decides conflicts, as in ``merge``; ``theirs`` is the stash.
         rules: (pattern, strategy).
-        progress: called with bytes stored and written.
 
     Returns:
         What was done; files with conflicts wait to be added.
@@ -248,7 +242,7 @@ def apply(
     staged = _merge_index(context, sides, info.parents[1]) if index else None
     merges = plan_files(context, sides, choices.rules, choices.methods(context, 2).resolve)
     check_rules(context, choices.rules, sides)
-    merged = write_merge(context, merges, ours, progress)
+    merged = write_merge(context, merges, ours)
     plan = plan_checkout(context, now, ours, merged.entries, materialise=False)
     plan = _keep_index(plan, ours)
     if staged is not None and not merged.conflicts:
@@ -256,7 +250,7 @@ def apply(
     plan = replace(plan, undecided=merged.undecided(()))
     plan = _with_untracked(context, now, plan, info)
     plan.check(STASH_THEM)
-    done = execute(context, plan, now, _stay(context, head), progress, source=info.id)
+    done = execute(context, plan, now, _stay(context, head), source=info.id)
     result = make_result("conflicts" if merged.conflicts else "staged", done, (info.id,), merges)
     if pop and not merged.conflicts:
         drop(context, number)

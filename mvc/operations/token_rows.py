@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mvc.comparison.pairs import TensorChange
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model
 
@@ -84,7 +83,6 @@ def compare_tokens(
     changes: Sequence[TensorChange],
     *,
     threads: int,
-    progress: ByteProgress = None,
 ) -> TokenChanges | None:
     """Return how the tokens differ; None if there is no sign of a change, or a side has none.
 
@@ -112,7 +110,7 @@ def compare_tokens(
         len(new.ids) - common,
         len(old.ids) - common,
         moved,
-        _compare_rows(context, (old, new), tables, threads, progress) if moved else {},
+        _compare_rows(context, (old, new), tables, threads) if moved else {},
         tuple(find_faults({_NEW: new}, {_NEW: rows})),
     )
 
@@ -157,7 +155,6 @@ def _compare_rows(
     vocabularies: tuple[Vocabulary, Vocabulary],
     tables: Sequence[TensorChange],
     threads: int,
-    progress: ByteProgress,
 ) -> dict[str, TensorStatistics | None]:
     """Return how the rows of common tokens differ, from what is kept or computed."""
     places = map_rows(*vocabularies)
@@ -172,9 +169,7 @@ def _compare_rows(
             found[place] = TensorStatistics.decode(value) if value else None
     left = [place for place in range(len(tables)) if place not in found]
     pairs = [_align(vocabularies[1], places, rows[place], tables[place].pair) for place in left]
-    for place, change in zip(
-        left, gather(None, pairs, threads=threads, progress=progress), strict=True
-    ):
+    for place, change in zip(left, gather(None, pairs, threads=threads), strict=True):
         found[place] = change.statistics
     if kept is not None:
         fresh = {keys[place]: found[place] for place in left}

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _UNDO, _REDO = "undo: ", "redo: "
@@ -76,12 +75,7 @@ class _Step:
 
 
 def undo(
-    context: Context,
-    *,
-    redo: bool = False,
-    force: bool = False,
-    dry_run: bool = False,
-    progress: ByteProgress = None,
+    context: Context, *, redo: bool = False, force: bool = False, dry_run: bool = False
 ) -> UndoResult:
     """Take back the last move of HEAD or its branch; call it again to step further back.
 
@@ -92,7 +86,6 @@ def undo(
         redo: redo what the last undo took back.
         force: discard local changes that are in the way.
         dry_run: only return what would be done.
-        progress: called with bytes written since the last call.
 
     Raises:
         NotFoundError: there is nothing to undo or redo.
@@ -101,12 +94,10 @@ def undo(
     """
     with contextlib.nullcontext() if dry_run else context.history.no_sweep():
         recover(context, dry_run=dry_run)
-        return _undo(context, redo=redo, force=force, dry_run=dry_run, progress=progress)
+        return _undo(context, redo=redo, force=force, dry_run=dry_run)
 
 
-def _undo(
-    context: Context, *, redo: bool, force: bool, dry_run: bool, progress: ByteProgress
-) -> UndoResult:
+def _undo(context: Context, *, redo: bool, force: bool, dry_run: bool) -> UndoResult:
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")
     done, undone = _read_stacks(entries)
@@ -122,7 +113,7 @@ def _undo(
             _unmake_branch(context, head, step, stamp)
     else:
         before = None if trace is None or not redo else partial(trace.make, context, stamp)
-        plan = _go(context, head, step, stamp, progress, before, force=force, dry_run=dry_run)
+        plan = _go(context, head, step, stamp, before, force=force, dry_run=dry_run)
     diverged = None
     if trace is not None:
         diverged = trace.find_branch(context) if redo else trace.remove(context, stamp)
@@ -274,7 +265,6 @@ def _go(
     head: Head,
     step: _Step,
     stamp: Stamp,
-    progress: ByteProgress,
     before: Callable[[], None] | None,
     *,
     force: bool,
@@ -295,7 +285,7 @@ def _go(
         move = plan_head_move("move", step.commit, head, step.message, stamp)
     else:
         move = plan_switch(step.branch, step.commit, head, step.message, stamp)
-    execute(context, plan, index, move, progress, before=before)
+    execute(context, plan, index, move, before=before)
     return plan
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
@@ -179,7 +178,7 @@ def verify_state(
 
 
 def verify_worktree(
-    context: Context, revision: str = "HEAD", *, paths: Paths = (), progress: ByteProgress = None
+    context: Context, revision: str = "HEAD", *, paths: Paths = ()
 ) -> WorktreeCheck:
     """Compare the files of the worktree with a commit's, tensor by tensor, bit by bit.
 
@@ -195,7 +194,7 @@ def verify_worktree(
     commit = context.history.resolve(revision)
     tree = context.history.read_tree(commit)
     chosen = select_paths(chosen, sorted(tree))
-    announce(progress, sum(stored_size(context, tree[path].blob) for path in chosen))
+    announce(sum(stored_size(context, tree[path].blob) for path in chosen))
     # States that were committed from memory need not be in the worktree.
     entries = context.history.read_index().entries
     unwritten = {path for path, entry in entries.items() if entry.skip_worktree}
@@ -203,18 +202,16 @@ def verify_worktree(
     elsewhere = _Elsewhere(context, tree)
     files = []
     for path in chosen:
-        check = _check_file(context, commit, path, tree[path], progress)
+        check = _check_file(context, commit, path, tree[path])
         if check.status == MISSING:
             if path in unwritten:
                 check = replace(check, status=NOT_IN_WORKTREE)
-            check = elsewhere.find(commit, check, progress)
+            check = elsewhere.find(commit, check)
         files.append(check)
     return WorktreeCheck(commit, tuple(files))
 
 
-def _check_file(
-    context: Context, commit: GitId, path: str, entry: TreeEntry, progress: ByteProgress
-) -> FileCheck:
+def _check_file(context: Context, commit: GitId, path: str, entry: TreeEntry) -> FileCheck:
     manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
     check = FileCheck(path, SAME, size_bytes=stored_size(context, entry.blob))
     if manifest is not None:
@@ -231,7 +228,7 @@ def _check_file(
         return check if reason is None else _different(check, reason)
     with _open_unchanged(context, path) as source:
         version = (path, entry.blob, commit)
-        return _compare_checkpoint(context, version, manifest, source, check, progress)
+        return _compare_checkpoint(context, version, manifest, source, check)
 
 
 def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: int) -> str | None:
@@ -276,12 +273,7 @@ def _open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
 
 
 def _compare_checkpoint(
-    context: Context,
-    version: Version,
-    manifest: Manifest,
-    source: FileSource,
-    check: FileCheck,
-    progress: ByteProgress,
+    context: Context, version: Version, manifest: Manifest, source: FileSource, check: FileCheck
 ) -> FileCheck:
     is_around_same = False  # whether all bytes outside tensors are the commit's
     if source.size_bytes == manifest.size_bytes:
@@ -299,7 +291,7 @@ def _compare_checkpoint(
             return _different(check, f"no tensor can be found in it: {why}")
         segments = layout.segments
     live = {tensor.name: tensor for tensor in live_tensors(check.path, source, segments)}
-    tensors = _compare_tensors(context, version, manifest, live, progress)
+    tensors = _compare_tensors(context, version, manifest, live)
     known = {view.name for view, _ in manifest.tensors()}
     tensors += [
         TensorCheck(name, "extra", tensor.view.dtype, tensor.view.shape)
@@ -312,16 +304,12 @@ def _compare_checkpoint(
 
 
 def _compare_tensors(
-    context: Context,
-    version: Version,
-    manifest: Manifest,
-    live: Mapping[str, ModelTensor],
-    progress: ByteProgress,
+    context: Context, version: Version, manifest: Manifest, live: Mapping[str, ModelTensor]
 ) -> list[TensorCheck]:
     """Return the tensors of a checkpoint that are missing or differ in open files, in its order."""
     stored = stored_tensors(context, version, manifest)
     pairs = [TensorPair(tensor, live.get(tensor.name)) for tensor in stored]
-    return check_pairs(pairs, threads=context.store.threads, progress=progress)
+    return check_pairs(pairs, threads=context.store.threads)
 
 
 class _Elsewhere:
@@ -332,7 +320,7 @@ class _Elsewhere:
         self._tree = tree
         self._layouts: dict[str, FileLayout] | None = None
 
-    def find(self, commit: GitId, check: FileCheck, progress: ByteProgress) -> FileCheck:
+    def find(self, commit: GitId, check: FileCheck) -> FileCheck:
         """Return the check of a missing file, compared with the files that hold its tensors."""
         if not check.tensors_total:
             return check
@@ -346,7 +334,7 @@ class _Elsewhere:
                     source = stack.enter_context(_open_unchanged(self._context, path))
                     segments = self._find_layouts()[path].segments
                     live |= {tensor.name: tensor for tensor in live_tensors(path, source, segments)}
-                checks = _compare_tensors(self._context, version, manifest, live, progress)
+                checks = _compare_tensors(self._context, version, manifest, live)
                 tensors = tuple(checks)
             same = replace(check, status=SAME_TENSORS, found_in=paths)
             if not tensors:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from mvc.comparison.checks import TensorCheck
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
     from mvc.workspace.tensors import ModelTensor
@@ -73,7 +72,6 @@ def verify_models(
     *,
     atol: float | None = None,
     rtol: float | None = None,
-    progress: ByteProgress = None,
 ) -> ModelCheck:
     """Compare two models tensor by tensor: to the bit, or within a tolerance.
 
@@ -85,7 +83,6 @@ def verify_models(
         new: the same.
         atol: how far apart elements may be; with it, or ``rtol``, dtypes may differ too.
         rtol: how far apart they may be, as a multiple of the old one.
-        progress: as everywhere.
 
     Raises:
         ConflictError: a file changed while it was read.
@@ -102,9 +99,9 @@ def verify_models(
         pairs = pair_models(sides[0], sides[1])
         # Of a tensor without an id the bytes are read and hashed.
         unnamed = (one for pair in pairs for one in pair.sides if one.chunks is None)
-        announce(progress, sum(one.size_bytes for one in unnamed))
+        announce(sum(one.size_bytes for one in unnamed))
         threads = threads_of(context)
-        checks = check_pairs(pairs, tolerance=tolerance, threads=threads, progress=progress)
+        checks = check_pairs(pairs, tolerance=tolerance, threads=threads)
         _check_unchanged(tensor for side in sides for tensor in side.tensors)
     return ModelCheck(
         sides[0].label,

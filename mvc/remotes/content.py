@@ -22,7 +22,7 @@ from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows, group_r
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
 from mvc.errors import FormatError, NotFoundError
-from mvc.progress import announce
+from mvc.progress import announce, current_progress, report
 from mvc.remotes.arrival import Arrival
 from mvc.remotes.history import choose_crowd, list_chunks
 from mvc.remotes.released import find_gaps, take_released
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from mvc.formats.pack_index import PackIndex
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, PackId
-    from mvc.progress import ByteProgress
     from mvc.remotes.remote import Remote
     from mvc.remotes.remote_packs import RemotePacks
     from mvc.remotes.root import Listing, Root
@@ -69,7 +68,6 @@ def send_content(
     *,
     accept: Callable[[Sequence[ChunkId]], None],
     patience: int | None = 1,
-    progress: ByteProgress = None,
 ) -> tuple[dict[PackId, int], frozenset[PackId]]:
     """Upload the packs that a remote lacks to have some chunks.
 
@@ -82,7 +80,6 @@ def send_content(
         scratch: a folder for packs that are made to be sent.
         accept: called first with the chunks that neither side has; raises what they mean.
         patience: as of ``choose_crowd``; with None no packs of the remote are joined.
-        progress: called with bytes sent.
 
     Returns:
         Their lengths, and which packs of the remote they take the place of.
@@ -93,11 +90,11 @@ def send_content(
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
     crowd = _choose_crowd(packs, patience) if patience and plan.size_bytes else {}
-    announce(progress, plan.size_bytes + sum(crowd.values()))
+    announce(plan.size_bytes + sum(crowd.values()))
     made, gone = _write_packs(store, plan, remote, packs, crowd, scratch)
     files = [(index, folder / pack_key(index.pack)) for index in plan.whole]
     files += [(index, scratch / pack_key(index.pack)) for index in made]
-    remote.send(files, progress)
+    remote.send(files, current_progress())
     sent = {index.pack: index.pack_size_bytes for index, _ in files}
     return sent, frozenset(gone - sent.keys())
 
@@ -176,12 +173,7 @@ def _read_sound(
 
 
 def bring_content(
-    context: Context,
-    remote: Remote,
-    root: Root,
-    listing: Listing,
-    entries: Sequence[Entry],
-    progress: ByteProgress = None,
+    context: Context, remote: Remote, root: Root, listing: Listing, entries: Sequence[Entry]
 ) -> int:
     """Bring the content that some objects name and that is not here; return the bytes that came.
 
@@ -191,7 +183,6 @@ def bring_content(
         root: as it was just read.
         listing: what that root names.
         entries: the objects; they are here.
-        progress: called with bytes that came.
 
     Raises:
         NotFoundError: some of it is not there, and was not released.
@@ -210,7 +201,6 @@ def bring_content(
         accept=lambda missing: take_released(
             context, remote, root, listing, find_gaps(context, entries, missing)
         ),
-        progress=progress,
     )
 
 
@@ -223,7 +213,6 @@ def receive_content(
     incoming: Path,
     *,
     accept: Callable[[Sequence[ChunkId]], None],
-    progress: ByteProgress = None,
 ) -> int:
     """Download chunks that the store lacks; return the bytes that came.
 
@@ -235,7 +224,6 @@ def receive_content(
         wanted: ids of the chunks, each once.
         incoming: the folder of what has come and is not verified yet.
         accept: called first with the chunks that neither side has; raises what they mean.
-        progress: called with bytes that came.
 
     Raises:
         FormatError: what came is not what it was asked for; nothing of it is kept.
@@ -244,11 +232,11 @@ def receive_content(
         plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)
         with _doubting(remote, packs, NotFoundError):
             accept(plan.missing)
-        announce(progress, plan.size_bytes)
+        announce(plan.size_bytes)
         used = [*plan.whole, *(index for index, _ in plan.parts)]
         with _doubting(remote, [index.pack for index in used], FormatError):
-            _fetch_parts(remote, plan, arrival.landing, progress)
-            whole = arrival.order(plan)
+            _fetch_parts(remote, plan, arrival.landing)
+            whole, progress = arrival.order(plan), current_progress()
 
             def land(index: PackIndex, _: None) -> int:
                 remote.fetch(index, arrival.landing, progress)
@@ -274,9 +262,7 @@ def _doubting(
         raise
 
 
-def _fetch_parts(
-    remote: RemotePacks, plan: TransferPlan, landing: LocalStorage, progress: ByteProgress
-) -> None:
+def _fetch_parts(remote: RemotePacks, plan: TransferPlan, landing: LocalStorage) -> None:
     """Fetch the records that travel alone into new packs, in order, some reads ahead."""
     if not plan.parts:
         return
@@ -301,8 +287,7 @@ def _fetch_parts(
             if item is None or len(waiting) > _READS_AHEAD:
                 group, data = waiting.popleft()
                 _carry_group(writer, group, data.result())
-                if progress is not None:
-                    progress(sum(record.end - record.offset for record in group))
+                report(sum(record.end - record.offset for record in group))
 
 
 def _carry_group(writer: ChunkWriter, group: Sequence[PackRecord], data: memoryview) -> None:

@@ -67,8 +67,7 @@ class Repo(OpenRepo):
     at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
 
     Where a method takes them, ``paths`` are files, folders or wildcards, ``tensors`` is the name of a
-    tensor, that of a module, which takes all tensors below it, or a wildcard, ``progress`` is called
-    with the bytes handled since the last call, and ``revision`` names a commit.
+    tensor, that of a module, which takes all tensors below it, or a wildcard, and ``revision`` names a commit.
 
     Any method may raise what follows, even if its own list leaves it out.
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mvc.operations.follow import Update
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.verify_models import ModelCheck
-    from mvc.progress import ByteProgress
     from mvc.repo.opening import OpenRepo
     from mvc.workspace.models import Model, Operand
     from mvc.workspace.worktree import StrPath
@@ -31,7 +30,6 @@ def compare(
     *,
     tensors: str | None = None,
     spectral: bool = False,
-    progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare two models outside any repository: files, folders of them, live models or states.
 
@@ -42,7 +40,7 @@ def compare(
         FormatError: a file holds no tensor.
     """
     return operations.compare.compare(
-        None, *_as_files(old, new), tensors=tensors, spectral=spectral, progress=progress
+        None, *_as_files(old, new), tensors=tensors, spectral=spectral
     )
 
 
@@ -52,15 +50,12 @@ def verify_models(
     *,
     atol: float | None = None,
     rtol: float | None = None,
-    progress: ByteProgress = None,
 ) -> ModelCheck:
     """Compare two models to the bit or within a tolerance, outside any repository.
 
     As ``Repo.verify_models``, of what ``compare`` takes.
     """
-    return operations.verify_models.verify_models(
-        None, *_as_files(old, new), atol=atol, rtol=rtol, progress=progress
-    )
+    return operations.verify_models.verify_models(None, *_as_files(old, new), atol=atol, rtol=rtol)
 
 
 def _as_files(*sides: StrPath | Operand) -> Iterator[Operand]:
@@ -68,17 +63,10 @@ def _as_files(*sides: StrPath | Operand) -> Iterator[Operand]:
 
 
 def merge_recipe(
-    recipe: str,
-    output: StrPath,
-    *,
-    seed: int = 0,
-    force: bool = False,
-    progress: ByteProgress = None,
+    recipe: str, output: StrPath, *, seed: int = 0, force: bool = False
 ) -> RecipeResult:
     """Merge models outside any repository: as ``Repo.merge_recipe``, of files and folders only."""
-    return operations.merge_recipe.merge_recipe(
-        None, recipe, Path(output), seed=seed, force=force, progress=progress
-    )
+    return operations.merge_recipe.merge_recipe(None, recipe, Path(output), seed=seed, force=force)
 
 
 def clone(
@@ -93,7 +81,6 @@ def clone(
     depth: int | None = None,
     store: bool = False,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
 ) -> Repo:
     """Make a repository from a remote, in a new folder, and open it.
 
@@ -113,7 +100,6 @@ def clone(
         store: leave the content on the remote for good: as without ``content``, and each commit is
             pushed there, as in a repository made by ``Repo.init`` with a store.
         limit_bytes_s: at most so many bytes from the remote in a second.
-        progress: called with bytes that came, and then with bytes written.
 
     Raises:
         NotFoundError: nothing was ever pushed there, or not that branch.
@@ -132,7 +118,6 @@ def clone(
         depth=depth,
         store=store,
         limit_bytes_s=limit_bytes_s,
-        progress=progress,
     )
     return Repo(done.worktree)
 
@@ -146,7 +131,6 @@ def follow(
     interval_s: float = 5.0,
     once: bool = False,
     limit_bytes_s: int | None = None,
-    progress: ByteProgress = None,
     waiting: Callable[[MvcError | None], None] = lambda _: None,
 ) -> Iterator[Update]:
     """Keep a folder at the newest version of a channel; yield each version that comes.
@@ -166,7 +150,6 @@ def follow(
             less often, down to once a minute.
         once: end after the newest version.
         limit_bytes_s: how many bytes of packs may come in a second; any number by default.
-        progress: called with bytes that came, and bytes written.
         waiting: called with what is wrong when the store goes away or sends what is damaged, and with
             None when it is well again; ``current`` stays meanwhile.
 
@@ -179,9 +162,7 @@ def follow(
     follower = operations.follow.Follower(
         str(url), channel, Path(folder), keep=keep, limit_bytes_s=limit_bytes_s
     )
-    return operations.follow.follow(
-        follower, interval_s=interval_s, once=once, progress=progress, waiting=waiting
-    )
+    return operations.follow.follow(follower, interval_s=interval_s, once=once, waiting=waiting)
 
 
 def open_model(operand: Operand, repo: OpenRepo | None = None) -> AbstractContextManager[Model]:

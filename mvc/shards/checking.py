@@ -93,7 +93,6 @@ def check_shards(
     cache: StatCache | None = None,
     threads: int = 1,
     share: tuple[int, int] = (0, 1),
-    progress: ByteProgress = None,
 ) -> MapReport:
     """Compare a map with the place of its shards.
 
@@ -104,7 +103,6 @@ def check_shards(
         cache: what is known of files by their stat data.
         threads: how many shards are read at once.
         share: index and count, if several processes divide the shards; the first names what is extra.
-        progress: called with bytes read since the last call.
 
     Raises:
         StorageError: the place cannot be listed.
@@ -121,7 +119,7 @@ def check_shards(
     ordered = sorted(shard_map.shards, key=lambda shard: shard.size_bytes, reverse=True)
     for shard in ordered[index::count]:
         check.look(shard, listed.get(shard.path), known.get(shard.path))
-    hashed = check.read(threads, progress)
+    hashed = check.read(threads)
     check.find_swapped()
     if index == 0:
         extra = (path for path in listed if not shard_map.find(path))
@@ -179,12 +177,12 @@ class _Check:
         else:
             self.left.append(shard.path)
 
-    def read(self, threads: int, progress: ByteProgress) -> list[HashedShard]:
+    def read(self, threads: int) -> list[HashedShard]:
         """Read what has to be read; return those that are as the map says."""
         right: list[HashedShard] = []
         shards = {shard.path: shard for shard, _ in self._unread}
         unread = (file for _, file in self._unread)
-        for answer in read_shards(self._read_one, unread, threads, progress):
+        for answer in read_shards(self._read_one, unread, threads):
             if isinstance(answer, ShardFault):
                 self.faults.append(answer)
             elif self._compare(shards[answer.shard.path], answer.shard):

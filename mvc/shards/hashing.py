@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from mvc.errors import ConflictError, FormatError
+from mvc.progress import current_progress
 from mvc.shards.records import count_records
 from mvc.shards.records.stream import ShardBytes
 from mvc.shards.shard_map import Shard
@@ -89,22 +90,19 @@ def hash_shard(
 
 
 def hash_shards(
-    place: ShardPlace, files: Iterable[FoundShard], *, threads: int, progress: ByteProgress = None
+    place: ShardPlace, files: Iterable[FoundShard], *, threads: int
 ) -> list[HashedShard]:
     """Read many shards; return them by path. The first error ends all."""
-    done = read_shards(partial(hash_shard, place), files, threads, progress)
+    done = read_shards(partial(hash_shard, place), files, threads)
     return sorted(done, key=lambda hashed: hashed.shard.path)
 
 
 def read_shards(
-    read: Callable[[FoundShard, ByteProgress], _Answer],
-    files: Iterable[FoundShard],
-    threads: int,
-    progress: ByteProgress,
+    read: Callable[[FoundShard, ByteProgress], _Answer], files: Iterable[FoundShard], threads: int
 ) -> list[_Answer]:
     """Have threads read many shards, the largest first; an error or Ctrl-C ends all at once."""
     ordered = sorted(files, key=lambda shard: shard.size_bytes, reverse=True)
-    stopped = threading.Event()
+    stopped, progress = threading.Event(), current_progress()
 
     def count(size_bytes: int) -> None:
         if stopped.is_set():  # the rest of a large shard is not waited for

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.history.reachability import ReflogExpiry
     from mvc.ids import ChunkId, GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -299,21 +298,19 @@ class Sweep:
         )
         return self.marks
 
-    def run(
-        self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None
-    ) -> SweepTally:
+    def run(self, dtypes: Mapping[ChunkId, DType | None]) -> SweepTally:
         """Carry out the plan batch by batch, each durable before anything of it is removed.
 
         ``dtypes`` says what the words of chunks are that will be encoded again. A damaged pack is a
         CorruptionError; nothing of it was removed.
         """
         context, tally = self.context, self.tally
-        announce(progress, sum(batch.size_bytes for batch in self.plan.batches if batch.carry))
+        announce(sum(batch.size_bytes for batch in self.plan.batches if batch.carry))
         for batch in self.plan.batches:
             if batch.encode or batch.carry:
                 with context.history.no_sweep():
                     context.here.refresh()
-                    counts = context.here.write_batch(batch, dtypes, progress)
+                    counts = context.here.write_batch(batch, dtypes)
                 tally.new_bytes += counts.stored_bytes
                 tally.new_packs += counts.packs
             if batch.remove:

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
-from mvc.progress import announce
+from mvc.progress import announce, current_progress
 from mvc.workspace.journal import (
     EntryChange,
     FileRemoval,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -322,7 +321,6 @@ def execute(
     plan: CheckoutPlan,
     index: Index,
     head: HeadMove | None,
-    progress: ByteProgress = None,
     *,
     source: GitId | None = None,
     command: str = "mvc checkout {}",
@@ -363,9 +361,9 @@ def execute(
     )
     moves_head = head is not None and head.kind != "stay"
     if transition.paths() or moves_head or marks:
-        if progress is not None:
-            announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
-        run(context, transition, index, progress, before=before)
+        if current_progress() is not None:
+            announce(sum(stored_size(context, entry.blob) for _, entry in plan.write))
+        run(context, transition, index, before=before)
     now = context.history.head()
     written = tuple(path for path, _ in plan.write)
     return CheckoutResult(now.commit, now.branch, written, plan.remove)

@@ -27,6 +27,7 @@ from mvc.formats.manifest import cut_run
 from mvc.fs import DurableFile, write_symlink
 from mvc.history.values import MODE_EXECUTABLE, MODE_SYMLINK
 from mvc.ids import hash_chunk
+from mvc.progress import report
 from mvc.sources import ByteSource, FileSource, read_bytes, split_buffer
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import git_mode, read_link
@@ -93,11 +94,7 @@ def name_run(segment: Segment | None, path: str) -> str:
 
 
 def write_content(
-    context: Context,
-    manifest: Manifest,
-    path: str,
-    write_at: Callable[[memoryview, int], None],
-    progress: ByteProgress = None,
+    context: Context, manifest: Manifest, path: str, write_at: Callable[[memoryview, int], None]
 ) -> None:
     """Write every byte of a stored file through ``write_at(bytes, offset)``, verified, any order."""
     gaps = GapStream(manifest.gap_ranges())
@@ -109,18 +106,11 @@ def write_content(
         for start, part in gaps.split(-1 - request.offset, plain):
             write_at(part, start)
 
-    context.store.read_many(list(read_requests(manifest, path)), sink, progress)
+    context.store.read_many(list(read_requests(manifest, path)), sink, report)
 
 
 def stage_file(
-    context: Context,
-    path: str,
-    mode: int,
-    blob: GitId,
-    folder: Path,
-    progress: ByteProgress = None,
-    *,
-    synced: bool = True,
+    context: Context, path: str, mode: int, blob: GitId, folder: Path, *, synced: bool = True
 ) -> Path:
     """Write one version of a file to a durable temporary file in ``folder``; return its path.
 
@@ -134,12 +124,11 @@ def stage_file(
         if manifest is not None:
             with translate_os_errors(f"write {path}"):
                 os.truncate(file.descriptor, manifest.size_bytes)
-            write_content(context, manifest, path, file.write_at, progress)
+            write_content(context, manifest, path, file.write_at)
         else:
             data = context.history.read_blob(blob)
             file.write([data])
-            if progress is not None:
-                progress(len(data))
+            report(len(data))
         return file.keep(synced=synced)
 
 

@@ -21,6 +21,7 @@ from mvc.formats.manifest import MANIFEST_PREFIX, Manifest, StoredSegment, cut_s
 from mvc.fs import FileStat, RealFolders
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import hash_chunk, hash_git_object
+from mvc.progress import report, reporting
 from mvc.sources import ByteSource, FileSource, MemorySource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
 from mvc.workspace.worktree import find_file_stat, git_mode, read_link
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.formats.layout import Segment
     from mvc.ids import ChunkId, GitId
-    from mvc.progress import ByteProgress
     from mvc.workspace.bases import Hint, Relatives
     from mvc.workspace.context import Context
     from mvc.workspace.measuring import SessionHealth
@@ -69,7 +69,6 @@ def store_file(
     context: Context,
     path: str,
     open_cutter: Callable[[], Cutter],
-    progress: ByteProgress = None,
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
 ) -> StoredFile:
@@ -79,21 +78,19 @@ def store_file(
     earlier; the file must not have changed since.
     """
     put_blob = context.history.write_blob
-    return _take_file(context, path, open_cutter, progress, put_blob, seen, folders)
+    return _take_file(context, path, open_cutter, put_blob, seen, folders)
 
 
-def hash_file(context: Context, path: str, progress: ByteProgress = None) -> StoredFile:
+def hash_file(context: Context, path: str) -> StoredFile:
     """Return what ``store_file`` would, without storing anything."""
-    cutter = Cutter(ChunkHasher(), context.chunk_bytes, progress)
-    return _take_file(context, path, lambda: cutter, progress, partial(hash_git_object, "blob"))
+    cutter = Cutter(ChunkHasher(), context.chunk_bytes)
+    return _take_file(context, path, lambda: cutter, partial(hash_git_object, "blob"))
 
 
 class ChunkHasher:
     """Cuts and hashes like a chunk writer and keeps nothing."""
 
-    def add(
-        self, source: ByteSource, spans: Sequence[ChunkSpan], progress: ByteProgress = None
-    ) -> list[ChunkId]:
+    def add(self, source: ByteSource, spans: Sequence[ChunkSpan]) -> list[ChunkId]:
         """Return the chunk ids of the spans."""
         ids: list[ChunkId] = []
         buffer = memoryview(bytearray(max((span.size_bytes for span in spans), default=0)))
@@ -101,8 +98,7 @@ class ChunkHasher:
             part = buffer[: span.size_bytes]
             source.read_into(span.offset, part)
             ids.append(hash_chunk(part))
-            if progress is not None:
-                progress(span.size_bytes)
+            report(span.size_bytes)
         return ids
 
 
@@ -110,7 +106,6 @@ def _take_file(
     context: Context,
     path: str,
     open_cutter: Callable[[], Cutter],
-    progress: ByteProgress,
     put_blob: Callable[[bytes], GitId],
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
@@ -135,7 +130,7 @@ def _take_file(
             # It will be an ordinary blob: it is read once, not in parts.
             source = MemorySource(read_bytes(file, 0, file.size_bytes))
         layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
-        data, manifest, warning = _take_content(source, layout, path, open_cutter, progress)
+        data, manifest, warning = _take_content(source, layout, path, open_cutter)
         blob = put_blob(data)
         if manifest is not None:
             open_cutter().finish(blob)
@@ -162,17 +157,12 @@ def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> Non
 
 
 def _take_content(
-    source: ByteSource,
-    layout: FileLayout,
-    path: str,
-    open_cutter: Callable[[], Cutter],
-    progress: ByteProgress,
+    source: ByteSource, layout: FileLayout, path: str, open_cutter: Callable[[], Cutter]
 ) -> tuple[bytes, Manifest | None, str | None]:
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
     if is_plain(source, layout, path):
         data = read_bytes(source, 0, source.size_bytes)
-        if progress is not None:
-            progress(len(data))
+        report(len(data))
         return data, None, layout.warning
     from mvc.formats.manifest_lines import encode_manifest  # noqa: PLC0415  plain files need none
 
@@ -184,7 +174,8 @@ def _take_content(
         warning = f"stored as opaque bytes: {error.message}"
         layout = FileLayout("opaque", source.size_bytes, (), warning)
         cutter = Cutter(cutter.writer, cutter.chunk_bytes, health=cutter.health)
-        manifest = cutter.store(source, layout, path)
+        with reporting(None):  # its bytes were counted
+            manifest = cutter.store(source, layout, path)
         return encode_manifest(manifest), manifest, warning
 
 
@@ -204,7 +195,6 @@ class Cutter:
 
     writer: ChunkWriter | ChunkHasher
     chunk_bytes: int
-    progress: ByteProgress = None
     relatives: Relatives | None = None
     health: SessionHealth | None = None
 
@@ -235,7 +225,7 @@ class Cutter:
         spans = [
             ChunkSpan(place * self.chunk_bytes, size, None) for place, size in enumerate(sizes)
         ]
-        return tuple(self.writer.add(gaps, spans, self.progress))
+        return tuple(self.writer.add(gaps, spans))
 
     def _store_segments(
         self, source: ByteSource, segments: Sequence[Segment], hints: Mapping[Segment, Hint]
@@ -246,7 +236,7 @@ class Cutter:
             for segment in segments
             for span in cut_segment(segment, self.chunk_bytes, hints.get(segment))
         ]
-        found = self.writer.add(source, spans, self.progress)
+        found = self.writer.add(source, spans)
         if self.health is not None:
             self.health.note(source, spans, found)
         counts = {segment: -(-segment.size_bytes // self.chunk_bytes) for segment in segments}

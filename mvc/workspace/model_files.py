@@ -25,6 +25,7 @@ from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import UnsupportedError
 from mvc.fs import DurableFile
 from mvc.numbers.boxes import whole_box
+from mvc.progress import report
 from mvc.workspace.dcp_folders import copy_items
 from mvc.workspace.model_tree import ModelTree, StoredObject
 from mvc.workspace.tensors import ModelTensor
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from mvc.checkpoints.dcp.metadata import Path as Steps
     from mvc.numbers.boxes import Box
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -69,7 +69,6 @@ class OutputFile:
 
     context: Context
     file: DurableFile
-    progress: ByteProgress
 
     def write_piece(self, position: int, piece: TensorRun) -> int:
         """Write the elements at a position; return their CRC-32."""
@@ -88,7 +87,7 @@ class OutputFile:
             return high - low
 
         threads = self.context.store.threads
-        for_each(starts, lambda: None, copy, threads=threads, progress=self.progress)
+        for_each(starts, lambda: None, copy, threads=threads, progress=report)
         joined = 0
         for start in starts:
             joined = join_crc32(joined, *crc32s[start])
@@ -112,9 +111,7 @@ class OutputFile:
         return plan.zip.directory_start + len(end)
 
 
-def write_safetensors(
-    context: Context, output: Path, tensors: Sequence[ModelTensor], progress: ByteProgress
-) -> int:
+def write_safetensors(context: Context, output: Path, tensors: Sequence[ModelTensor]) -> int:
     """Write tensors to one safetensors file; return its length."""
     header = encode_header(
         (tensor.name, tensor.view.dtype, tensor.view.shape, tensor.size_bytes) for tensor in tensors
@@ -122,7 +119,7 @@ def write_safetensors(
     position = len(header)
     with DurableFile(output.parent) as file:
         file.write([header])
-        to = OutputFile(context, file, progress)
+        to = OutputFile(context, file)
         for tensor in tensors:
             to.write_piece(position, whole(tensor))
             position += tensor.size_bytes
@@ -149,13 +146,11 @@ def plan_shards(tensors: Sequence[ModelTensor], shard_bytes: int) -> dict[str, l
     }
 
 
-def write_hub(
-    context: Context, folder: Path, shards: dict[str, list[ModelTensor]], progress: ByteProgress
-) -> int:
+def write_hub(context: Context, folder: Path, shards: dict[str, list[ModelTensor]]) -> int:
     """Write files of the Hub, and the index of several; return their length."""
     size_bytes = 0
     for name, tensors in shards.items():
-        size_bytes += write_safetensors(context, folder / name, tensors, progress)
+        size_bytes += write_safetensors(context, folder / name, tensors)
     if len(shards) == 1:
         return size_bytes
     index = {
@@ -196,7 +191,7 @@ BOX_BYTES = 2**29
 DCP_FILE = "__0_0.distcp"
 
 
-def write_torch(context: Context, output: Path, model: ModelTree, progress: ByteProgress) -> int:
+def write_torch(context: Context, output: Path, model: ModelTree) -> int:
     """Write a model whose leaves are tensors and plain data to a file of torch; return its length."""
     root = _Branch()
     if all(_put(root, path, leaf) for path, leaf in model.leaves.values()) and _fits(root):
@@ -205,7 +200,7 @@ def write_torch(context: Context, output: Path, model: ModelTree, progress: Byte
         nested = {key: leaf for key, (_, leaf) in model.leaves.items()}
     value, pieces = _refer(nested)
     with DurableFile(output.parent) as file:
-        size_bytes = OutputFile(context, file, progress).write_archive(0, value, pieces)
+        size_bytes = OutputFile(context, file).write_archive(0, value, pieces)
         file.publish(output, expected_bytes=size_bytes)
     return size_bytes
 
@@ -266,7 +261,7 @@ class _Job:
     pieces: Sequence[TensorRun]
 
 
-def write_dcp(context: Context, folder: Path, model: ModelTree, progress: ByteProgress) -> int:
+def write_dcp(context: Context, folder: Path, model: ModelTree) -> int:
     """Write a flat model to a DCP folder; return the length of its files.
 
     Tensors are cut into items by rows, so that who loads a part of one reads little more.
@@ -276,7 +271,7 @@ def write_dcp(context: Context, folder: Path, model: ModelTree, progress: BytePr
     starts = {job.item.key: job.item.start for job in jobs}
     stored = [job.value for job in jobs if isinstance(job.value, StoredObject)]
     with DurableFile(folder) as file:
-        to = OutputFile(context, file, progress)
+        to = OutputFile(context, file)
         for source in {one.folder.path: one.folder for one in stored}.values():
             items = [one.item for one in stored if one.folder is source]
             copy_items(context, source, model.tree, items, partial(_copy, to, starts))

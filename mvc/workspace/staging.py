@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.fs import FileStat
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import FileWrite
 
@@ -107,7 +106,6 @@ def stage_all(
     writes: Sequence[FileWrite],
     folder: Path,
     stack: contextlib.ExitStack | None = None,
-    progress: ByteProgress = None,
 ) -> tuple[FileWrite, ...]:
     """Stage the files to write, durably, and return the writes with their places.
 
@@ -117,7 +115,7 @@ def stage_all(
     staged: list[FileWrite] = []
     for write in writes:
         place = _find_place(context, write.path, folder)
-        staged.append(_stage(context, write, place, progress))
+        staged.append(_stage(context, write, place))
         if place != folder and stack is not None:
             stack.callback(_forget, context, staged[-1])
     files = [context.worktree / write.staged for write in staged if write.mode != MODE_SYMLINK]
@@ -134,10 +132,8 @@ def _sync(path: Path, _: object) -> int:
     return 0
 
 
-def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
-    path = stage_file(
-        context, write.path, write.mode, GitId(write.blob), place, progress, synced=False
-    )
+def _stage(context: Context, write: FileWrite, place: Path) -> FileWrite:
+    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, synced=False)
     # Relative, so that a repository that was moved after a crash still finds it.
     name = os.path.relpath(path, context.worktree)
     return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))

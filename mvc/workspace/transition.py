@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.history.values import Head
-    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -107,7 +106,6 @@ def run(
     context: Context,
     transition: Transition,
     index: Index,
-    progress: ByteProgress = None,
     *,
     before: Callable[[], None] | None = None,
 ) -> None:
@@ -124,7 +122,7 @@ def run(
                 finish(context)
                 sweep(context.git_dir)
                 folder = stack.enter_context(staging_folder(context.git_dir))
-            writes = stage_all(context, transition.writes, folder, stack, progress)
+            writes = stage_all(context, transition.writes, folder, stack)
             ready = msgspec.structs.replace(transition, writes=writes)
         with context.history.lock():
             finish(context)  # for a process that died while files were staged here

@@ -17,6 +17,7 @@ import pytest
 from mvc import clone
 from mvc.errors import StorageError, UnsupportedError
 from mvc.operations.follow import Follower
+from mvc.progress import reporting
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.probe import probe_store
@@ -231,13 +232,13 @@ def test_a_daemon_is_killed_during_a_push_and_a_fetch(cluster, url, tmp_path, vi
 
     tries = 1 if victim == "osd.2" else 2
     strike = once(lambda: cluster.kill(victim))
-    done = until_done(lambda: repo.push(progress=strike), tries, between=cluster.heal)
+    with reporting(strike):
+        done = until_done(repo.push, tries, between=cluster.heal)
     assert done.refs[0].new == commit
     cluster.heal()
     strike = once(lambda: cluster.kill(victim))
-    copy = until_done(
-        lambda: clone(url, tmp_path / "b", progress=strike), tries, between=cluster.heal
-    )
+    with reporting(strike):
+        copy = until_done(lambda: clone(url, tmp_path / "b"), tries, between=cluster.heal)
     assert copy.head.commit == commit
     check_copy(repo, url, tmp_path / "c")
     assert read_model(copy) == read_model(repo)
@@ -275,7 +276,8 @@ def test_two_osds_hang_and_one_comes_back(cluster, url, tmp_path, monkeypatch, c
                 cluster.kill(f"osd.{number}", signal.SIGSTOP)
 
     with pytest.raises(StorageError) as caught:
-        repo.push(progress=hang)
+        with reporting(hang):
+            repo.push()
     assert re.match(rf"cannot .*: {url} does not answer \(waited \d+ s\)$", str(caught.value))
     cluster.kill("osd.1", signal.SIGCONT)
     start_s, opened, real = time.monotonic(), [], remote_module.open_store

@@ -4,6 +4,7 @@ import pytest
 
 from mvc.chunkstore.store import ChunkStore
 from mvc.errors import CorruptionError, FormatError
+from mvc.progress import reporting
 from support.chunks import WatchedStorage, add_chunks, flip, overwrite, packs
 from support.memory_storage import MemoryStorage
 
@@ -19,7 +20,8 @@ def storage():
 
 def test_a_sound_store_has_no_problems(storage):
     done = []
-    assert list(ChunkStore(storage, threads=2).check(data=True, progress=done.append)) == []
+    with reporting(done.append):
+        assert list(ChunkStore(storage, threads=2).check(data=True)) == []
     assert done == [len(storage.read(key)) for key in packs(storage)]
     assert len(done) == 3
 

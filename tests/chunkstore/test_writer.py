@@ -16,6 +16,7 @@ from mvc.dtypes import get_dtype
 from mvc.errors import StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
+from mvc.progress import reporting
 from mvc.storage.local import LocalStorage
 from support.chunks import (
     BytesSource,
@@ -158,7 +159,8 @@ def test_chunks_in_flight_are_bounded():
 
     source, spans = cut(chunks)
     with ChunkStore(MemoryStorage(), threads=3).writer() as writer:
-        writer.add(Source(source.data), spans, progress)
+        with reporting(progress):
+            writer.add(Source(source.data), spans)
     assert most[0] <= 3 + 2
     assert in_flight[0] == 0
 
@@ -167,7 +169,8 @@ def test_progress_comes_in_the_calling_thread_and_adds_up():
     chunks = [os.urandom(LARGE), *([b"abc"] * 50), os.urandom(LARGE)]
     seen = []
     with ChunkStore(MemoryStorage(), threads=2).writer() as writer:
-        writer.add(*cut(chunks), lambda size: seen.append((size, threading.get_ident())))
+        with reporting(lambda size: seen.append((size, threading.get_ident()))):
+            writer.add(*cut(chunks))
     assert sum(size for size, _ in seen) == sum(map(len, chunks))
     assert {thread for _, thread in seen} == {threading.get_ident()}
 
@@ -177,8 +180,8 @@ def test_small_chunks_are_read_together():
     source, spans = cut(chunks)
     store = ChunkStore(MemoryStorage(), threads=2)
     batches = []
-    with store.writer() as writer:
-        ids = writer.add(source, spans, batches.append)
+    with store.writer() as writer, reporting(batches.append):
+        ids = writer.add(source, spans)
     assert len(source.reads) == len(batches) == -(-30_000 // BATCH_SPANS)
     assert writer.counts.new_chunks == 30_000
     assert ids[12345] == hash_chunk(chunks[12345])
@@ -305,7 +308,8 @@ def test_an_error_in_progress_ends_the_session():
 
     storage = MemoryStorage()
     with pytest.raises(KeyError), ChunkStore(storage, threads=2).writer() as writer:
-        writer.add(*cut([os.urandom(LARGE) for _ in range(5)]), progress)
+        with reporting(progress):
+            writer.add(*cut([os.urandom(LARGE) for _ in range(5)]))
     assert objects(storage) == {}
 
 

@@ -3,7 +3,10 @@
 import io
 import threading
 
+import pytest
+
 from mvc.cli.progress import ByteBar, byte_progress
+from mvc.progress import announce, current_progress, report
 
 
 class _Terminal(io.StringIO):
@@ -11,25 +14,21 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_nothing_without_a_terminal(monkeypatch):
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    with byte_progress("adding") as bar:
-        assert bar is None
-
-
-def test_nothing_where_it_is_not_wanted(monkeypatch):
-    monkeypatch.setattr("sys.stderr", _Terminal())
-    with byte_progress("adding", wanted=False) as bar:
-        assert bar is None
+@pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO, True), (_Terminal, False)])
+def test_nothing_where_it_is_not_seen_or_wanted(monkeypatch, stream, wanted):
+    monkeypatch.setattr("sys.stderr", stream())
+    with byte_progress("adding", wanted=wanted):
+        assert current_progress() is None
 
 
 def test_quick_work_shows_no_bar(monkeypatch):
     terminal = _Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)  # quick, however busy the machine is
-    with byte_progress("adding") as bar:
-        bar.expect(10)
-        bar(10)
+    with byte_progress("adding"):
+        assert current_progress() is not None
+        announce(10)
+        report(10)
     assert terminal.getvalue() == ""
 
 

@@ -7,6 +7,7 @@ from safetensors.numpy import save_file
 
 from mvc import NotFoundError, Repo, UnsupportedError, UsageError
 from mvc.formats.manifest import MANIFEST_PREFIX
+from mvc.progress import reporting
 from support.models import write_model
 
 
@@ -80,7 +81,8 @@ class TestTracking:
         repo.add(".")
         entries = repo._context.history.read_index().entries
         calls = []
-        result = Repo.open(root).add(".", progress=calls.append)
+        with reporting(calls.append):
+            result = Repo.open(root).add(".")
         assert (added(result), result.unchanged, calls) == ([], ("a", "m.safetensors"), [])
         assert repo._context.history.read_index().entries == entries
 
@@ -159,7 +161,8 @@ class TestStorage:
         write(root, "a", text="0123456789")
         calls = []
         plan = repo.plan_add(".")
-        repo.add(".", progress=calls.append)
+        with reporting(calls.append):
+            repo.add(".")
         assert sum(calls) == plan.size_bytes
         assert plan.size_bytes == (root / "m.safetensors").stat().st_size + 10
 

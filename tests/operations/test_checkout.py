@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
+from mvc.progress import reporting
 from support.models import digests, write_model
 from support.opened_repo import write
 
@@ -365,7 +366,8 @@ def test_force_leads_away_from_a_damaged_commit(two, root):
 
 
 def test_progress_is_the_bytes_written(two, root, bar):
-    result = two.checkout("old", progress=bar)
+    with reporting(bar):
+        result = two.checkout("old")
     size_bytes = sum((root / path).stat().st_size for path in result.written)
     assert bar.expected == bar.done == size_bytes
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 
 from mvc import ConflictError, FormatError, Repo, UsageError
+from mvc.progress import reporting
 from mvc.training import RunStore, WriteCounts
 from support.bounds import on_disk
 from support.images import make_image
@@ -115,7 +116,8 @@ class TestParent:
                 moved.append(other.commit("theirs", allow_empty=True).commit)
 
         with pytest.raises(ConflictError):
-            commit({"m": {"w": array(1)}}, parent=base, progress=meanwhile)
+            with reporting(meanwhile):
+                commit({"m": {"w": array(1)}}, parent=base)
         assert repo.resolve("main") == moved[0]
         assert repo.upkeep.fsck().ok
 

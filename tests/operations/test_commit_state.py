@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, FormatError, UnsupportedError, UsageError
+from mvc.progress import reporting
 from support.opened_repo import write
 
 
@@ -133,7 +134,8 @@ class TestBranches:
 def test_progress_is_the_bytes_of_the_tensors(repo):
     calls = []
     state = {"a": {"w": array(1, 1000)}, "b": {"w": array(2, 500)}}
-    repo.commit_state(state, message="x", progress=calls.append)
+    with reporting(calls.append):
+        repo.commit_state(state, message="x")
     assert 6000 <= sum(calls) <= 6000 + 1000  # and the headers of two files
 
 

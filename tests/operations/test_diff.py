@@ -8,6 +8,7 @@ from mvc.formats.manifest import Manifest, StoredSegment
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import Stamp
 from mvc.ids import ChunkId
+from mvc.progress import reporting
 from mvc.workspace.context import ManifestReader
 from support.models import write_model
 from support.opened_repo import write
@@ -344,7 +345,8 @@ class TestCost:
         before = store_bytes(root), sorted((root / ".mvc/objects").rglob("*"))
         save_file({"w": rows(64, seed=1)}, root / "m.safetensors")
         calls = []
-        (file,) = chunked.diff(progress=calls.append)
+        with reporting(calls.append):
+            (file,) = chunked.diff()
         assert (file.tensors[0].chunks_changed, file.tensors[0].chunks_total) == (16, 16)
         assert sum(calls) == (root / "m.safetensors").stat().st_size
         assert (store_bytes(root), sorted((root / ".mvc/objects").rglob("*"))) == before
@@ -357,7 +359,8 @@ class TestCost:
             save_file(tensors, root / "m.safetensors")
             for old in (None, "HEAD", "HEAD~1"):
                 calls = []
-                files = chunked.diff(old, with_tensors=False, progress=calls.append)
+                with reporting(calls.append):
+                    files = chunked.diff(old, with_tensors=False)
                 expected = [
                     (file.path, file.status, file.mode_changed) for file in chunked.diff(old)
                 ]

@@ -14,6 +14,7 @@ from mvc import (
     UnsupportedError,
     UsageError,
 )
+from mvc.progress import reporting
 from support.damage import flip
 
 
@@ -170,7 +171,8 @@ class TestFolder:
         paths = [info.path for info in whole.ls()]
         given = {path: (root / path).read_bytes() for path in paths}
         (root / "notes").write_text("changed since")
-        result = whole.export("HEAD", tmp_path / "out", progress=calls.append)
+        with reporting(calls.append):
+            result = whole.export("HEAD", tmp_path / "out")
         assert (result.path, result.files, result.tensors) == (tmp_path / "out", 5, 3)
         assert {path: (tmp_path / "out" / path).read_bytes() for path in paths} == given
         assert os.readlink(tmp_path / "out/latest") == "m.safetensors"
@@ -244,7 +246,8 @@ class TestFolder:
 def test_some_as_others_write_them(model, output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calls = []
-    result = model.export("HEAD", output.name, progress=calls.append)
+    with reporting(calls.append):
+        result = model.export("HEAD", output.name)
     assert (result.path.resolve(), result.tensors) == (output, 3)
     assert result.size_bytes == output.stat().st_size
     loaded = load_file(output)

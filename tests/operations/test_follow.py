@@ -17,6 +17,7 @@ import mvc
 from mvc import ConflictError, FormatError, NotFoundError, StorageError, UsageError
 from mvc.operations.follow import Follower
 from mvc.operations.follow import follow as run_follow
+from mvc.progress import reporting
 from mvc.remotes import history
 from mvc.remotes.root_store import RootStore
 from mvc.storage.limited import RateLimit
@@ -350,5 +351,6 @@ def test_publishing_a_series_sends_no_step_again(repo, store, monkeypatch):
 def test_progress_knows_what_is_to_come(repo, follower, bar):
     commit_model(repo)
     repo.publish("prod")
-    follower.step(bar)
+    with reporting(bar):
+        follower.step()
     assert bar.done == bar.expected > 0

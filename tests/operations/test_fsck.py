@@ -10,6 +10,7 @@ import pytest
 from mvc import Repo
 from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
+from mvc.progress import reporting
 from support.models import write_model
 from support.pruned import prune
 from support.stockgit import git
@@ -34,7 +35,8 @@ def index_of(pack):
 
 def test_a_sound_repository(two):
     calls = []
-    report = two.upkeep.fsck(data=True, progress=calls.append)
+    with reporting(calls.append):
+        report = two.upkeep.fsck(data=True)
     assert report.ok
     assert (report.problems, report.notices, report.repaired) == ((), (), ())
     assert (report.commits, report.files, report.data) == (2, 2, True)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, Repo
 from mvc.operations import verify
+from mvc.progress import reporting
 from support.damage import flip
 from support.models import write_model
 
@@ -99,7 +100,8 @@ class TestSame:
     def test_progress_counts_every_tensor_byte(self, repo, model):
         write_model(model.parent / "new.safetensors", seed=1)  # which the commit lacks
         calls = []
-        check = repo.verify_worktree(progress=calls.append)
+        with reporting(calls.append):
+            check = repo.verify_worktree()
         assert (check.is_same, check.commit) == (True, repo.resolve("HEAD"))
         assert statuses(check) == {"config.json": "same", "model.safetensors": "same"}
         assert check.files[1].tensors_total == 8

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, Repo
+from mvc.progress import reporting
 from support import verbs
 from support.bounds import bounded
 from support.models import digests, write_config, write_model
@@ -64,7 +65,8 @@ def test_commit_state_in_the_middle_of_another(root):
         second.commit_state(verbs.make_state(2), message="second", step=2)
 
     with pytest.raises(ConflictError, match="HEAD moved") as caught:
-        first.commit_state(verbs.make_state(1), message="first", step=1, progress=_once(interfere))
+        with reporting(_once(interfere)):
+            first.commit_state(verbs.make_state(1), message="first", step=1)
     assert "try again" in caught.value.hint
     assert verbs.load_state(root, "main") == 2
     assert Repo.open(root).status().files == ()
@@ -84,7 +86,8 @@ def test_commit_in_the_middle_of_another(root):
         second.commit("second", paths=["b.bin"])
 
     with pytest.raises(ConflictError, match="HEAD moved") as caught:
-        first.commit("first", paths=["a.bin"], progress=_once(interfere))
+        with reporting(_once(interfere)):
+            first.commit("first", paths=["a.bin"])
     assert caught.value.hint is not None
     assert Repo.open(root).show().info.subject == "second"
     assert {file.path for file in first.ls()} == {"b.bin", "config.json"}
@@ -98,14 +101,12 @@ def test_branch_switched_under_a_commit(root):
     first, second = Repo.open(root), Repo.open(root)
     (root / "a.bin").write_bytes(bytes(3000))
     with pytest.raises(ConflictError, match="HEAD moved"):
-        first.commit(
-            "first", paths=["a.bin"], progress=_once(lambda: second.switch("side", create=True))
-        )
+        with reporting(_once(lambda: second.switch("side", create=True))):
+            first.commit("first", paths=["a.bin"])
     assert first.resolve("main") == first.resolve("side")
     with pytest.raises(ConflictError):
-        first.commit_state(
-            verbs.make_state(1), message="first", progress=_once(lambda: second.switch("main"))
-        )
+        with reporting(_once(lambda: second.switch("main"))):
+            first.commit_state(verbs.make_state(1), message="first")
     assert first.resolve("main") == first.resolve("side")
 
 
@@ -113,12 +114,12 @@ def test_state_of_another_branch_that_becomes_the_current_one(root):
     first, second = Repo.open(root), Repo.open(root)
     first.branches.create("side")
     with pytest.raises(ConflictError):
-        first.commit_state(
-            verbs.make_state(1),
-            message="first",
-            branch="side",
-            progress=_once(lambda: second.switch("side")),
-        )
+        with reporting(_once(lambda: second.switch("side"))):
+            first.commit_state(
+                verbs.make_state(1),
+                message="first",
+                branch="side",
+            )
     assert Repo.open(root).status().files == ()
     assert first.resolve("main") == first.resolve("side")
 
@@ -137,7 +138,8 @@ def test_staging_in_the_middle_of_a_checkout(root):
         other.add("model.safetensors")
 
     with pytest.raises(ConflictError, match=r"model\.safetensors"):
-        repo.switch("new", progress=_once(interfere))
+        with reporting(_once(interfere)):
+            repo.switch("new")
     assert repo.head == head
     assert digests(root) == {**before, "model.safetensors": digests(root)["model.safetensors"]}
     assert (root / "model.safetensors").read_bytes() == b"mine"
@@ -158,7 +160,8 @@ def test_edit_in_the_middle_of_a_checkout(root):
         (root / "config.json").write_text("precious")
 
     with pytest.raises(ConflictError, match=r"config\.json"):
-        repo.switch("new", progress=_once(edit))
+        with reporting(_once(edit)):
+            repo.switch("new")
     assert (root / "config.json").read_text() == "precious"
     assert repo.head == head
     assert not (root / "model.safetensors").exists()

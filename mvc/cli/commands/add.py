@@ -44,8 +44,8 @@ def add(
         shown.answer(fields, _write_plan, repo, plan)
         return
     started_s = time.perf_counter()
-    with byte_progress("adding", wanted=shown.progress) as bar:
-        result = repo.add(chosen, force=force, tracked_only=update, delta=delta, progress=bar)
+    with byte_progress("adding", wanted=shown.progress):
+        result = repo.add(chosen, force=force, tracked_only=update, delta=delta)
     seconds = time.perf_counter() - started_s
     for path, text in () if shown.as_json else result.warnings:
         warn(f"{path}: {text}")

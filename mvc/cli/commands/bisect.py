@@ -19,7 +19,7 @@ from mvc.cli.session import open_repo, split_revisions
 from mvc.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mvc.ids import GitId
     from mvc.operations.bisect import BisectStep
@@ -82,48 +82,41 @@ def bisect(
     if used and name != "start":
         raise CommandUsageError(f"{used[0]} is for start")
     repo = open_repo()
-    with byte_progress("checking out", wanted=shown.progress and not shown.as_json) as bar:
+    with byte_progress("checking out", wanted=shown.progress and not shown.as_json):
         if name in _SHOWN:
             _show(repo, name, rest, shown)
         elif name == "reset":
-            _reset(repo, rest, bar, shown)
+            _reset(repo, rest, shown)
         elif name == "start":
             terms = (term_bad or "bad", term_good or "good") if term_bad or term_good else None
             revisions, paths = split_revisions(repo, rest)
             step = repo.bisect.start(
                 *revisions, paths=paths, tensors=tensors, terms=terms, checkout=not no_checkout,
-                first_parent=first_parent, progress=bar,
+                first_parent=first_parent,
             )  # fmt: skip
             _write(repo, step, shown)
         else:
-            _write(repo, _step(repo, name, rest, bar, as_json=shown.as_json), shown)
+            _write(repo, _step(repo, name, rest, as_json=shown.as_json), shown)
 
 
-def _step(
-    repo: Repo,
-    name: str,
-    words: list[str],
-    progress: Callable[[int], None] | None,
-    *,
-    as_json: bool,
-) -> BisectStep:
+def _step(repo: Repo, name: str, words: list[str], *, as_json: bool) -> BisectStep:
     """Carry out a subcommand that leads to another commit."""
     if name == "skip":
-        return repo.bisect.skip(*words, progress=progress)
+        return repo.bisect.skip(*words)
     if name == "run":
-        return run_command(repo, words, progress, as_json=as_json)
+        return run_command(repo, words, as_json=as_json)
     if name == "replay":
         from mvc.cli.editor import read_message
 
         if len(words) != 1:
             raise CommandUsageError("name one file: replay FILE")
-        return repo.bisect.replay(read_message(Path(words[0])), progress=progress)
+        return repo.bisect.replay(read_message(Path(words[0])))
     if name == "next":
         check_no_more(words, 0)
-        return repo.bisect.next(progress=progress)
+        return repo.bisect.next()
     if name not in _ANSWERS and repo.bisect.step() is None:
         raise CommandUsageError(f"{name!r} is not start, good, bad, skip, run, log or reset")
-    return repo.bisect.mark(name, *words, progress=progress)
+    return repo.bisect.mark(name, *words)
 
 
 def _write(repo: Repo, step: BisectStep, shown: Shown) -> None:
@@ -132,14 +125,12 @@ def _write(repo: Repo, step: BisectStep, shown: Shown) -> None:
         raise Exit(UNDECIDED)
 
 
-def _reset(
-    repo: Repo, names: Sequence[str], progress: Callable[[int], None] | None, shown: Shown
-) -> None:
+def _reset(repo: Repo, names: Sequence[str], shown: Shown) -> None:
     from mvc.cli.render.moves import result_fields, write_move
 
     check_no_more(names, 1)
     before = repo.head
-    result = repo.bisect.reset(names[0] if names else None, progress=progress)
+    result = repo.bisect.reset(names[0] if names else None)
     if result is None:
         shown.answer(None, Output.line, "No bisection is under way.")
     else:
@@ -275,9 +266,7 @@ _NOT_RUN = (126, 127)  # how a shell says that a command is not there, or not to
 _ABORT = 128
 
 
-def run_command(
-    repo: Repo, words: list[str], progress: Callable[[int], None] | None, *, as_json: bool
-) -> BisectStep:
+def run_command(repo: Repo, words: list[str], *, as_json: bool) -> BisectStep:
     """Test commits by a command until the first bad one is found."""
     while words[:1] == ["--"]:
         del words[0]
@@ -302,7 +291,7 @@ def run_command(
                 write_step(out, repo, step)
             out.line(f"running {printable(' '.join(words))}")
 
-    return repo.bisect.run(test, before_test=tell, progress=progress)
+    return repo.bisect.run(test, before_test=tell)
 
 
 def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:

@@ -38,10 +38,8 @@ def blame(
         raise CommandUsageError(f"{pattern!r} and --tensors cannot be used together")
     from mvc.cli.render.blame import blame_fields, write_blame
 
-    with byte_progress("comparing", wanted=stats and shown.progress and not shown.as_json) as bar:
-        found = repo.blame(
-            revision, tensors=pattern or tensors, paths=paths, compute=stats, progress=bar
-        )
+    with byte_progress("comparing", wanted=stats and shown.progress and not shown.as_json):
+        found = repo.blame(revision, tensors=pattern or tensors, paths=paths, compute=stats)
     shown.page(lambda: blame_fields(found, by), write_blame, found, by, everything=everything)
 
 

@@ -40,16 +40,16 @@ def checkout(
     revision, paths = (names[0], []) if is_guessed else split
     if paths and (new_branch is not None or detach):
         raise CommandUsageError("-b and --detach cannot be used with paths")
-    with byte_progress("checking out", wanted=shown.progress) as bar:
+    with byte_progress("checking out", wanted=shown.progress):
         if new_branch is not None:
-            result = repo.switch(new_branch, create=True, start=revision, force=force, progress=bar)
+            result = repo.switch(new_branch, create=True, start=revision, force=force)
         elif not paths:
             target = revision or "HEAD"
-            result = repo.checkout(target, force=force, detach=detach, progress=bar)
+            result = repo.checkout(target, force=force, detach=detach)
         elif revision is None:
-            result = repo.restore(paths, progress=bar)
+            result = repo.restore(paths)
         else:
-            result = repo.checkout(revision, paths=paths, progress=bar)
+            result = repo.checkout(revision, paths=paths)
     fields = result_fields(result)
     if paths:
         shown.answer(fields, Output.line, restored_text(repo, result, revision, "the index"))

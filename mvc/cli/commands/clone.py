@@ -32,7 +32,7 @@ def clone(
     """
     from mvc.repo.outside import clone as make
 
-    with byte_progress("fetching", wanted=shown.progress) as bar:
+    with byte_progress("fetching", wanted=shown.progress):
         repo = make(
             url,
             folder,
@@ -44,7 +44,6 @@ def clone(
             depth=depth,
             store=store,
             limit_bytes_s=limit_bytes_s,
-            progress=bar,
         )
     head = repo.head
     fields = {"path": str(repo.worktree), "branch": head.branch, "commit": head.commit}

@@ -67,7 +67,7 @@ def commit(
     message = _find_message(repo, messages, file, edit=edit, amend=amend, may_be_empty=may_be_empty)
     who, is_guessed = find_identity(repo.config())
     repo.identity = who
-    with byte_progress("adding", wanted=shown.progress) as bar:
+    with byte_progress("adding", wanted=shown.progress):
         result = repo.commit(
             message,
             paths=to_paths(paths or ()),
@@ -79,7 +79,6 @@ def commit(
             meta=texts or None,
             delta=delta,
             no_gate=no_gate,
-            progress=bar,
         )
     if not shown.as_json:
         _warn(result)

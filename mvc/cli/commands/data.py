@@ -91,8 +91,8 @@ def _add(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
         hint = ": quote the pattern" if len(words) > 1 else ""
         raise CommandUsageError(f"add takes one folder, pattern or URL{hint}")
     how = {name: options[name] for name in ("name", "store", "dtype")}
-    with byte_progress("hashing", wanted=shown.progress) as bar:
-        done = repo.data.add(words[0], **how, folder=os.getcwd(), progress=bar)
+    with byte_progress("hashing", wanted=shown.progress):
+        done = repo.data.add(words[0], **how, folder=os.getcwd())
     for path, reason in done.warnings:
         warn(f"{path}: the number of records is not known: {reason}")
     shown.answer(lambda: added_fields(done), write_added, done)
@@ -123,8 +123,8 @@ def _verify(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
     check_no_more(words, 1)
     name = _name(words[0]) if words else None
     level: Any = "quick" if options["quick"] else "full" if options["full"] else "normal"
-    with byte_progress("hashing", wanted=shown.progress) as bar:
-        found = repo.data.verify(name, level=level, progress=bar)
+    with byte_progress("hashing", wanted=shown.progress):
+        found = repo.data.verify(name, level=level)
     if not found and not shown.as_json:
         raise NotFoundError("there are no maps here", hint='"mvc data add DIR" makes one')
     ok = all(report.ok for _, report in found)

@@ -107,8 +107,8 @@ def _show_files(
     """Show which files differ; return whether any do."""
     tensors = compared.tensors
     reads = form in WITH_TENSORS or shown.as_json or tensors is not None
-    with byte_progress("hashing", wanted=shown.progress) as bar:
-        files = find(tensors=tensors, with_tensors=reads, progress=bar)
+    with byte_progress("hashing", wanted=shown.progress):
+        files = find(tensors=tensors, with_tensors=reads)
     shown.page(lambda: diff_fields(files), write_diff, files, form, everything=everything)
     return bool(files)
 

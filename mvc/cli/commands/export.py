@@ -49,15 +49,9 @@ def export(
     names_file = is_checkpoint_name(output) and not os.path.isdir(output)
     if tensors is None and kind is None and not (to_folder or names_file):
         tensors = "*"  # a file, whatever its name
-    with byte_progress("exporting", wanted=shown.progress) as bar:
+    with byte_progress("exporting", wanted=shown.progress):
         result = repo.export(
-            revision,
-            output,
-            path=source,
-            tensors=tensors,
-            format=kind,
-            force=force,
-            progress=bar,
+            revision, output, path=source, tensors=tensors, format=kind, force=force
         )
     seconds = seconds_text(time.perf_counter() - started_s)
     facts = pick(result, "tensors size_bytes files format left_out")

@@ -35,7 +35,7 @@ def fetch(
         raise CommandUsageError("--all goes with no REMOTE")
     fields = []
     for name in repo.remotes.list() if every else [remote]:
-        with byte_progress("fetching", wanted=shown.progress) as bar:
+        with byte_progress("fetching", wanted=shown.progress):
             done = repo.fetch(
                 name,
                 refspecs,
@@ -46,7 +46,6 @@ def fetch(
                 depth=depth,
                 unshallow=unshallow,
                 limit_bytes_s=limit_bytes_s,
-                progress=bar,
             )
         fields.append(fetch_fields(done))
         if shown.as_text:

@@ -47,7 +47,7 @@ def follow(
     if keep < 0 or not 1 <= interval_s <= _LONGEST_S:
         raise CommandUsageError("--keep takes 0 or more, --interval one second to one day")
     failed = False
-    with byte_progress("following", wanted=shown.progress and once) as bar:
+    with byte_progress("following", wanted=shown.progress and once):
         for update in watch(
             url,
             channel,
@@ -56,7 +56,6 @@ def follow(
             interval_s=interval_s,
             limit_bytes_s=limit_bytes_s,
             once=once,
-            progress=bar,
             waiting=_say_whether_it_answers,
         ):
             version = update.version

@@ -39,10 +39,8 @@ def fsck(
     reads all data here, brings what is damaged or missing from remotes, and checks again. The exit code is 1 if problems are found.
     """
     repo = open_repo()
-    with byte_progress("checking", wanted=shown.progress) as bar:
-        report = repo.upkeep.fsck(
-            data=data, repair=repair, sources=sources, remote=remote, progress=bar
-        )
+    with byte_progress("checking", wanted=shown.progress):
+        report = repo.upkeep.fsck(data=data, repair=repair, sources=sources, remote=remote)
     shown.aloud().answer(_fsck_fields(report), _write_fsck, report, quiet=shown.quiet)
     if not report.ok:
         raise Exit(NEGATIVE)

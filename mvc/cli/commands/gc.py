@@ -61,8 +61,8 @@ def gc(
     plan = repo.upkeep.plan_gc(grace_s=grace_s, expire_reflogs_s=expire_s)
     result = None
     if not dry_run:
-        with byte_progress("sweeping", wanted=shown.progress) as bar:
-            result = repo.upkeep.gc(plan, progress=bar)
+        with byte_progress("sweeping", wanted=shown.progress):
+            result = repo.upkeep.gc(plan)
     shown.answer(_gc_fields(plan, result), _write_gc, plan, result)
 
 
@@ -136,8 +136,8 @@ def _gc_remote(
     if dry_run:
         plan = repo.remotes.plan_gc(name, grace_s=grace_s)
     else:
-        with byte_progress("sweeping", wanted=shown.progress) as bar:
-            result = repo.remotes.gc(name, grace_s=grace_s, progress=bar)
+        with byte_progress("sweeping", wanted=shown.progress):
+            result = repo.remotes.gc(name, grace_s=grace_s)
         plan = result.plan
     shown.answer(_remote_fields(plan, result), _write_remote, plan, result)
 

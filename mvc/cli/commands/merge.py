@@ -103,16 +103,16 @@ def merge(
         give_up(open_repo(), "merge", shown)
     elif options["continue"]:
         how = {"message": options["message"], "no_gate": options["no-gate"]}
-        with byte_progress("merging", wanted=shown.progress) as bar:
+        with byte_progress("merging", wanted=shown.progress):
             repo = open_repo()
-            done = repo.conclude("merge", **choices, **how, progress=bar)
+            done = repo.conclude("merge", **choices, **how)
             show_merge(repo, "merge", done, shown)
     elif not branches:
         raise CommandUsageError("which branch?")
     elif options["preview"]:
-        with byte_progress("comparing", wanted=shown.progress) as bar:
+        with byte_progress("comparing", wanted=shown.progress):
             how = {**choices, "tokenizer": options["tokenizer"]}
-            _show_preview(open_repo().preview_merge(*branches, **how, progress=bar), shown)
+            _show_preview(open_repo().preview_merge(*branches, **how), shown)
     else:
         _merge_branches(branches, choices, options, shown)
 
@@ -121,7 +121,7 @@ def _merge_branches(
     branches: Sequence[str], choices: Mapping[str, Any], options: Mapping[str, Any], shown: Shown
 ) -> None:
     repo = open_repo()
-    with byte_progress("merging", wanted=shown.progress) as bar:
+    with byte_progress("merging", wanted=shown.progress):
         result = repo.merge(
             *branches,
             **choices,
@@ -131,7 +131,6 @@ def _merge_branches(
             allow_unrelated=options["allow-unrelated-histories"],
             commit=not options["no-commit"],
             no_gate=options["no-gate"],
-            progress=bar,
         )
     show_merge(repo, "merge", result, shown)
 
@@ -175,19 +174,19 @@ def _merge_by_recipe(options: Mapping[str, Any], seed: int, shown: Shown) -> Non
     else:
         assert repo is not None
         how = {"message": message, "no_gate": options["no-gate"]}
-        with byte_progress("merging", wanted=shown.progress) as bar:
-            done = repo.commit_recipe(text, seed=seed, **how, progress=bar)
+        with byte_progress("merging", wanted=shown.progress):
+            done = repo.commit_recipe(text, seed=seed, **how)
         show_merge(repo, "merge", done, shown)
 
 
 def _preview_recipe(repo: Repo | None, text: str, seed: int, shown: Shown) -> None:
-    with byte_progress("comparing", wanted=shown.progress) as bar:
+    with byte_progress("comparing", wanted=shown.progress):
         if repo is not None:
-            seen = repo.preview_merge(recipe=text, seed=seed, progress=bar)
+            seen = repo.preview_merge(recipe=text, seed=seed)
         else:
             from mvc.operations.preview_merge import preview_recipe
 
-            seen = preview_recipe(None, text, seed=seed, progress=bar)
+            seen = preview_recipe(None, text, seed=seed)
     _show_preview(seen, shown)
 
 
@@ -199,8 +198,8 @@ def _write_recipe(
 
     merge_into = merge_recipe if repo is None else repo.merge_recipe
     started_s = time.perf_counter()
-    with byte_progress("merging", wanted=shown.progress) as bar:
-        result = merge_into(text, output, seed=seed, force=force, progress=bar)
+    with byte_progress("merging", wanted=shown.progress):
+        result = merge_into(text, output, seed=seed, force=force)
     seconds = seconds_text(time.perf_counter() - started_s)
     shown.answer(recipe_fields(result), write_recipe, result, seconds)
 
@@ -215,8 +214,8 @@ def _replay(revision: str, shown: Shown) -> None:
     """Make a merge again; one that is not the same is a negative answer."""
     from mvc.cli.render.merges import replay_fields, write_replay
 
-    with byte_progress("merging", wanted=shown.progress) as bar:
-        replay = open_repo().replay_merge(revision, progress=bar)
+    with byte_progress("merging", wanted=shown.progress):
+        replay = open_repo().replay_merge(revision)
     shown.answer(replay_fields(replay), write_replay, replay)
     if not replay.is_same:
         raise Exit(NEGATIVE)

@@ -24,10 +24,8 @@ def publish(
     Only what is missing there travels. Each move of a channel has a number, so taking it back with
     --to is a new version of old content.
     """
-    with byte_progress("publishing", wanted=shown.progress) as bar:
-        done = open_repo().publish(
-            channel, to, remote=remote, limit_bytes_s=limit_bytes_s, progress=bar
-        )
+    with byte_progress("publishing", wanted=shown.progress):
+        done = open_repo().publish(channel, to, remote=remote, limit_bytes_s=limit_bytes_s)
     facts = "url channel commit number previous new=is_new sent_bytes"
     sent = f", {size_text(done.sent_bytes)} sent" if done.sent_bytes else ""
     text = f"{printable(channel)} is version {done.number}, {short_id(done.commit)}"

@@ -22,10 +22,8 @@ def pull(
     """Fetch, and merge what the current branch follows (or BRANCH of REMOTE) into it."""
     way = fast_forward(only=ff_only, never=no_ff)
     repo = open_repo()
-    with byte_progress("pulling", wanted=shown.progress) as bar:
-        done = repo.pull(
-            remote, branch, fast_forward=way, limit_bytes_s=limit_bytes_s, progress=bar
-        )
+    with byte_progress("pulling", wanted=shown.progress):
+        done = repo.pull(remote, branch, fast_forward=way, limit_bytes_s=limit_bytes_s)
     if shown.as_text:
         write_fetch(stdout(), done.fetched)
     show_merge(repo, "merge", done.merged, shown, fetched=fetch_fields(done.fetched))

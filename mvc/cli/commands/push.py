@@ -36,7 +36,7 @@ def push(
     if delete and not refspecs:
         raise CommandUsageError("--delete needs the names of the refs to delete")
     specs = [f":{name}" for name in refspecs] if delete else refspecs
-    with byte_progress("pushing", wanted=shown.progress) as bar:
+    with byte_progress("pushing", wanted=shown.progress):
         done = repo.push(
             remote,
             specs,
@@ -47,7 +47,6 @@ def push(
             set_upstream=upstream,
             dry_run=dry_run,
             limit_bytes_s=limit_bytes_s,
-            progress=bar,
         )
     fields = {"dry_run": dry_run, **push_fields(done)}
     shown.answer(fields, write_push, done, dry_run=dry_run)

@@ -44,8 +44,8 @@ def repack(
     plan = repo.upkeep.plan_repack(everything=everything, grace_s=grace_s)
     result = None
     if not dry_run:
-        with byte_progress("repacking", wanted=shown.progress) as bar:
-            result = repo.upkeep.repack(plan, progress=bar)
+        with byte_progress("repacking", wanted=shown.progress):
+            result = repo.upkeep.repack(plan)
     shown.answer(_repack_fields(plan, result), _write_repack, plan, result)
 
 

@@ -36,8 +36,8 @@ def reset(
     revision, paths = split_revision(repo, names)
     if paths and (soft or hard):
         raise CommandUsageError(f"--{mode} cannot be used with paths")
-    with byte_progress("resetting", wanted=shown.progress) as bar:
-        result = repo.reset(revision or "HEAD", mode=mode, paths=paths, progress=bar)
+    with byte_progress("resetting", wanted=shown.progress):
+        result = repo.reset(revision or "HEAD", mode=mode, paths=paths)
     shown.answer(result_fields(result), _write_reset, repo, result, mode)
 
 

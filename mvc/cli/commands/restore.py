@@ -23,14 +23,10 @@ def restore(
     Without --source, the worktree is restored from the index, and the index from HEAD.
     """
     repo = open_repo()
-    with byte_progress("restoring", wanted=shown.progress) as bar:
+    with byte_progress("restoring", wanted=shown.progress):
         try:
             result = repo.restore(
-                to_paths(paths),
-                source=source,
-                staged=staged,
-                worktree=worktree or not staged,
-                progress=bar,
+                to_paths(paths), source=source, staged=staged, worktree=worktree or not staged
             )
         except NotFoundError as error:
             if source is None and is_revision(repo, paths[0]):

@@ -53,8 +53,8 @@ def rollback(
         _write_plan(stdout(), repo, plan)
     result = None
     if not dry_run:
-        with byte_progress("rolling back", wanted=shown.progress) as bar:
-            result = repo.runs.rollback(plan, reason=message, force=force, progress=bar)
+        with byte_progress("rolling back", wanted=shown.progress):
+            result = repo.runs.rollback(plan, reason=message, force=force)
     shown.answer(_rollback_fields(plan, result, message), _write_rollback, plan, result)
 
 

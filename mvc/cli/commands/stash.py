@@ -59,17 +59,16 @@ def stash(
     if verb not in ("push", "pop", "apply"):
         _look(repo, verb, number, shown)
         return
-    with byte_progress("stashing", wanted=shown.progress) as bar:
+    with byte_progress("stashing", wanted=shown.progress):
         if verb == "push":
             made = repo.stash(
-                message, paths=to_paths(paths), untracked=untracked, keep_index=keep_index,
-                progress=bar,
+                message, paths=to_paths(paths), untracked=untracked, keep_index=keep_index
             )  # fmt: skip
             text = "No local changes to save" if made is None else f"Saved {_title(made)}"
             shown.answer(None if made is None else _fields(made), Output.line, text)
             return
         pop = verb == "pop"
-        result = repo.stash_apply(number, pop=pop, index=index, **choices, progress=bar)
+        result = repo.stash_apply(number, pop=pop, index=index, **choices)
     shown = shown.aloud(when=bool(result.conflicts))
     shown.answer(merge_fields(result), _write_applied, result, number if pop else None)
     if result.conflicts:

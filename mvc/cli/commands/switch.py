@@ -28,13 +28,13 @@ def switch(
     repo = open_repo()
     before = repo.head
     name = find_previous(repo) if target == "-" else target
-    with byte_progress("switching", wanted=shown.progress) as bar:
+    with byte_progress("switching", wanted=shown.progress):
         if create is not None:
-            result = repo.switch(create, create=True, start=name, force=force, progress=bar)
+            result = repo.switch(create, create=True, start=name, force=force)
         elif detach:
-            result = repo.checkout(name or "HEAD", force=force, detach=True, progress=bar)
+            result = repo.checkout(name or "HEAD", force=force, detach=True)
         else:
             assert name is not None
-            result = repo.switch(name, force=force, progress=bar)
+            result = repo.switch(name, force=force)
     fields = result_fields(result)
     shown.answer(fields, write_move, repo, before, result, is_new=create is not None)

@@ -35,8 +35,8 @@ def undo(
     tag -f", undo says how to move one back.
     """
     repo = open_repo()
-    with byte_progress("undoing", wanted=shown.progress) as bar:
-        result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
+    with byte_progress("undoing", wanted=shown.progress):
+        result = repo.undo(redo=redo, force=force, dry_run=dry_run)
     facts = pick(
         result,
         "action kind branch commit left_branch left_commit=left written removed "

@@ -137,8 +137,8 @@ def _verify_models(
 
         verify_unit = verify_models if repo is None else repo.verify_models
         within = {"atol": options["atol"], "rtol": options["rtol"]}
-        with byte_progress("verifying", wanted=shown.progress) as bar:
-            check = verify_unit(old, new, **within, progress=bar)
+        with byte_progress("verifying", wanted=shown.progress):
+            check = verify_unit(old, new, **within)
     fields = _fields(check, behaviour)
     if options["html"] is not None:
         sides = (old, None if chosen == [] else new or _WORKTREE)
@@ -178,8 +178,8 @@ def _verify_worktree(names: list[str], shown: Shown) -> None:
     repo = open_repo()
     revision, paths = split_revision(repo, names)
     revision = revision or "HEAD"
-    with byte_progress("verifying", wanted=shown.progress) as bar:
-        check = repo.verify_worktree(revision, paths=paths, progress=bar)
+    with byte_progress("verifying", wanted=shown.progress):
+        check = repo.verify_worktree(revision, paths=paths)
     fields = check_fields(check)
     shown.aloud().answer(fields, write_check, check, revision, quiet=shown.quiet)
     if not check.is_same:
