@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import FormatError, UsageError
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.history.locks import git_lock
 from mvc.history.translate import translate_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from mvc.history.locks import RepositoryLock
 
 MAX_CONFIG_BYTES = 1 << 20
 _PLAIN_HEADER = re.compile(rb'\[([A-Za-z0-9-]+)(?: "([^"\\\]\0]+)")?\]')
@@ -155,12 +158,51 @@ def find_user_file() -> Path | None:
     return None if folder is None else Path(folder, "mvc", "config")
 
 
-def read_settings(repository: Path) -> Config:
-    """Return a repository's settings, and the user's own where it says nothing."""
-    user, own = find_user_file(), Config()
-    if user is not None and os.access(user, os.R_OK):  # Git passes over what it may not read, too
-        own = read_config_file(user)
-    return {**own, **read_config_file(repository)}
+class RepositoryConfig:
+    """The settings of a repository, and the user's own where it says nothing."""
+
+    def __init__(self, path: Path, lock: RepositoryLock) -> None:
+        self._path, self._lock = path, lock
+
+    def read(self) -> dict[str, str]:
+        """Return ``section.key`` → value; the last one if there are several."""
+        return {key: values[-1] for key, values in self.read_all().items()}
+
+    def read_all(self) -> Config:
+        """Return ``section.key`` → all its values."""
+        user, own = find_user_file(), Config()
+        if user is not None and os.access(
+            user, os.R_OK
+        ):  # Git passes over what it may not read, too
+            own = read_config_file(user)
+        return {**own, **self.parse()}
+
+    def parse(self) -> Config:
+        """Return what the repository's own file says."""
+        return read_config_file(self._path)
+
+    def get(self, key: str) -> str | None:
+        """Return one value, or None."""
+        return last_value(self.read_all(), normal_key(key))
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value durably; it replaces all values of that key."""
+        self._change(normal_key(key), [check_value(value)])
+
+    def unset(self, key: str) -> None:
+        """Remove a key durably."""
+        key = normal_key(key)
+        with self._lock.hold():
+            if key not in self.parse():
+                raise NotFoundError(f"{key} is not set")
+            self._change(key, [])
+
+    def _change(self, key: str, values: list[str]) -> None:
+        with self._lock.writing([self._path.name]), git_lock(self._path) as file:
+            config = self.parse()
+            config[key] = values
+            file.write([encode_config(config)])
+            file.publish(self._path)
 
 
 def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:

@@ -23,8 +23,8 @@ from mvc.errors import (
     UnsupportedError,
     UsageError,
 )
-from mvc.history import config as config_format
-from mvc.history.locks import SweepLock, git_lock, hide_from_git
+from mvc.history.config import RepositoryConfig, encode_config, last_value
+from mvc.history.locks import SweepLock, hide_from_git
 from mvc.history.object_formats import (
     encode_commit,
     encode_tag,
@@ -42,10 +42,9 @@ from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from mvc.history.values import CommitInfo, Head, Index, ReflogEntry, Stamp, TreeEntry
+    from mvc.history.values import CommitInfo, Index, Stamp, TreeEntry
     from mvc.ids import GitId
 
 _FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/tags")
@@ -72,7 +71,22 @@ class GitHistory:
         self.refs = RefStore(git_dir)
         self._lock = self.refs.lock
         self._sweep_lock = SweepLock(git_dir, lambda: self._lock.is_held)
-        self._revisions = Revisions(self.objects, self.refs, self.read_settings)
+        self.config = RepositoryConfig(git_dir / "config", self._lock)
+        self._revisions = Revisions(self.objects, self.refs, self.config)
+        # What a part does as it is, documented there.
+        self.has_object = self.objects.has
+        self.read_commit = self.objects.read_commit
+        self.sync_objects = self.objects.sync
+        self.gathering = self.objects.gathering
+        self.resolve = self._revisions.resolve
+        self.resolve_commit = self._revisions.resolve_commit
+        self.resolve_ref_name = self._revisions.find_ref_name
+        self.lock = self._lock.hold
+        self.no_sweep = self._sweep_lock.shared
+        self.sweep_alone = self._sweep_lock.exclusive
+        self.head = self.refs.head
+        self.find_ref = self.refs.find
+        self.read_reflog = self.refs.logs.read_sound
 
     @classmethod
     def init(cls, git_dir: Path, *, branch: str = "main") -> Self:
@@ -87,7 +101,7 @@ class GitHistory:
             raise StorageError(f"cannot create {git_dir}: a file is in the way") from error
         fs.write_durable(git_dir / "description", [_DESCRIPTION])
         hide_from_git(git_dir)
-        fs.write_durable(git_dir / "config", [config_format.encode_config(_CONFIG)])
+        fs.write_durable(git_dir / "config", [encode_config(_CONFIG)])
         # Last, because a folder with HEAD is a repository: a crash before leaves none.
         fs.write_durable(git_dir / HEAD, [f"ref: {name}\n".encode()])
         return cls.open(git_dir)
@@ -106,8 +120,8 @@ class GitHistory:
         return history
 
     def _check_format(self) -> None:
-        config = self._read_config()
-        version = config_format.last_value(config, "core.repositoryformatversion") or "0"
+        config = self.config.parse()
+        version = last_value(config, "core.repositoryformatversion") or "0"
         if version not in ("0", "1"):
             raise UnsupportedError(
                 f"{self.git_dir} has repository format {version!r}", hint="upgrade mvc"
@@ -148,10 +162,6 @@ class GitHistory:
             raise FormatError(f"object {blob} is a {kind}, not a blob")
         return size_bytes, start
 
-    def has_object(self, object_id: GitId) -> bool:
-        """Return whether an object exists."""
-        return self.objects.has(object_id)
-
     def write_tree(self, entries: Mapping[str, TreeEntry]) -> GitId:
         """Store the trees that the paths need and return the id of the outermost."""
         return write_tree(entries, self.objects.write)
@@ -180,18 +190,6 @@ class GitHistory:
         )
         return self.objects.write("commit", data)
 
-    def read_commit(self, commit: GitId) -> CommitInfo:
-        """Return a commit."""
-        return self.objects.read_commit(commit)
-
-    def sync_objects(self) -> None:
-        """Make every object written so far durable, name and bytes."""
-        self.objects.sync()
-
-    def gathering(self) -> AbstractContextManager[None]:
-        """Write the small objects of this thread together; the block is that of ``no_sweep``."""
-        return self.objects.gathering()
-
     # -- the graph
 
     def walk(
@@ -208,24 +206,12 @@ class GitHistory:
         """Return whether one commit can be reached from another (a commit reaches itself)."""
         return is_ancestor(self.objects, ancestor, descendant)
 
-    def resolve(self, revision: str) -> GitId:
-        """Return the id that a revision names, tags followed; see ``mvc.history.revisions``."""
-        return self._revisions.resolve(revision)
-
-    def resolve_commit(self, revision: str) -> GitId:
-        """Return the commit that a revision names."""
-        return self._revisions.resolve_commit(revision)
-
     def find_commit(self, revision: str) -> GitId | None:
         """Return that commit, or None: a ref may be gone, and stock Git may tag anything."""
         try:
             return self.resolve_commit(revision)
         except NotFoundError:
             return None
-
-    def resolve_ref_name(self, name: str) -> str | None:
-        """Return the full name of the ref that a short name stands for, or None."""
-        return self._revisions.find_ref_name(name)
 
     def find_tag_message(self, name: str) -> str | None:
         """Return the message of the annotated tag that a short or full name stands for, or None."""
@@ -237,34 +223,10 @@ class GitHistory:
 
     # -- locks, refs and HEAD
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Hold the repository's lock: other mvc processes wait; this thread may take it again."""
-        return self._lock.hold()
-
-    def no_sweep(self) -> AbstractContextManager[None]:
-        """Hold the sweep lock together with other writers; see ``mvc.history.locks``.
-
-        From before the first look at what is there until the index or a ref has moved. A thread
-        may take it again, but not while it holds only ``lock()``.
-        """
-        return self._sweep_lock.shared()
-
-    def sweep_alone(self, *, wait: bool = True) -> AbstractContextManager[None]:
-        """Hold the sweep lock alone: nothing may be deleted without it."""
-        return self._sweep_lock.exclusive(wait=wait)
-
     @property
     def is_alone(self) -> bool:
         """Whether this thread holds the sweep lock alone."""
         return self._sweep_lock.is_alone
-
-    def head(self) -> Head:
-        """Return where HEAD stands."""
-        return self.refs.head()
-
-    def find_ref(self, name: str) -> GitId | None:
-        """Return the id that a full ref name such as ``refs/heads/main`` holds, or None."""
-        return self.refs.find(name)
 
     def get_branch(self, name: str) -> GitId:
         """Return the commit that a branch is at."""
@@ -284,13 +246,7 @@ class GitHistory:
         return {name: value for name, value in ids.items() if not name.startswith(NOTES)}
 
     def update_ref(
-        self,
-        name: str,
-        new: GitId,
-        *,
-        expected: GitId | None,
-        message: str,
-        stamp: Stamp,
+        self, name: str, new: GitId, *, expected: GitId | None, message: str, stamp: Stamp
     ) -> None:
         """Move a ref by compare-and-swap, durably, with a reflog entry.
 
@@ -302,12 +258,7 @@ class GitHistory:
             self.refs.set(name, new, expected, Reason(message, stamp))
 
     def update_head(
-        self,
-        new: GitId,
-        *,
-        expected: GitId | None,
-        message: str,
-        stamp: Stamp,
+        self, new: GitId, *, expected: GitId | None, message: str, stamp: Stamp
     ) -> None:
         """Move the current branch (or a detached HEAD) by compare-and-swap."""
         reason = Reason(message, stamp)
@@ -403,13 +354,6 @@ class GitHistory:
         """Take one move out of a ref's log, 0 the newest; with its only one, the ref goes."""
         self.refs.drop_logged(ref, number, Reason("", stamp))
 
-    def read_reflog(self, ref: str) -> list[ReflogEntry]:
-        """Return the moves of HEAD or of a full ref name, newest first.
-
-        A line torn by a crash is left out, and so are damaged ones, which ``check`` reports.
-        """
-        return self.refs.logs.read_sound(ref)
-
     def _prepare_move(self, name: str, new: GitId) -> None:
         """Check what a ref will point to and make it durable; under the lock, as the move is."""
         if name == HEAD or name.startswith(HEADS):
@@ -446,40 +390,3 @@ class GitHistory:
         self.sync_objects()
         with self._lock.writing([NAME]):
             write_index_file(self.git_dir / NAME, index)
-
-    # -- config
-
-    def read_config(self) -> dict[str, str]:
-        """Return ``section.key`` → value; the last one if there are several."""
-        return {key: values[-1] for key, values in self.read_settings().items()}
-
-    def read_settings(self) -> config_format.Config:
-        """Return ``section.key`` → all its values."""
-        return config_format.read_settings(self.git_dir / "config")
-
-    def get_config(self, key: str) -> str | None:
-        """Return one value, or None."""
-        return config_format.last_value(self.read_settings(), config_format.normal_key(key))
-
-    def set_config(self, key: str, value: str) -> None:
-        """Set a value durably; it replaces all values of that key."""
-        self._change_config(config_format.normal_key(key), [config_format.check_value(value)])
-
-    def unset_config(self, key: str) -> None:
-        """Remove a key durably."""
-        key = config_format.normal_key(key)
-        with self.lock():
-            if key not in self._read_config():
-                raise NotFoundError(f"{key} is not set")
-            self._change_config(key, [])
-
-    def _read_config(self) -> config_format.Config:
-        return config_format.read_config_file(self.git_dir / "config")
-
-    def _change_config(self, key: str, values: list[str]) -> None:
-        path = self.git_dir / "config"
-        with self._lock.writing(["config"]), git_lock(path) as file:
-            config = self._read_config()
-            config[key] = values
-            file.write([config_format.encode_config(config)])
-            file.publish(path)

@@ -26,9 +26,7 @@ from mvc.history.refnames import HEADS, REMOTES, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mvc.history.config import Config
+    from mvc.history.config import RepositoryConfig
     from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
 
@@ -56,12 +54,10 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 class Revisions:
     """Resolves what people write into object ids."""
 
-    def __init__(
-        self, objects: ObjectStore, refs: RefStore, read_settings: Callable[[], Config]
-    ) -> None:
+    def __init__(self, objects: ObjectStore, refs: RefStore, config: RepositoryConfig) -> None:
         self._objects = objects
         self._refs = refs
-        self._read_settings = read_settings
+        self._config = config
         self._commits: set[GitId] = set()  # known to be commits, which they stay
 
     def resolve(self, revision: str) -> GitId:
@@ -229,7 +225,7 @@ class Revisions:
 
         branch = self._refs.head().branch if short in ("", "@", "HEAD") else short
         tracked = branch and find_tracked(
-            self._read_settings(), branch.removeprefix(HEADS), to_push=to_push
+            self._config.read_all(), branch.removeprefix(HEADS), to_push=to_push
         )
         if not tracked:
             reason = (

@@ -94,7 +94,7 @@ def keep_up(context: Context, result: CommitResult) -> CommitResult:
 
     Small files are joined if there are many, and a repack starts if that is switched on and due.
     """
-    if context.history.get_config(STORE) is not None:
+    if context.history.config.get(STORE) is not None:
         from mvc.operations.only_store import send_commit  # noqa: PLC0415  few have one
 
         result = replace(result, unsent=send_commit(context, result.branch))
@@ -111,7 +111,7 @@ def tidy_up(context: Context, newest: GitId) -> None:
     """
     with contextlib.suppress(OSError, MvcError):  # the next commit tries again
         gather(context, newest)
-        store = context.history.get_config(STORE)
+        store = context.history.config.get(STORE)
         if store is not None:
             from mvc.operations.only_store import trim  # noqa: PLC0415  few have one
 
@@ -164,7 +164,7 @@ def start_upkeep(context: Context) -> bool:
 
 
 def _is_wanted(context: Context) -> bool:
-    wanted = context.history.get_config(AUTOREPACK_KEY)
+    wanted = context.history.config.get(AUTOREPACK_KEY)
     if wanted is None:
         return False
     if not is_true(wanted):

@@ -52,7 +52,7 @@ def catch_up(context: Context, branch: str) -> str | None:
         StorageError: the store cannot be reached.
     """
     history = context.history
-    store = history.get_config(STORE)
+    store = history.config.get(STORE)
     if store is None:
         return None
     recover(context)

@@ -99,7 +99,7 @@ def clone(
         shutil.rmtree(folder if is_new else folder / GIT_DIR_NAME, ignore_errors=True)
         raise
     if store:
-        context.history.set_config(STORE, origin)
+        context.history.config.set(STORE, origin)
     fs.remove_file(mark)
     return CloneResult(context.worktree, result)
 
@@ -111,7 +111,7 @@ def _follow_one(context: Context, origin: str, branch: str | None) -> None:
     if root is not None and ref not in root.refs:
         raise NotFoundError(f"the remote has no branch {ref.removeprefix(HEADS)!r}")
     target = f"{REMOTES}{origin}/{ref.removeprefix(HEADS)}"
-    context.history.set_config(f"remote.{origin}.fetch", f"+{ref}:{target}")
+    context.history.config.set(f"remote.{origin}.fetch", f"+{ref}:{target}")
 
 
 def _add_remote(
@@ -120,7 +120,7 @@ def _add_remote(
     if name not in list_remotes(context):
         write_remote(context, name, url, apart)
     for key in () if content else ("promisor", "partial"):
-        context.history.set_config(f"remote.{name}.{key}", "true")
+        context.history.config.set(f"remote.{name}.{key}", "true")
 
 
 @holds_sweep_lock

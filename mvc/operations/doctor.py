@@ -119,7 +119,7 @@ def _find_under_way(context: Context, trouble: list[str]) -> tuple[str, ...]:
 def _find_bad_gates(context: Context) -> tuple[str, ...]:
     """Say if a gate was set by hand to what it does not take."""
     try:
-        read_gates(context.history.read_config())
+        read_gates(context.history.config.read())
     except FormatError as error:
         return (f"no commit can be made: {error.message}",)
     return ()

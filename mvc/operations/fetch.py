@@ -115,7 +115,7 @@ def fetch(
     if content is None:
         content = not (content_of or there.settings.is_partial)
     if not content and there.settings.name is not None and not there.settings.is_promisor:
-        context.history.set_config(f"remote.{there.settings.name}.promisor", "true")
+        context.history.config.set(f"remote.{there.settings.name}.promisor", "true")
         there = open_remote(context, there.settings.name, limit_bytes_s=limit_bytes_s)
     if depth is None:
         received = _receive(context, there, root, targets, known, content=content)
@@ -201,7 +201,7 @@ def _remember(
 ) -> None:
     """Write ``FETCH_HEAD``: what came, first what a merge would take."""
     branch = context.history.head().branch or ""
-    upstream = None if asked else find_tracked(context.history.read_settings(), branch)
+    upstream = None if asked else find_tracked(context.history.config.read_all(), branch)
     merged = upstream[1] if upstream and upstream[0] == there.settings.name else None
     lines: dict[str, str] = {}
     for source, _ in targets:

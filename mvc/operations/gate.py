@@ -55,7 +55,7 @@ def check_gates(
     """
     if new is not None and staged:
         raise UsageError("two revisions are compared only with each other")
-    gates = read_gates(context.history.read_config())
+    gates = read_gates(context.history.config.read())
     if gates is None:
         raise UsageError("no gate is set", hint='set one, such as "mvc config gate.nan 0"')
     index = context.history.read_index()

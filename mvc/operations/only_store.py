@@ -79,8 +79,8 @@ def begin(context: Context, remote: str) -> None:
             f"the repository has no remote {remote!r}", hint='"mvc remote add NAME URL" adds one'
         )
     for key in (f"remote.{remote}.promisor", f"remote.{remote}.partial"):
-        context.history.set_config(key, "true")
-    context.history.set_config(STORE, remote)
+        context.history.config.set(key, "true")
+    context.history.config.set(STORE, remote)
     context.forget_settings()
 
 
@@ -91,7 +91,7 @@ def send_commit(context: Context, branch: str | None) -> str | None:
     it was here before: what others pushed is never given up. What it leaves gets a name there, for content
     that nothing names would go, and reflogs here still lead to it.
     """
-    remote = context.history.get_config(STORE)
+    remote = context.history.config.get(STORE)
     if remote is None:
         return None
     if branch is None:
@@ -155,7 +155,7 @@ def trim(context: Context, remote: str) -> None:
 
     Nothing is removed while others write: the next commit does it.
     """
-    limit_bytes = parse_cache_size(context.history.get_config(CACHE_SIZE))
+    limit_bytes = parse_cache_size(context.history.config.get(CACHE_SIZE))
     if sum(context.list_packs().packs.values()) <= limit_bytes:
         return
     pushed = look_up(context, remote)

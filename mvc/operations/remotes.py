@@ -82,14 +82,14 @@ def remove(context: Context, name: str) -> None:
     history, stamp = context.history, context.stamp()
     for ref, commit in history.list_refs(f"{REMOTES}{name}/").items():
         history.delete_ref(ref, expected=commit, stamp=stamp)
-    for key, value in history.read_config().items():
+    for key, value in history.config.read().items():
         section, _, rest = key.partition(".")
         if section == "remote" and rest.rpartition(".")[0] == name:
-            history.unset_config(key)
+            history.config.unset(key)
         elif section == "branch" and rest.endswith(".remote") and value == name:
-            history.unset_config(key)
+            history.config.unset(key)
             with contextlib.suppress(NotFoundError):
-                history.unset_config(key.removesuffix("remote") + "merge")
+                history.config.unset(key.removesuffix("remote") + "merge")
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -105,17 +105,17 @@ def rename(context: Context, old: str, new: str) -> RemoteSettings:
     if new in list_remotes(context):
         raise ConflictError(f"remote {new!r} already exists")
     history, stamp = context.history, context.stamp()
-    config = history.read_config()
+    config = history.config.read()
     refs = history.list_refs(f"{REMOTES}{old}/")
     source, target = open_remote(context, old).folder, REMOTES + new + "/"
     for key, value in config.items():
         section, _, rest = key.partition(".")
         if section == "remote" and rest.rpartition(".")[0] == old:
             shown = value.replace(f"{REMOTES}{old}/", target)
-            history.set_config(f"remote.{new}.{rest.rpartition('.')[2]}", shown)
-            history.unset_config(key)
+            history.config.set(f"remote.{new}.{rest.rpartition('.')[2]}", shown)
+            history.config.unset(key)
         elif section == "branch" and rest.endswith(".remote") and value == old:
-            history.set_config(key, new)
+            history.config.set(key, new)
     for ref, commit in refs.items():
         name = target + ref.removeprefix(f"{REMOTES}{old}/")
         history.update_ref(name, commit, expected=None, message="remote: renamed", stamp=stamp)

@@ -78,12 +78,12 @@ def plan_scale(context: Context, first: int, last: int, *, keep: bool = True) ->
     """
     steps = plan_steps(first, last)
     if keep:
-        context.history.set_config(_PLAN, f"{first} {last}")
+        context.history.config.set(_PLAN, f"{first} {last}")
     return steps
 
 
 def _read_plan(context: Context) -> tuple[int, ...]:
-    text = context.history.get_config(_PLAN)
+    text = context.history.config.get(_PLAN)
     if text is None:
         raise NotFoundError("no plan to grow is kept here", hint=_NO_PLAN)
     ends = _ENDS.fullmatch(text)

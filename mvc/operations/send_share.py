@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def open_common(context: Context) -> Remote:
     """Return the store that has the content; UsageError if there is none."""
-    name = context.history.get_config(STORE)
+    name = context.history.config.get(STORE)
     if name is None:
         raise UsageError(
             "no store has the content of this repository, so ranks elsewhere cannot be given any",
@@ -62,7 +62,7 @@ def look_for_mark(context: Context, mark: str) -> Whereabouts:
     Raises:
         UsageError: that is not the name of a mark.
     """
-    name, store = context.history.get_config(STORE), None
+    name, store = context.history.config.get(STORE), None
     if name is not None:
         settings = open_remote(context, name).settings
         store = (
@@ -102,7 +102,7 @@ def bring_commit(context: Context, commit: str) -> None:
         StorageError: the store cannot be reached.
     """
     is_here = context.history.find_commit(commit) is not None
-    if is_here and context.history.get_config(STORE) is None:
+    if is_here and context.history.config.get(STORE) is None:
         return
     there = open_common(context)
     if not is_here:

@@ -56,6 +56,6 @@ def _remember(context: Context, settings: RemoteSettings, report: ProbeReport) -
         return
     key = f"remote.{settings.name}.checked"
     if report.ok:
-        context.history.set_config(key, f"{report.tags} {settings.place}")
-    elif key in context.history.read_config():
-        context.history.unset_config(key)
+        context.history.config.set(key, f"{report.tags} {settings.place}")
+    elif key in context.history.config.read():
+        context.history.config.unset(key)

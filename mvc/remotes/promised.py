@@ -37,7 +37,7 @@ _CACHE_NAME = "cache"
 
 def open_promised(context: Context) -> list[Storage]:
     """Return what remotes promise to give, each read through a cache that all of them share."""
-    limit_bytes = parse_cache_size(context.history.get_config(CACHE_SIZE))
+    limit_bytes = parse_cache_size(context.history.config.get(CACHE_SIZE))
     return [
         CachedStorage(
             PromisedPacks(Remote(context, one)), context.git_dir / _CACHE_NAME, limit_bytes

@@ -43,7 +43,7 @@ class Pushed:
     def let_promise(self, context: Context) -> None:
         """Let reads take from the remote what is not here, from now on, durably."""
         name = self.remote.settings.name
-        context.history.set_config(f"remote.{name}.promisor", "true")
+        context.history.config.set(f"remote.{name}.promisor", "true")
         context.forget_settings()
         remember_packs(Remote(context, list_remotes(context)[str(name)]), self._packs)
 

@@ -111,7 +111,7 @@ def open_remote(
     """
     if limit_bytes_s is not None and limit_bytes_s < 1:
         raise UsageError(f"{limit_bytes_s} bytes per second is not a valid rate")
-    check_trust(context.history.read_settings())
+    check_trust(context.history.config.read_all())
     remotes = list_remotes(context)
     if name is None:
         name = (

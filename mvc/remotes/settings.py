@@ -97,7 +97,7 @@ def list_remotes(context: Context) -> dict[str, RemoteSettings]:
     Raises:
         UsageError: the config says what cannot be used.
     """
-    config = context.history.read_settings()
+    config = context.history.config.read_all()
     names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
     return {name: _read_settings(context, config, name) for name in sorted(names)}
 
@@ -126,12 +126,12 @@ def write_remote(
 ) -> RemoteSettings:
     """Write a remote to the config, with its URLs as they were understood."""
     history = context.history
-    if content is None and f"remote.{name}.content" in history.read_config():
-        history.unset_config(f"remote.{name}.content")
-    history.set_config(f"remote.{name}.url", str(url))
+    if content is None and f"remote.{name}.content" in history.config.read():
+        history.config.unset(f"remote.{name}.content")
+    history.config.set(f"remote.{name}.url", str(url))
     if content is not None:
-        history.set_config(f"remote.{name}.content", str(content))
-    history.set_config(f"remote.{name}.fetch", default_fetch(name))
+        history.config.set(f"remote.{name}.content", str(content))
+    history.config.set(f"remote.{name}.fetch", default_fetch(name))
     return list_remotes(context)[name]
 
 

@@ -38,23 +38,23 @@ def set_upstream(context: Context, branch: str, remote: str, target: str) -> Non
     """Let a branch follow one of a remote."""
     from mvc.history.refspecs import full_target  # noqa: PLC0415  status does without
 
-    context.history.set_config(f"branch.{branch}.remote", remote)
-    context.history.set_config(f"branch.{branch}.merge", full_target(target))
+    context.history.config.set(f"branch.{branch}.remote", remote)
+    context.history.config.set(f"branch.{branch}.merge", full_target(target))
 
 
 def find_remote(context: Context, *, to_push: bool = False) -> str | None:
     """Return the remote that the current branch goes to or comes from, if the config names one."""
-    config, branch = context.history.read_config(), context.history.head().branch
+    config, branch = context.history.config.read(), context.history.head().branch
     default = config.get("remote.pushdefault") if to_push else None
     return default or config.get(f"branch.{branch}.remote")
 
 
 def unset_upstream(context: Context, branch: str) -> None:
     """Let a branch follow none, if it follows any."""
-    config = context.history.read_config()
+    config = context.history.config.read()
     for key in (f"branch.{branch}.remote", f"branch.{branch}.merge"):
         if key in config:
-            context.history.unset_config(key)
+            context.history.config.unset(key)
 
 
 def follow(context: Context, branch: str, start: str) -> bool:
@@ -94,7 +94,7 @@ def find_namesake(context: Context, branch: str) -> str | None:
 
 def find_upstream(context: Context, branch: str | None) -> Upstream | None:
     """Return what a branch follows, and how far the two are apart, or None."""
-    history, settings = context.history, context.history.read_settings()
+    history, settings = context.history, context.history.config.read_all()
     if branch is None or f"branch.{branch}.remote" not in settings:
         return None
     from mvc.history.refspecs import find_tracked  # noqa: PLC0415  most branches follow none

@@ -201,7 +201,7 @@ class OpenRepo:
         Raises:
             FormatError: the config is damaged.
         """
-        return self._context.history.read_config()
+        return self._context.history.config.read()
 
     def set_config(self, key: str, value: str | None) -> None:
         """Set one setting, or remove it with None.
@@ -212,7 +212,7 @@ class OpenRepo:
         """
         self._context.forget_settings()
         if value is None:
-            self._context.history.unset_config(key)
+            self._context.history.config.unset(key)
         else:
             key = workspace.settings.check_setting(key, value, is_users=False)
             if key.startswith("remote."):
@@ -223,4 +223,4 @@ class OpenRepo:
                 from mvc.operations.only_store import begin  # noqa: PLC0415  as above
 
                 begin(self._context, value)
-            self._context.history.set_config(key, value)
+            self._context.history.config.set(key, value)

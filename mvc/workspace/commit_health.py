@@ -46,7 +46,7 @@ def examine(
         no_gate: whether gates are left out.
     """
     gates = None
-    settings = {} if no_gate else context.history.read_config()
+    settings = {} if no_gate else context.history.config.read()
     if any(key.startswith("gate.") for key in settings):
         gates = read_gates(settings)
     found = find_health(context, tree, earlier, wanted=gates is not None)

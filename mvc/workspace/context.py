@@ -100,7 +100,7 @@ class Context:
     @cached_property
     def store(self) -> ChunkStore:
         """The chunks to read: those that are here, and those that a remote promises to give."""
-        if self.open_promised is None or not has_promisor(self.history.read_config()):
+        if self.open_promised is None or not has_promisor(self.history.config.read()):
             return self.here
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
         from mvc.storage.joined import JoinedStorage  # noqa: PLC0415  few repositories need it
@@ -178,7 +178,7 @@ class Context:
         from mvc.formats.manifest import DEFAULT_CHUNK_BYTES  # noqa: PLC0415
         from mvc.workspace.settings import parse_chunk_bytes  # noqa: PLC0415
 
-        text = self.history.get_config("mvc.chunkbytes")
+        text = self.history.config.get("mvc.chunkbytes")
         return DEFAULT_CHUNK_BYTES if text is None else parse_chunk_bytes(text)
 
     def delta_mode(self, *, insist: bool | None) -> DeltaMode:
@@ -187,7 +187,7 @@ class Context:
 
         if insist is not None:
             return DeltaMode.ALWAYS if insist else DeltaMode.NEVER
-        text = self.history.get_config("mvc.delta") or DeltaMode.AUTO.value
+        text = self.history.config.get("mvc.delta") or DeltaMode.AUTO.value
         try:
             return DeltaMode(text)
         except ValueError as error:
@@ -212,7 +212,7 @@ class Context:
         if identity is None:
             from mvc.workspace.settings import find_identity  # noqa: PLC0415  readers need none
 
-            identity, _ = find_identity(self.history.read_config())
+            identity, _ = find_identity(self.history.config.read())
         return Stamp.now(identity, time_s)
 
     def check_identity(self) -> None:

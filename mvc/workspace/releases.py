@@ -205,7 +205,7 @@ def find_clone_fault(context: Context) -> tuple[str, str] | None:
     """
     if (context.git_dir / "remotes").is_dir():
         return None  # not by stock Git
-    config = context.history.read_config()
+    config = context.history.config.read()
     remotes = [key.split(".")[1:-1] for key in config if re.fullmatch(r"remote\..+\.url", key)]
     if not remotes:
         return None

@@ -12,6 +12,7 @@ from mvc.errors import CorruptionError, StorageError
 from mvc.formats.decoding import Encoding
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, RECORD_BYTES
 from mvc.ids import hash_chunk
+from mvc.progress import reporting
 from mvc.storage.local import LocalStorage
 from support.chunks import (
     BytesSource,
@@ -84,7 +85,8 @@ def test_any_selection_from_many_packs(monkeypatch, read_bytes, target):
     plan = plan_sweep(copies, Wanted(needed_of(copies, kept)))
     seen = []
     for batch in plan.batches:
-        store.write_batch(batch, {}, seen.append)
+        with reporting(seen.append):
+            store.write_batch(batch, {})
         store.remove_packs(batch.remove)
     assert sum(seen) == sum(index.pack_size_bytes for index in copies.indexes)
     assert not set(packs(storage)) & {f"packs/{name}.pack" for name in names}

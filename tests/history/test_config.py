@@ -20,9 +20,9 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_values_are_read_back_by_us_and_by_git(history, value):
-    history.set_config("user.name", value)
-    assert history.get_config("user.name") == value
-    assert GitHistory.open(history.git_dir).get_config("USER.Name") == value
+    history.config.set("user.name", value)
+    assert history.config.get("user.name") == value
+    assert GitHistory.open(history.git_dir).config.get("USER.Name") == value
     assert run_git(history.git_dir, "config", "-z", "user.name").stdout == value.encode() + b"\0"
 
 
@@ -30,32 +30,32 @@ def test_values_are_read_back_by_us_and_by_git(history, value):
 def test_what_git_writes_is_read(history, value):
     git(history.git_dir, "config", "mvc.value", value)
     git(history.git_dir, "config", "remote.Or Igin.url", value)
-    assert history.get_config("mvc.value") == value
-    assert history.read_config()["remote.Or Igin.url"] == value
-    history.set_config("mvc.other", "x")
+    assert history.config.get("mvc.value") == value
+    assert history.config.read()["remote.Or Igin.url"] == value
+    history.config.set("mvc.other", "x")
     assert git(history.git_dir, "config", "mvc.value") == value.removesuffix("\n")
     assert git(history.git_dir, "config", "remote.Or Igin.url") == value.removesuffix("\n")
 
 
 def test_keys_are_set_replaced_and_removed(history):
-    history.set_config("mvc.ChunkBytes", "4096")
-    history.set_config("mvc.chunkbytes", "8192")
+    history.config.set("mvc.ChunkBytes", "4096")
+    history.config.set("mvc.chunkbytes", "8192")
     assert git(history.git_dir, "config", "--get-all", "mvc.chunkbytes") == "8192"
     git(history.git_dir, "config", "--add", "mvc.chunkbytes", "1")
-    assert history.get_config("mvc.chunkbytes") == "1"
-    history.set_config("other.key", "v")
+    assert history.config.get("mvc.chunkbytes") == "1"
+    history.config.set("other.key", "v")
     assert git(history.git_dir, "config", "--get-all", "mvc.chunkbytes") == "8192\n1"
-    history.unset_config("mvc.chunkbytes")
-    assert history.get_config("mvc.chunkbytes") is None
+    history.config.unset("mvc.chunkbytes")
+    assert history.config.get("mvc.chunkbytes") is None
     assert git_or_none(history.git_dir, "config", "mvc.chunkbytes") is None
     with pytest.raises(NotFoundError, match="not set"):
-        history.unset_config("mvc.chunkbytes")
-    assert history.get_config("core.bare") == "false"
+        history.config.unset("mvc.chunkbytes")
+    assert history.config.get("core.bare") == "false"
 
 
 @pytest.mark.parametrize("key", ["", "x", "x.", ".x", "a b.c", "a.b_c", "a.1x", "a.\n.b", "ü.x"])
 def test_what_is_no_key_is_refused(history, key):
-    for call in (history.get_config, history.unset_config, lambda k: history.set_config(k, "v")):
+    for call in (history.config.get, history.config.unset, lambda k: history.config.set(k, "v")):
         with pytest.raises(UsageError, match="config key"):
             call(key)
 
@@ -63,21 +63,21 @@ def test_what_is_no_key_is_refused(history, key):
 def test_values_that_no_file_can_hold_are_refused(history):
     for value in ("a\0b", "\ud800"):
         with pytest.raises(UsageError):
-            history.set_config("a.b", value)
+            history.config.set("a.b", value)
 
 
 def test_a_key_that_would_not_be_read_back_is_refused(history):
     with pytest.raises(UsageError, match="read back"):
-        history.set_config('a.";.b', "x")
-    assert GitHistory.open(history.git_dir).get_config("core.bare") == "false"
-    history.set_config("a.;#.b", "x")
-    assert git(history.git_dir, "config", "a.;#.b") == history.get_config("a.;#.b") == "x"
+        history.config.set('a.";.b', "x")
+    assert GitHistory.open(history.git_dir).config.get("core.bare") == "false"
+    history.config.set("a.;#.b", "x")
+    assert git(history.git_dir, "config", "a.;#.b") == history.config.get("a.;#.b") == "x"
 
 
 def test_a_config_that_git_has_locked_is_left_alone(history):
     (history.git_dir / "config.lock").write_bytes(b"")
     with pytest.raises(ConflictError):
-        history.set_config("a.b", "c")
+        history.config.set("a.b", "c")
 
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,5}", fullmatch=True)
@@ -167,5 +167,5 @@ def test_neither_home_nor_environment_is_looked_at(history, tmp_path, monkeypatc
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     monkeypatch.setenv("GIT_DIR", str(home))
     opened = GitHistory.open(history.git_dir)
-    assert opened.get_config("user.name") is None
+    assert opened.config.get("user.name") is None
     assert opened.head().branch == "main"

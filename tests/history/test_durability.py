@@ -71,7 +71,7 @@ VERBS = {
     "switch": lambda history: history.set_head_branch("old/name", stamp=at(START_S)),
     "detach": lambda history: history.detach_head(history.resolve("HEAD~1"), stamp=at()),
     "index": do_index,
-    "config": lambda history: history.set_config("user.name", "Ann"),
+    "config": lambda history: history.config.set("user.name", "Ann"),
     "delete": do_delete,
     "rename": lambda history: history.rename_branch("main", "trunk", stamp=at()),
 }
@@ -79,7 +79,7 @@ VERBS = {
 
 def state_of(history):
     refs = history.list_refs()
-    return history.head(), refs, history.read_index().entries, history.read_config()
+    return history.head(), refs, history.read_index().entries, history.config.read()
 
 
 def check_whole(root, states, verb):
@@ -223,7 +223,7 @@ def test_a_full_disk_is_a_storage_error_and_changes_nothing(history, monkeypatch
         lambda: history.write_blob(b"new"),
         lambda: create_ref(history, "refs/heads/x", head),
         lambda: history.detach_head(head, stamp=at()),
-        lambda: history.set_config("a.b", "c"),
+        lambda: history.config.set("a.b", "c"),
         lambda: do_index_of(history),
     ):
         with pytest.raises(StorageError, match="no space left") as caught:

@@ -27,10 +27,10 @@ def test_mvc_goes_on_from_what_stock_git_wrote(history):
 def test_init_opens_what_exists_as_it_is(tmp_path):
     first = GitHistory.init(tmp_path / ".mvc", branch="trunk")
     head = commit_on_head(first, "one")
-    first.set_config("a.b", "c")
+    first.config.set("a.b", "c")
     again = GitHistory.init(tmp_path / ".mvc", branch="main")
     assert again.head() == Head("trunk", head)
-    assert again.get_config("a.b") == "c"
+    assert again.config.get("a.b") == "c"
 
 
 def test_an_init_that_was_cut_short_can_be_repeated(tmp_path):

@@ -41,7 +41,7 @@ def prepare(history):
 def snapshot(history):
     head = history.head()
     logs = {name: tuple(history.read_reflog(name)) for name in history.refs.logs.names()}
-    values = (head, history.list_refs(), history.read_config(), history.read_index().entries)
+    values = (head, history.list_refs(), history.config.read(), history.read_index().entries)
     return *values, {name: log for name, log in logs.items() if log}
 
 
@@ -71,7 +71,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, ac
         assert not entries or entries[0].new == value
     commit_on_head(opened, "life goes on")
     stage(opened)
-    opened.set_config("x.y", "z")
+    opened.config.set("x.y", "z")
     assert list(check(opened)) == []
     git(opened.git_dir, "fsck", "--strict")
 
@@ -96,7 +96,7 @@ def test_a_lock_of_a_living_git_is_respected(history, name):
         "HEAD": lambda: history.detach_head(one, stamp=at()),
         "packed-refs": lambda: history.delete_ref("refs/heads/packed", expected=one, stamp=at()),
         "index": lambda: empty_index(history),
-        "config": lambda: history.set_config("a.b", "c"),
+        "config": lambda: history.config.set("a.b", "c"),
     }
     with pytest.raises(ConflictError, match="locked") as caught:
         changes[name]()

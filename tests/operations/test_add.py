@@ -216,7 +216,7 @@ def test_two_adds_keep_what_both_staged(repo, root):
     first.add("a")
     from mvc.operations.add import store_planned
 
-    store_planned(second._context, plan, None, delta=None).stage(second._context)
+    store_planned(second._context, plan, delta=None).stage(second._context)
     assert list(staged(repo)) == ["a", "b"]
 
 

@@ -141,7 +141,7 @@ class TestSettings:
         (root / "w.npy").write_bytes(b"x" * 100)
         with pytest.raises(MvcError):
             repo.set_config("mvc.chunkbytes", value)
-        GitHistory.open(repo.git_dir).set_config("mvc.chunkbytes", value)  # as stock Git may
+        GitHistory.open(repo.git_dir).config.set("mvc.chunkbytes", value)  # as stock Git may
         with pytest.raises(FormatError):
             repo.add("w.npy")
         assert list(repo.log()) == []  # what needs no chunks does not care
