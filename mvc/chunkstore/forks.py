@@ -42,13 +42,8 @@ def compute_each(
 ) -> None:
     """Call ``take(item, compute(item))`` for every item; errors and Ctrl-C are as in ``for_each``.
 
-    Args:
-        items: what to do, in turn.
-        compute: may run in another process: it changes nothing here, and returns what can be pickled.
-        take: called here, by several threads; returns the bytes that were done.
-        size_bytes: of all items together.
-        threads: how many threads or processes compute.
-        progress: called with the bytes done, in the calling thread.
+    ``compute`` may run in another process: it changes nothing here, and returns what can be pickled. ``take`` is
+    called here, by several threads, and returns the bytes that were done; ``size_bytes`` is that of all items.
     """
     workers = min(threads, len(items))
 

@@ -136,13 +136,9 @@ def carry_packs(
 def choose_rows(
     outside: Sequence[PackIndex], inside: Sequence[PackIndex]
 ) -> Iterator[tuple[PackIndex, list[int]]]:
-    """Yield the packs that can be joined, with the rows of each that others do not have.
+    """Yield the packs ``inside``, all sound, that can be joined, with the rows that none ``outside`` has.
 
     A pack that holds what cannot be decoded is left out.
-
-    Args:
-        outside: packs that stay.
-        inside: packs to join, all sound.
     """
     # Of equal copies one in a pack that stays is chosen: a kill may have left chunks twice.
     copies = StoredCopies([*outside, *inside])

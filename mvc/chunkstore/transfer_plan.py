@@ -51,13 +51,7 @@ class TransferPlan:
 
 
 def plan_transfer(source: StoredCopies, target: StoredCopies, wanted: Ids) -> TransferPlan:
-    """Return what brings wanted chunks from one store to another that may have some of them.
-
-    Args:
-        source: what is there to take from.
-        target: what the other side has; only what it can decode counts.
-        wanted: ids of chunks, each once.
-    """
+    """Return what brings wanted chunks, each once, from one store to another that can decode some of them."""
     lacking = wanted[~target.decodes(wanted)]
     ends = target.decodes(source.ids)
     travels = source.close(source.mask(lacking), ends=ends) & ~ends

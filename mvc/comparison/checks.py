@@ -126,14 +126,8 @@ def check_pairs(
 ) -> list[TensorCheck]:
     """Return the pairs that are not the same to the bit, in their order.
 
-    Args:
-        pairs: of two models.
-        tolerance: how far elements may be apart; then dtypes may differ as well, and the values
-            count. None means that a pair of two dtypes is not looked into.
-        threads: that read and compare.
-
-    Raises:
-        ReleasedError: a tensor can only be compared by its content, which was released.
+    With a tolerance dtypes may differ as well, and the values count; without, a pair of two dtypes is not
+    looked into. ReleasedError: a tensor can only be compared by its content, which was released.
     """
     found: dict[int, TensorCheck] = {}
     both: dict[int, _Both] = {}

@@ -41,13 +41,7 @@ def pair_key(old: TensorId, new: TensorId) -> bytes:
 def gather(
     context: Context | None, pairs: Sequence[TensorPair], *, threads: int
 ) -> list[TensorChange]:
-    """Return the change of each pair, in the same order; their models are open.
-
-    Args:
-        context: where statistics are kept; outside of a repository they are not.
-        pairs: as ``pair_models`` returns them.
-        threads: how many read and compute.
-    """
+    """Return the change of each pair of ``pair_models``, in the same order; their models are open."""
     ids = [_Ids.of(pair) for pair in pairs]
     different = _find_different(pairs, ids, threads)
     shapes = {place: find_common_shape(pairs[place]) for place in sorted(different)}

@@ -127,10 +127,8 @@ def judge(
 ) -> tuple[ComparisonVerdict, ...]:
     """Return what the changes of a model mean, what is bad first.
 
-    Args:
-        changes: every tensor of both sides.
-        spectra: spectra of differences by tensor name, where they were asked for.
-        rearranged: how elements moved within a tensor, by name: "rows permuted" and the like.
+    ``spectra`` are those of differences, where they were asked for, and ``rearranged`` is how elements moved
+    within a tensor: "rows permuted" and the like.
     """
     case = Case(changes, spectra or {}, rearranged or {})
     found = [verdict for look in _LOOKS for verdict in look(case)]

@@ -50,15 +50,10 @@ def find_tokenizer(names: Iterable[str]) -> str | None:
 
 
 def parse_tokenizer(name: str, data: bytes, added: bytes | None = None) -> Vocabulary:
-    """Return the vocabulary of a file.
+    """Return the vocabulary of a file, whose name has no folders.
 
-    Args:
-        name: the file's name, without folders.
-        data: what is in it.
-        added: what is in an ``added_tokens.json`` beside it, for a file that lacks those.
-
-    Raises:
-        FormatError: it is not a tokenizer's file, or damaged.
+    ``added`` is an ``added_tokens.json`` beside it, for a file that lacks those. FormatError: it is not a
+    tokenizer's file, or damaged.
     """
     if len(data) > MAX_FILE_BYTES:
         raise FormatError(f"{name} has {len(data):,} bytes; a tokenizer has at most 256 MiB")

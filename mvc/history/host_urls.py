@@ -75,11 +75,7 @@ def _match_short(text: str) -> re.Match[str] | None:
 
 
 def parse_git_url(text: str, *, base: Path | None = None) -> GitUrl:
-    """Return what a URL, ``user@host:path`` or the path of a folder says.
-
-    Raises:
-        UsageError: it is not one, or holds a password.
-    """
+    """Return what a URL, ``user@host:path`` or the path of a folder says; UsageError if it holds a password."""
     check_characters(text, "a Git host")
     scheme = _URL.match(text)
     if scheme is not None:

@@ -98,11 +98,7 @@ class GitHost:
         return _parse_refs(answer.refs, answer.symrefs)
 
     def fetch(self, wants: Iterable[GitId], haves: Haves, path: Path) -> None:
-        """Write a pack with all that some commits lead to and others do not.
-
-        Raises:
-            As of ``read_refs``.
-        """
+        """Write a pack with all that some commits lead to and others do not; errors are those of ``read_refs``."""
         names: list[Any] = [object_id.encode() for object_id in wants]
         with fs.DurableFile(path.parent) as file:
             left_bytes = _MAX_PACK_BYTES

@@ -228,11 +228,7 @@ def git_lock(path: Path) -> fs.DurableFile:
 
 
 def check_git_lock(path: Path) -> None:
-    """Check that Git's lock on a file can be had, for what has to wait if it cannot later on.
-
-    Raises:
-        ConflictError: another process has it.
-    """
+    """Check that Git's lock on a file is free, for what has to wait if it cannot have it later on."""
     stat = fs.find_stat(lock_path(path))
     if stat is not None and stat.mtime_ns >= _boot_ns():
         raise _is_locked(path)

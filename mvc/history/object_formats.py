@@ -312,11 +312,7 @@ def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, T
 
 
 def check_tree(tree_id: GitId, data: bytes) -> None:
-    """Check one tree object by itself, as ``read_tree`` does on its way.
-
-    Raises:
-        FormatError: it has a name that is not allowed, or one twice, or a mode that mvc does not keep.
-    """
+    """Check one tree object by itself, as ``read_tree`` does on its way."""
     names: set[bytes] = set()
     for name, mode, object_id in parse_tree_object(tree_id, data):
         path = _checked_path("", name, tree_id)

@@ -236,14 +236,9 @@ class PackEntry(NamedTuple):
 
 
 def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[int, PackEntry]]:
-    """Yield where each entry of a pack begins, and the entry.
+    """Yield where each entry of a pack begins, and the entry; FormatError if it is not a pack.
 
-    Args:
-        descriptor: of the pack.
-        name: the SHA-1 that it has to end with; whatever it is by default, it is checked.
-
-    Raises:
-        FormatError: it is not a pack.
+    ``name`` is the SHA-1 that it has to end with; whatever that is by default, it is checked.
     """
     size_bytes = fs.stat_descriptor(descriptor).size_bytes
     buffer = bytearray(PACK_HEADER.size)

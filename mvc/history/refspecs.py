@@ -44,11 +44,7 @@ class Refspec:
 
 
 def parse_refspec(text: str) -> Refspec:
-    """Return what a refspec says.
-
-    Raises:
-        UsageError: it is not one.
-    """
+    """Return what a refspec says."""
     is_forced = text.startswith("+")
     source, colon, target = text.removeprefix("+").partition(":")
     if ":" in target or (not source and not target) or source.count("*") > 1:
@@ -71,11 +67,7 @@ def default_fetch(remote: str) -> str:
 
 
 def fetch_specs(config: Config, remote: str) -> tuple[Refspec, ...]:
-    """Return what a fetch from a remote brings and where it goes.
-
-    Raises:
-        UsageError: the config says what is not a refspec.
-    """
+    """Return what a fetch from a remote brings and where it goes."""
     texts = config.get(f"remote.{remote}.fetch") or [default_fetch(remote)]
     return tuple(map(parse_refspec, texts))
 

@@ -21,11 +21,7 @@ _MAX_BYTES = 2**26
 
 
 def read_shallow(git_dir: Path) -> frozenset[GitId]:
-    """Return the commits at which the history ends; none if it is whole.
-
-    Raises:
-        FormatError: the file lists something else.
-    """
+    """Return the commits at which the history ends; none if it is whole."""
     try:
         with fs.open_file(git_dir / FILE_NAME) as file:
             lines = file.read(_MAX_BYTES + 1).decode("ascii", "replace").split()
@@ -47,13 +43,9 @@ def write_shallow(git_dir: Path, ends: Collection[GitId]) -> None:
 def find_ends(
     read: Callable[[GitId], bytes], tips: Iterable[GitId], depth: int, visible: Iterable[GitId]
 ) -> frozenset[GitId]:
-    """Return where a history ends that is ``depth`` commits deep and keeps all that is visible now.
+    """Return where a history ends that keeps ``tips``, ``depth`` commits deep, and all that is ``visible`` now.
 
-    Args:
-        read: returns the content of a commit.
-        tips: commits, which are one deep.
-        depth: how many commits deep the history shall be.
-        visible: commits that stay.
+    A tip is one deep; ``read`` returns the content of a commit.
     """
     parents: dict[GitId, tuple[GitId, ...]] = {}
 

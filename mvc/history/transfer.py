@@ -189,14 +189,8 @@ def write_objects(objects: ObjectStore, entries: Sequence[Entry], folder: Path) 
 def receive_packs(objects: ObjectStore, packs: Mapping[str, Path]) -> list[GitId]:
     """Take over what Git packs from elsewhere hold and the repository lacks; return those ids.
 
-    However many come, one pack is written.
-
-    Args:
-        objects: of the repository.
-        packs: the SHA-1 that each has to end with → its file.
-
-    Raises:
-        FormatError: one is not a pack of whole objects, or not the one that was named.
+    ``packs`` are the SHA-1 that each has to end with → its file. However many come, one is written.
+    FormatError: one is not a pack of whole objects, or not the one that was named.
     """
     with _opened(packs) as places:
         new = [object_id for object_id in places if not objects.has(object_id)]
@@ -215,8 +209,7 @@ class _Places(dict[bytes, int]):
 def receive_host_pack(objects: ObjectStore, path: Path) -> list[GitId]:
     """Take over what a pack holds and the repository lacks; return those ids.
 
-    Raises:
-        FormatError: it is not a pack, or a base of a delta is not in it.
+    FormatError: it is not a pack, or a base of a delta is not in it.
     """
     with translate_damage("the Git pack of the host", FormatError, hint=None):
         places = _Places()
@@ -282,11 +275,7 @@ def receive_objects(objects: ObjectStore, source: ObjectStore, ids: Iterable[Git
 def join_packs(
     objects: ObjectStore, packs: Mapping[str, Path], entries: Iterable[Entry], folder: Path
 ) -> Path:
-    """Write what Git packs hold, and some objects of a repository, as one pack; return its path.
-
-    Raises:
-        FormatError: as of ``receive_packs``.
-    """
+    """Write what Git packs hold, and some objects of a repository, as one pack; return its path."""
     with _opened(packs) as places:
         own = [object_id for object_id, _ in entries if object_id not in places]
         read = (_read_entry(*place, object_id) for object_id, place in places.items())
@@ -295,11 +284,7 @@ def join_packs(
 
 
 def list_packed(packs: Mapping[str, Path]) -> dict[str, dict[GitId, int]]:
-    """Return the objects of some Git packs, each with the bytes it takes there.
-
-    Raises:
-        FormatError: as of ``receive_packs``.
-    """
+    """Return the objects of some Git packs, each with the bytes it takes there."""
     sizes: dict[str, dict[GitId, int]] = {}
     for name, path in packs.items():
         with fs.open_file(path) as file:
@@ -352,11 +337,8 @@ def is_whole_pack(path: Path) -> bool:
 def check_connected(objects: ObjectStore, tips: Iterable[GitId], new: Iterable[GitId]) -> None:
     """Check that all that the tips lead to is there, given which objects have just come.
 
-    Whatever was there before is taken to be complete, so only new objects are looked into.
-
-    Raises:
-        FormatError: something is missing, is not of the kind that names it, or no checkout could
-            ever take it.
+    Whatever was there before is taken to be complete, so only new objects are looked into. FormatError:
+    something is missing, is not of the kind that names it, or no checkout could ever take it.
     """
     fresh = set(new)
     pending = [(object_id, "") for object_id in tips]

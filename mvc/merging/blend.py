@@ -83,13 +83,8 @@ def make_strategy(
 ) -> Strategy:
     """Check a method and its parameters.
 
-    Args:
-        name: the method's.
-        common: parameters of the whole merge; one that each input has its own of holds for all.
-        each: parameters of every input, in their order; as many as there are inputs.
-        has_base: whether there is a base to merge into.
-        seed: of methods that draw random numbers.
-        is_recipe: whether what mergekit requires has to be given, as in its recipes.
+    A parameter in ``common`` that each input has its own of holds for all; ``each`` has as many as there are
+    inputs. For a recipe, what mergekit requires has to be given.
 
     Raises:
         NotFoundError: there is no such method.
@@ -191,13 +186,8 @@ class Blend(ByteSource):
     ) -> None:
         """Check that the tensors fit together; nothing is read yet.
 
-        Args:
-            strategy: how they are merged.
-            name: of the tensor; random numbers depend on it.
-            inputs: as many as the strategy was made for.
-            base: what they are merged into; ignored by methods that know none.
-            dtype: of the result; that of the base, or of the first input, by default.
-            threads: that look at the whole tensor, where the method has to.
+        Random numbers depend on the ``name``. ``dtype`` is that of the result: by default the base's, or the
+        first input's. ``threads`` look at the whole tensor, where the method has to.
 
         Raises:
             UsageError: shapes differ.

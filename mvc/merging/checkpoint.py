@@ -210,13 +210,9 @@ def place_tensors(
 ) -> CheckpointMerge | str:
     """Plan a file of decided tensors, or return the reason why that is impossible.
 
-    Args:
-        context: the repository.
-        path: its name.
-        versions: of the file, the base first; a side that lacks it has no say in its layout.
-        decided: its tensors.
-        strategy: who decides about what both changed around them.
-        must_fit: raise UnsupportedError if the file of no side can hold a tensor of this shape.
+    Of its ``versions``, the base first, one that lacks the file has no say in its layout. ``strategy`` decides
+    about what both changed around the tensors. With ``must_fit``, UnsupportedError if the file of no side can
+    hold a tensor of this shape.
     """
     base, *sides = (
         None if version is None else context.manifests.read(version.blob) for version in versions

@@ -81,12 +81,8 @@ def change_config(
 ) -> dict[str, object]:
     """Return a configuration with what a merge changed.
 
-    Args:
-        config: that of the model whose files the result has.
-        dtype: torch's name of the new element type.
-        layers: for every layer of the result, the number it had; lists of one value per layer
-            follow.
-        vocabulary: rows of the new embedding.
+    ``dtype`` is torch's name of the new element type, ``layers`` the number that each layer of the result had,
+    which lists of one value per layer follow, and ``vocabulary`` the rows of the new embedding.
     """
     changed = dict(config)
     for key in ("torch_dtype", "dtype"):

@@ -123,12 +123,8 @@ def plan_files(
 ) -> tuple[FileMerge, ...]:
     """Return the planned merge of every file of the base and the sides.
 
-    Args:
-        context: the repository.
-        sides: what is merged.
-        rules: which strategy decides about what both sides changed.
-        resolve: returns the tensor that a strategy makes of a conflict, unread.
-        check_tokens: refuse to compute rows that stand for other tokens on each side.
+    ``resolve`` returns the tensor that a strategy makes of a conflict, unread. With ``check_tokens``, rows that
+    stand for other tokens on each side are not computed.
 
     Raises:
         ConflictError: a name would be a file and a folder.

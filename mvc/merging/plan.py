@@ -105,12 +105,8 @@ def plan_merge(
 ) -> MergePlan:
     """Check a recipe against its models and plan every tensor.
 
-    Args:
-        recipe: what to do.
-        models: all that it names.
-        vocabularies: the tokens of each, or None where they are not known.
-        seed: of methods that draw random numbers.
-        threads: that look at a whole tensor where a method has to.
+    ``vocabularies`` are the tokens of each model, or None where they are not known; ``threads`` look at a whole
+    tensor where a method has to.
 
     Raises:
         NotFoundError: a tensor or layer that a model lacks.

@@ -74,13 +74,7 @@ class Methods:
     threads: int = 1
 
     def check(self, names: Iterable[str]) -> None:
-        """Check the methods that a merge may use, and their parameters, before anything is read.
-
-        Raises:
-            NotFoundError: there is no such method.
-            UsageError: a parameter that none of them has, or that is out of range, or a method
-                that merges another number of models.
-        """
+        """Check the methods that a merge may use, and their parameters, before anything is read."""
         methods = [get_method(name, SIDES) for name in dict.fromkeys(names)]
         known = {parameter.name for method in methods for parameter in method.parameters}
         for name in self.parameters:
@@ -159,23 +153,14 @@ class MergeChoices:
     tokenizer: str | None = None
 
     def methods(self, context: Context, sides: int) -> Methods:
-        """Return the methods of a merge of some sides, checked before anything is read.
-
-        Raises:
-            NotFoundError: there is no such method.
-            UsageError: a parameter that none of them has, or out of range.
-        """
+        """Return the methods of a merge of some sides, checked before anything is read."""
         names = [*(rule.strategy for rule in self.rules.rules), self.rules.default]
         methods = Methods(sides, self.parameters, self.seed, threads_of(context))
         methods.check(name for name in names if name is not None and name not in SIDES)
         return methods
 
     def name_tokenizer(self, context: Context, commits: Sequence[GitId]) -> MergeChoices:
-        """Return this with the tokenizer called by its side; ``commits`` are the sides, ours first.
-
-        Raises:
-            UsageError: it is that of nothing that is merged.
-        """
+        """Return this with the tokenizer called by its side; ``commits`` are the sides, ours first."""
         name = self.tokenizer
         known = _TOKENIZERS[: -1 if len(commits) > 2 else None]  # noqa: PLR2004  ours and theirs
         if name is None or name in known:

@@ -57,18 +57,10 @@ def merge_text(
     labels: tuple[str, str] = ("ours", "theirs"),
     favour: Side | None = None,
 ) -> MergedText | None:
-    """Merge two versions of a text over their base.
+    """Merge two versions of a text over their base; None if they are no text, or too long to be compared.
 
-    Args:
-        base: what they come from; nothing if both sides made the file.
-        ours: our version.
-        theirs: their version.
-        labels: what the markers call the two.
-        favour: which version is taken where both sides changed something; None writes both, with
-            markers.
-
-    Returns:
-        The text, or None if the versions are no text, or too long to be compared.
+    The base is empty if both sides made the file. ``labels`` are what the markers call the two; where both
+    changed something, ``favour`` says which is taken, and None writes both.
     """
     if not all(map(is_text, (base, ours, theirs))):
         return None

@@ -88,12 +88,7 @@ class Alignment:
     base: str | None
 
     def align(self, model: str, tensors: Mapping[str, ModelTensor]) -> ModelTensor:
-        """Return one model's tensor with the rows of the result.
-
-        Args:
-            model: whose.
-            tensors: model → its tensor of that name; those that a missing row may come from.
-        """
+        """Return one model's tensor with the rows of the result; missing ones may come from the ``tensors`` of others."""
         own = tensors[model]
         identity = np.arange(self.rows)
         if own.view.shape[0] == self.rows and np.array_equal(self.places[model], identity):
@@ -126,16 +121,8 @@ def align_vocabularies(
 ) -> Alignment:
     """Choose the tokens of a merge and find their rows in every model.
 
-    Args:
-        choice: whose tokens the result has.
-        vocabularies: model → its tokens; a model without a tokenizer is taken to have the host's.
-        row_counts: model → rows of its embedding.
-        host: the model whose tokens count first.
-        base: the base model, or None.
-        least_rows: how many rows the result has at least.
-
-    Raises:
-        NotFoundError: no tokenizer for what the choice names.
+    A model without a tokenizer is taken to have that of the ``host``, whose tokens count first. ``row_counts``
+    are the rows of the embeddings. NotFoundError: no tokenizer for what the choice names.
     """
     source = host if choice.source in {"union", "base"} else choice.source
     first = vocabularies.get(source)

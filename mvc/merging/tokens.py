@@ -86,11 +86,7 @@ class Tokens:
         return self._choice is not None and self._beside(path).alignment is not None
 
     def check(self, path: str, row: MergeRow[ModelTensor]) -> None:
-        """Check that the rows of a tensor that a method computes stand for the same tokens.
-
-        Raises:
-            UsageError: the rows differ in number, or one stands for different tokens.
-        """
+        """Check that the rows of a tensor that a method computes stand for the same tokens; UsageError if not."""
         if not is_row_name(row.name):
             return  # so that no tokenizer is read
         versions = self._versions(row)
@@ -151,11 +147,7 @@ class Tokens:
         return _VOCAB_SIZE.sub(change, data)
 
     def check_found(self) -> None:
-        """Check that a tokenizer that was chosen was there to choose.
-
-        Raises:
-            NotFoundError: no checkpoint has a tokenizer beside it.
-        """
+        """Check that a tokenizer that was chosen was there to choose."""
         for path in {path for tree in self._trees.values() for path in tree}:
             if is_checkpoint_name(path) and any(self._beside(path).vocabularies.values()):
                 return

@@ -112,15 +112,9 @@ def measure_deviation(
     first_index: int = 0,
     tolerance: Tolerance | None = None,
 ) -> Deviation:
-    """Return how two runs of the same number of whole elements differ.
+    """Return how two runs of the same number of whole elements differ; without a tolerance, in their bits.
 
-    Args:
-        old: bytes of the one.
-        old_dtype: their type.
-        new: bytes of the other.
-        new_dtype: their type; another one can only be compared with a tolerance.
-        first_index: place of the first element in its tensor.
-        tolerance: None asks for equal bits.
+    ``first_index`` is the place of the first element in its tensor. Two dtypes need a tolerance.
     """
     elements = len(old) // old_dtype.block_bytes * old_dtype.block_elements
     is_packed = old_dtype.block_elements > 1 or new_dtype.block_elements > 1

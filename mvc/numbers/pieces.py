@@ -64,14 +64,8 @@ def compare_pieces(
 ) -> TensorStatistics:
     """Return the statistics of one run of elements on both sides, given by their bytes.
 
-    Args:
-        old: whole elements of the old side.
-        old_dtype: their type.
-        new: as many elements of the new side.
-        new_dtype: their type; if it is another one, both are compared as numbers.
-        first_index: the index of the first of them in the tensor.
-        row_elements: elements in a row, if the piece is made of whole rows: then rows that are
-            zero or have a NaN are counted.
+    Of two types, both are compared as numbers. ``first_index`` is that of the run in its tensor. If the piece
+    is made of whole rows, ``row_elements`` lets rows that are zero or have a NaN be counted.
     """
     # what overflows is infinite; NaNs have any payload
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -249,13 +243,8 @@ class _Tally:
     ) -> NDArray[np.float64]:
         """Add pairs that are finite, and return the sums of squares.
 
-        Args:
-            sides: the values.
-            magnitudes: what ``_find_magnitudes`` says of them; lost afterwards where they are words.
-            differs: which pairs differ.
-            changed: how many do.
-            first_index: index of the first pair of the block.
-            places: where in the block the pairs are, if some were left out.
+        ``magnitudes`` are lost afterwards where they are words; ``places`` are where in the block the pairs are, if
+        some were left out.
         """
         size = differs.size
         chosen = np.flatnonzero(differs) if changed * _SPARSE < size else None

@@ -70,11 +70,8 @@ def find_spectrum(
 ) -> Spectrum:
     """Return the spectrum of a matrix that is read twice, from its first row to its last.
 
-    Args:
-        read: returns that many rows from a row on; what is not finite in them counts as zero.
-        rows: how many the matrix has.
-        columns: how many it has; memory is 256 times as many doubles, and a block of rows.
-        seed: of the random directions; results are the same to the bit for the same seed.
+    ``read`` returns that many rows from a row on; what is not finite in them counts as zero. Memory is 256
+    times as many doubles as columns, and a block of rows. The same seed gives the same bits.
     """
     full_rank = min(rows, columns)
     width = min(WIDTH, full_rank)

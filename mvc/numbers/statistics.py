@@ -172,11 +172,7 @@ class TensorStatistics:
 
     @classmethod
     def decode(cls, data: bytes) -> TensorStatistics:
-        """Return the statistics in bytes from ``encode``.
-
-        Raises:
-            FormatError: they are damaged, or of another version.
-        """
+        """Return the statistics in bytes from ``encode``; FormatError if they are damaged, or of another version."""
         try:
             version, *values = msgspec.msgpack.decode(data, type=tuple)
             if version != _VERSION or len(values) != len(_NAMES):

@@ -47,8 +47,7 @@ def compare_checked(
 ) -> Agreement | None:
     """Compare what ranks have checked with what was stored; None if nothing was checked.
 
-    Raises:
-        FormatError: a rank tells of more or fewer chunks than it has to check, or of another round.
+    FormatError: a rank tells of more or fewer chunks than it has to check, or of another round.
     """
     if share.check is None:
         return None

@@ -137,12 +137,7 @@ def add_data(
 
 
 def _find_target(context: Context, source: str, cwd: Path, name: str | None) -> _Target:
-    """Return what a folder, file, pattern or URL names.
-
-    Raises:
-        NotFoundError: there is no such folder.
-        UsageError: it cannot be a data set, or the map cannot have that name.
-    """
+    """Return what a folder, file, pattern or URL names."""
     if not source:
         raise UsageError("the source is empty", hint="name a folder, a pattern or a URL")
     if "://" in source:

@@ -72,16 +72,9 @@ def check_known(
 
 
 def check_root(context: Context, old: str, new: str, renamed: tuple[str, str]) -> None:
-    """Check that a map finds its shards from another path, too.
+    """Check that a map finds its shards from another path, too; UsageError if its root does not move along.
 
-    Args:
-        context: the repository.
-        old: path of the map in the worktree.
-        new: the path that it is to get.
-        renamed: the file or folder that is renamed for that, and its new name.
-
-    Raises:
-        UsageError: its root is relative, and does not move along.
+    ``renamed`` is the file or folder that is renamed for that, and its new name.
     """
     try:
         root = read_map_file(context, old).root

@@ -69,11 +69,7 @@ def keep_on_store(context: Context, url: str) -> None:
 
 
 def begin(context: Context, remote: str) -> None:
-    """Let a remote have the content from now on, and reads take it from there.
-
-    Raises:
-        NotFoundError: there is no such remote.
-    """
+    """Let a remote have the content from now on, and reads take it from there."""
     if remote not in list_remotes(context):
         raise NotFoundError(
             f"the repository has no remote {remote!r}", hint='"mvc remote add NAME URL" adds one'

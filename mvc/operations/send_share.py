@@ -166,12 +166,7 @@ def _choose_known(
 
 
 def take_brought(context: Context, shares: Sequence[StoredShare]) -> None:
-    """Look that the chunks of a commit that ranks elsewhere have sent are on the store.
-
-    Raises:
-        StorageError: some are not.
-        ConflictError: they are being deleted there.
-    """
+    """Check that the chunks that ranks elsewhere have sent for a commit are on the store, to stay."""
     sent = {pack: size for share in shares for pack, size in share.packs.items()}
     there = open_common(context)
     root = there.roots.read() or Root()

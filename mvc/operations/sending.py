@@ -60,15 +60,9 @@ def send(
 ) -> int:
     """Send what is missing, then move refs; return the bytes that were sent.
 
-    Args:
-        context: of the repository.
-        there: the remote.
-        root: as it was just read.
-        changes: of its refs.
-        tips: commits that are to be there too.
-        needed: objects whose content must be there, whenever they were sent.
-        update: what else changes in the root.
-        patience: with so many times as many short packs as usual; joining them takes bytes.
+    ``tips`` are commits that are to be there too, ``needed`` objects whose content must be there, whenever
+    they were sent, and ``update`` changes what else stands in the root. With ``patience``, that many times
+    as many short packs as usual are left alone; joining them takes bytes.
 
     Raises:
         NotFoundError: content that must be there is on neither side.

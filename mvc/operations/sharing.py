@@ -137,11 +137,7 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
 
 
 def meet(folder: Path, wait_s: float) -> tuple[list[str], dict[str, _Result]]:
-    """Find the others, test with them; return who took part, and what each saw.
-
-    Raises:
-        StorageError: nobody could be met, since not even files are seen.
-    """
+    """Find the others, test with them; return who took part, and what each saw."""
     me = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}".replace("/", "_")
     room, members = _find_room(folder, me, wait_s)
     at = _Seat(room, me, members, _Result())

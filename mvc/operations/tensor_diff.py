@@ -116,13 +116,8 @@ def pair_moved(
 ) -> tuple[dict[str, tuple[TensorDiff, ...]], Counter[tuple[str, str]]]:
     """Find tensors that are gone from a file, and new in it under another name, or in another file.
 
-    Args:
-        changes: path → what differs within each file, by name.
-        before: returns the tensors of a path on the old side.
-        after: returns those on the new side.
-
-    Returns:
-        ``changes`` without tensors that only moved, and (old path, new path) → how many those are.
+    ``changes`` are path → what differs within each file, by name. Returned are those without tensors that
+    only moved, and (old path, new path) → how many those are.
     """
     gone = _places(changes, "removed", before)
     came = _places(changes, "added", after) if gone else {}

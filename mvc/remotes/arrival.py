@@ -108,11 +108,7 @@ class Arrival:
         return due
 
     def landed(self, index: PackIndex) -> None:
-        """Say that a pack has come; may be called by many threads.
-
-        Raises:
-            CorruptionError: it, or one that came before, is damaged.
-        """
+        """Say that a pack has come; may be called by many threads. CorruptionError: it, or an earlier one, is damaged."""
         self._reader.catalog.add(index)
         with self._lock:
             self._landed.add(index.pack)
@@ -143,11 +139,7 @@ class Arrival:
                 )
 
     def move(self, folder: Path) -> None:
-        """Check the rest, and move all among the packs of the repository, durably.
-
-        Raises:
-            CorruptionError: a pack is damaged.
-        """
+        """Check the rest, and move all among the packs of the repository, durably."""
         self._reader.catalog.refresh()
         self._leftovers -= self._needs.keys()
         self._submit(PackListing(self.landing).packs.keys() - self._checks.keys())

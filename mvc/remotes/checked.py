@@ -30,9 +30,6 @@ def require_safe_refs(context: Context, settings: RemoteSettings, *, has_root: b
     """Refuse a store that does not keep what refs need, unless it is known that it does.
 
     A store that is given by its URL alone is asked before its first root is written.
-
-    Raises:
-        UnsupportedError: it does not.
     """
     store = settings.store
     if store is None or store.scheme in _TRUSTED or settings.is_checked:

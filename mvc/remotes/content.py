@@ -69,23 +69,14 @@ def send_content(
     accept: Callable[[Sequence[ChunkId]], None],
     patience: int | None = 1,
 ) -> tuple[dict[PackId, int], frozenset[PackId]]:
-    """Upload the packs that a remote lacks to have some chunks.
+    """Upload the packs that a remote lacks to have some chunks, each named once.
 
-    Args:
-        store: where the chunks are.
-        folder: of that store.
-        remote: where they go.
-        packs: what the remote has, with lengths.
-        wanted: ids of the chunks, each once.
-        scratch: a folder for packs that are made to be sent.
-        accept: called first with the chunks that neither side has; raises what they mean.
-        patience: as of ``choose_crowd``; with None no packs of the remote are joined.
+    ``folder`` is that of the store, ``packs`` are what the remote has, with lengths, and packs that are made to
+    be sent go into ``scratch``. ``accept`` is called first with the chunks that neither side has, and raises what
+    they mean. ``patience`` is as of ``choose_crowd``; with None no packs of the remote are joined.
 
     Returns:
-        Their lengths, and which packs of the remote they take the place of.
-
-    Raises:
-        CorruptionError: a pack here is damaged.
+        The lengths of the new packs, and which packs of the remote they take the place of.
     """
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
@@ -122,8 +113,7 @@ def _write_packs(
 ) -> tuple[list[PackIndex], set[PackId]]:
     """Write records that travel alone, and those of a crowd of packs of the remote, into new packs.
 
-    Returns:
-        The indexes of the new packs, and which of the crowd they hold.
+    Returned are the indexes of the new packs, and which of the crowd they hold.
     """
     if not (plan.parts or crowd):
         return [], set()
@@ -177,12 +167,7 @@ def bring_content(
 ) -> int:
     """Bring the content that some objects name and that is not here; return the bytes that came.
 
-    Args:
-        context: of the repository; its sweep lock is held.
-        remote: where it is.
-        root: as it was just read.
-        listing: what that root names.
-        entries: the objects; they are here.
+    The sweep lock is held, the root was just read, and the objects are here.
 
     Raises:
         NotFoundError: some of it is not there, and was not released.
@@ -216,17 +201,8 @@ def receive_content(
 ) -> int:
     """Download chunks that the store lacks; return the bytes that came.
 
-    Args:
-        store: where the chunks go; its sweep lock is held.
-        folder: of that store.
-        remote: where they are.
-        packs: what the remote has, with lengths.
-        wanted: ids of the chunks, each once.
-        incoming: the folder of what has come and is not verified yet.
-        accept: called first with the chunks that neither side has; raises what they mean.
-
-    Raises:
-        FormatError: what came is not what it was asked for; nothing of it is kept.
+    As of ``send_content``; the sweep lock is held, and ``incoming`` is the folder of what is not verified yet.
+    FormatError: what came is not what it was asked for; nothing of it is kept.
     """
     with Arrival(incoming, store, remote) as arrival:
         plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)

@@ -57,8 +57,7 @@ def send_history(
 ) -> tuple[dict[str, int], frozenset[str]]:
     """Upload objects as one Git pack, which may take in others of the remote (``choose_crowd``).
 
-    Returns:
-        Name and length of the pack, and the names of those that it takes the place of.
+    Returned are name and length of the pack, and the names of those that it takes the place of.
     """
     if remote.is_hosted:
         remote.hosted.carry(context.history.objects, entries)
@@ -105,17 +104,9 @@ def bring_history(
     tips: Collection[GitId],
     known: Iterable[GitId],
 ) -> list[Entry]:
-    """Bring all that some tips lead to; return the objects of it that what is known does not name.
+    """Bring all that some tips lead to; return the objects of it that what is ``known`` does not name.
 
-    Args:
-        context: of the repository.
-        remote: where they are.
-        packs: its Git packs, with lengths.
-        tips: commits and tags.
-        known: those that all is here of.
-
-    Raises:
-        FormatError: what came is damaged or incomplete.
+    FormatError: what came is damaged or incomplete.
     """
     known = list(known)
     objects = context.history.objects
@@ -171,13 +162,8 @@ def bring_part(
 ) -> tuple[list[Entry], frozenset[GitId]]:
     """Bring the history of some tips, ``depth`` commits deep, and the tags on it.
 
-    All packs are downloaded, for they hold everything; only what is in sight is kept.
-
-    Returns:
-        What is in sight of the tips, and where the history ends then.
-
-    Raises:
-        FormatError: what came is damaged or incomplete.
+    All packs are downloaded, for they hold everything; only what is in sight is kept. Returned are what is in
+    sight of the tips, and where the history ends then.
     """
     objects = context.history.objects
     with _whole_history(remote, packs, [*tips, *tags]) as whole:

@@ -67,11 +67,7 @@ class HostedRoots:
     def update(self, change: Callable[[Root], Root], *, since_read: bool = False) -> Root:
         """Name packs on the store, then move refs on the host; see ``RootStore.update``.
 
-        ``change`` sees the refs as they were read. They move only if they still are that.
-
-        Raises:
-            ConflictError: the host refuses, or a ref is not what it was.
-            StorageError: as of ``RootStore.update``.
+        ``change`` sees the refs as they were read. They move only if they still are that, or ConflictError.
         """
         seen = (self._seen if since_read else None) or self.read() or Root()
         self._seen = None
@@ -123,13 +119,7 @@ class HostedRoots:
     def receive(
         self, objects: ObjectStore, tips: Iterable[GitId], known: Iterable[GitId], folder: Path
     ) -> None:
-        """Bring what some commits or tags lead to and what is known does not, verified.
-
-        Args:
-            objects: of the repository.
-            tips: what is wanted.
-            known: those that all is here of.
-            folder: for the pack on its way.
+        """Bring what some commits or tags lead to and what is known does not, verified; ``folder`` is for the pack on its way.
 
         Raises:
             FormatError: what came is damaged.

@@ -106,11 +106,7 @@ def find_misfits(listing: Listing, sizes: Mapping[str, int]) -> Iterator[tuple[s
 
 
 def fill_history(mirror: Mirror, remote: Remote, root: Root, history: Mapping[str, int]) -> None:
-    """Bring the history that refs and channels lead to into a mirror.
-
-    Raises:
-        FormatError: it is damaged or incomplete.
-    """
+    """Bring the history that refs and channels lead to into a mirror; FormatError if it is incomplete."""
     there = Remote(mirror, remote.settings)
     bring_history(mirror, there, history, root.tips(), ())
 

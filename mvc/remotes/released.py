@@ -59,10 +59,8 @@ def tell_released(
 ) -> GitId | None:
     """Return the release records of a remote with those of content that is not sent.
 
-    They follow the remote below a ref of their own, and are there once that has been pushed.
-
-    Raises:
-        NotFoundError: some of it was not released.
+    They follow the remote below a ref of their own, and are there once that has been pushed. NotFoundError:
+    some of the content was not released.
     """
     if not gaps:
         return None
@@ -87,11 +85,7 @@ def tell_released(
 def take_released(
     context: Context, there: Remote, root: Root, listing: Listing, gaps: frozenset[GitId]
 ) -> None:
-    """Record here what was released on a remote, of content that did not come.
-
-    Raises:
-        NotFoundError: some of it was not released.
-    """
+    """Record here what was released on a remote, of content that did not come; NotFoundError if some was not."""
     gaps -= _blobs(_choose(read_releases(context), gaps))
     if not gaps:
         return

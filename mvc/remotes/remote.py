@@ -44,11 +44,7 @@ class Remote:
 
     @cached_property
     def storage(self) -> SharedStorage:
-        """Its store.
-
-        Raises:
-            UsageError: it is a Git host that has none.
-        """
+        """Its store; UsageError if it is a Git host that has none."""
         url = self.settings.store
         if url is None:
             raise UsageError(
@@ -82,11 +78,7 @@ class Remote:
         return self.hosted if self.is_hosted else RootStore(self.storage)
 
     def read_root(self, hint: str | None = None) -> Root:
-        """Return what its root says now.
-
-        Raises:
-            NotFoundError: nothing was pushed to it yet; the hint says what to do.
-        """
+        """Return what its root says now; NotFoundError with the hint if nothing was pushed to it yet."""
         root = self.roots.read()
         if root is None:
             raise NotFoundError(f"nothing was pushed to {self.settings.url} yet", hint=hint)
@@ -104,10 +96,6 @@ def open_remote(
     """Return a remote by its name, URL or path; ``origin``, or the only one, by default.
 
     With a limit no more bytes of packs travel in a second.
-
-    Raises:
-        NotFoundError: there is none of that name.
-        UsageError: its URL or settings cannot be used.
     """
     if limit_bytes_s is not None and limit_bytes_s < 1:
         raise UsageError(f"{limit_bytes_s} bytes per second is not a valid rate")

@@ -56,11 +56,7 @@ class RemotePacks:
         return StoredCopies(self.indexes(packs))
 
     def indexes(self, packs: Mapping[PackId, int]) -> list[PackIndex]:
-        """Return the indexes of some packs of the remote, given their lengths.
-
-        Raises:
-            FormatError: one is missing there, or is not that of its pack.
-        """
+        """Return the indexes of some packs of the remote, given their lengths; FormatError if one is missing or wrong."""
         unknown = [pack for pack in packs if pack not in self._indexes]
 
         def load(pack: PackId, _: None) -> int:
@@ -72,11 +68,7 @@ class RemotePacks:
         return [self._indexes[pack] for pack in packs]
 
     def read_index(self, pack: PackId, size_bytes: int) -> bytes:
-        """Return the index of a pack of the remote, given its length; it is kept from now on.
-
-        Raises:
-            FormatError: as of ``indexes``.
-        """
+        """Return the index of a pack of the remote, given its length; it is kept from now on."""
         for storage in (self._cache, self._local):
             try:
                 data = storage.read(index_key(pack))
@@ -105,11 +97,7 @@ class RemotePacks:
         return {pack: size for pack, size in packs.items() if index_key(pack) in here}
 
     def keep_indexes(self, packs: Mapping[PackId, int]) -> None:
-        """Keep the indexes of some packs, given their lengths, whatever happens to packs here.
-
-        Raises:
-            FormatError: as of ``indexes``.
-        """
+        """Keep the indexes of some packs, given their lengths, whatever happens to packs here."""
         self.indexes(packs)
         for pack, size_bytes in packs.items():
             if self._cache.find_size(index_key(pack)) is None:

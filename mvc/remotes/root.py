@@ -179,12 +179,7 @@ def encode_root(root: Root) -> bytes:
 
 
 def parse_root(data: bytes) -> Root:
-    """Return what the bytes of a root say.
-
-    Raises:
-        FormatError: they are not a root.
-        UnsupportedError: they are the root of a later version.
-    """
+    """Return what the bytes of a root say; UnsupportedError if it is of a later version."""
     document = _decode(data, _Root, "the root of the remote")
     for name, value in document.refs.items():
         _check(is_ref_name(name) and is_git_id(value), "a ref")

@@ -92,11 +92,7 @@ def check_remote_name(name: str) -> str:
 
 
 def list_remotes(context: Context) -> dict[str, RemoteSettings]:
-    """Return name → settings of all remotes.
-
-    Raises:
-        UsageError: the config says what cannot be used.
-    """
+    """Return name → settings of all remotes."""
     config = context.history.config.read_all()
     names = {key[7:-4] for key in config if key.startswith("remote.") and key.endswith(".url")}
     return {name: _read_settings(context, config, name) for name in sorted(names)}
@@ -108,9 +104,6 @@ def parse_urls(
     """Return where a remote will be, and its content if that is elsewhere, as users give them.
 
     A path is that of a Git repository if its content is elsewhere, and else that of a store.
-
-    Raises:
-        UsageError: one of them is not valid, or a store has its content elsewhere.
     """
     is_store = has_store_scheme(url)
     if content is None:

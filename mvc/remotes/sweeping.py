@@ -64,8 +64,7 @@ def plan_until_it_holds(
 ) -> V:
     """Return what an attempt returns that reads the root, plans and writes; ``MovedError`` starts another.
 
-    Raises:
-        ConflictError: there were several, and no plan held.
+    ConflictError: there were several, and no plan held.
     """
     for _ in range(_MAX_ROUNDS):
         with contextlib.suppress(MovedError):
@@ -80,18 +79,11 @@ def check_base(
     sent: Listing,
     built_upon: Iterable[str] | None = None,
 ) -> None:
-    """Check that what a writer built upon is still there.
+    """Check that what a writer built upon is still there; MovedError if it needs a new plan.
 
-    Args:
-        roots: of the remote.
-        base: the root as it was before the writer looked at what the store has.
-        now: the root to be replaced.
-        sent: the packs that the writer adds.
-        built_upon: names of the objects that must be named still; all that the base names by default.
-
-    Raises:
-        MovedError: it is not; a new plan is needed.
-        ConflictError: what was sent is being deleted.
+    ``base`` is the root before the writer looked at what the store has, ``now`` the one to be replaced, and
+    ``sent`` are the packs it adds: ConflictError if one is being deleted. ``built_upon`` are names of the objects
+    that must be named still; all that the base names by default.
     """
     is_named = base.nonce == now.nonce  # most often: the same root
     if not is_named:
@@ -166,10 +158,7 @@ def delete_unnamed(
     """Delete what has been unnamed since before a moment; yield it, durably gone.
 
     What is named by now, or was taken out again later, stays. What another sweep has announced stays
-    for an hour.
-
-    Raises:
-        StorageError: the store, or this machine, was too slow; the next sweep goes on.
+    for an hour. StorageError: the store, or this machine, was too slow; the next sweep goes on.
     """
     for start in range(0, len(unnamed), _AT_ONCE):
         part = {item.name: item for item in unnamed[start : start + _AT_ONCE]}

@@ -69,13 +69,9 @@ def form_state(
 ) -> tuple[bytes, list[LiveArray]]:
     """Return the encoded form of the files of a sharded state, and their arrays in the form's order.
 
-    Args:
-        files: the files as this rank would write them, each with its arrays by name.
-        ranks: how many ranks commit.
-        first: ``id`` of arrays that every rank has whole but with bytes of its own; rank 0 keeps these.
-
-    Raises:
-        UnsupportedError: a part of an array is on a process that does not take part in the commit.
+    The ``files`` are as this rank would write them; arrays whose ``id`` is in ``first`` every rank has whole but
+    with bytes of its own, and rank 0 keeps these. UnsupportedError: a part of an array is on a process that
+    does not take part in the commit.
     """
     arrays: list[LiveArray] = []
     spreads: dict[
@@ -126,14 +122,7 @@ def _check_is_here(spread: Spread, ranks: int, name: str) -> None:
 def list_kept_runs(
     plan: SharePlan, arrays: list[LiveArray], indexes: Mapping[int, int], rank: int
 ) -> Iterator[ImageRun]:
-    """Yield what a rank keeps, in the order of its image.
-
-    Args:
-        plan: the division of the state among the ranks.
-        arrays: the live arrays, in the order of the form.
-        indexes: ``id`` of an array → its number in the walk.
-        rank: whose image it is.
-    """
+    """Yield what a rank keeps, in the order of its image; ``indexes`` are ``id`` of an array → its number in the walk."""
     rows = zip(
         arrays, plan.arrays, plan.keepers.divisions, iterate_places(plan.keepers, rank), strict=True
     )

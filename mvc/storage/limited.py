@@ -21,11 +21,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def parse_rate(text: str) -> int:
-    """Return bytes per second, given as ``500K``, ``2.5M`` or ``1G`` (1,024 each) or as a number.
-
-    Raises:
-        UsageError: it is something else, or less than one byte.
-    """
+    """Return bytes per second, given as ``500K``, ``2.5M`` or ``1G`` (1,024 each) or as a number."""
     match = _RATE.fullmatch(text)
     rate = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if not rate:

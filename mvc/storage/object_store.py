@@ -206,11 +206,7 @@ class ObjectStorage:
         return isinstance(self._store, S3Store)
 
     def sign(self, method: Any, key: str) -> str:
-        """Return a URL that does one thing to one object for a minute, for those who may see it.
-
-        Raises:
-            StorageError: this kind of store signs none.
-        """
+        """Return a URL that does one thing to one object for a minute, for those who may see it."""
         if not isinstance(self._store, S3Store | GCSStore | AzureStore):
             raise StorageError("this kind of store signs no URLs")
         with self._asking(f"sign a URL of {key}"):

@@ -25,11 +25,7 @@ _IN_MEMORY: dict[str, ObjectStore] = {}  # stores of this process, by name
 
 
 def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStorage:
-    """Return the storage that a URL names; nothing is asked of it yet.
-
-    Raises:
-        UsageError: the settings cannot be used.
-    """
+    """Return the storage that a URL names; nothing is asked of it yet."""
     options = options or StoreOptions()
     if url.scheme == "file":
         from mvc.storage.local import LocalStorage  # noqa: PLC0415  no obstore is needed
@@ -44,11 +40,7 @@ def open_store(url: StoreUrl, options: StoreOptions | None = None) -> SharedStor
 
 
 def open_objects(url: StoreUrl, options: StoreOptions) -> ObjectStore:
-    """Return the bucket of a URL as obstore has it, with the prefix; nothing is asked of it yet.
-
-    Raises:
-        UsageError: the settings cannot be used.
-    """
+    """Return the bucket of a URL as obstore has it, with the prefix; nothing is asked of it yet."""
     try:
         return _make(url, options)
     except MvcError:

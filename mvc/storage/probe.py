@@ -70,11 +70,7 @@ class ProbeReport:
 
 
 def probe_refs(storage: SharedStorage) -> ProbeReport:
-    """Return whether refs are safe on a store: about ten small requests.
-
-    Raises:
-        StorageError: it cannot be reached, or does not let anything be written.
-    """
+    """Return whether refs are safe on a store: about ten small requests."""
     with _probing(storage) as prober:
         prober.ask_refs(writers=2, rounds=1)
         return prober.report()

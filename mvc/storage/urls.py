@@ -91,15 +91,10 @@ def resolve_folder(path: str, base: Path | None = None) -> str:
 
 
 def parse_store_url(text: str, *, base: Path | None = None) -> StoreUrl:
-    """Return what a URL or path says.
+    """Return what ``s3://bucket/prefix``, ``file:///folder``, ``memory://name`` or another URL or path says.
 
-    Args:
-        text: ``s3://bucket/prefix``, ``gs://…``, ``az://container/…``, ``hf://buckets/ns/name/…``,
-            ``file:///folder``, ``memory://name`` or a path.
-        base: the folder that a relative path starts from; the current one by default.
-
-    Raises:
-        UsageError: it is not the URL of a store, or holds credentials.
+    A relative path starts from ``base``, by default the current folder. UsageError: it is not the URL of a
+    store, or holds credentials.
     """
     check_characters(text, "a store")
     shown = hide_secrets(text)

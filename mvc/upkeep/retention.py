@@ -76,11 +76,7 @@ class RetentionPolicy:
     also_diverged: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that the policy has a rule, and that its values make sense.
-
-        Raises:
-            UsageError: no rule, a number below 1, or ``keep_best`` without a metric.
-        """
+        """Check that the policy has a rule, and that its values make sense."""
         for name in ("keep_last", "keep_every", "keep_best"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -38,12 +38,8 @@ def examine(
 ) -> list[tuple[str, str]]:
     """Return the trailers on health and gates of a commit; GateError if a gate refuses it.
 
-    Args:
-        context: the repository.
-        tree: the files to commit.
-        earlier: commits whose lines count where their files are the same, first parent first.
-        parents: with which commits a growth compares, none or one.
-        no_gate: whether gates are left out.
+    ``earlier`` are commits whose lines count where their files are the same, first parent first; growth
+    is compared with ``parents``, none or one.
     """
     gates = None
     settings = {} if no_gate else context.history.config.read()
@@ -117,12 +113,8 @@ def find_health(
 ) -> tuple[CheckpointHealth, ...]:
     """Return the health of the checkpoints in a tree, those that are new first to be named.
 
-    Args:
-        context: the repository.
-        tree: the files to commit.
-        earlier: commits whose lines count where their files are the same, first parent first.
-        wanted: measure whatever is not known, however large.
-        known: the health of files that are not stored.
+    ``earlier`` are as for ``examine``. What is not known is measured if it is small or ``wanted``; ``known``
+    is the health of files that are not stored.
     """
     groups = group_checkpoints(tree)
     if not groups:

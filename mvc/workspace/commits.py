@@ -108,13 +108,10 @@ def record(
     no_gate: bool = False,
     agreement: Agreement | None = None,
 ) -> GitId:
-    """Write tree and commit objects, durable; no ref moves.
+    """Write tree and commit objects, durable; no ref moves. GateError: the health fails a gate.
 
     The text gets what is known of the health of the checkpoints, and the agreement of the ranks. ``replaced``
     is the commit whose place an amended one takes; of the same content, it keeps the agreement of that.
-
-    Raises:
-        GateError: the health fails a gate that refuses; nothing was written.
     """
     earlier = [*parents, *([] if replaced is None else [replaced])]
     facts = examine(context, tree_entries, earlier, parents[:1], no_gate=no_gate)

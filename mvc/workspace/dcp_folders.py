@@ -70,11 +70,7 @@ def find_gap(folder: DcpFolder, is_there: Callable[[str], bool]) -> str | None:
 def find_folders(
     paths: Collection[str], read: Callable[[str], bytes | None], is_there: Callable[[str], bool]
 ) -> list[DcpFolder]:
-    """Return the DCP folders whose files are all among some paths.
-
-    Raises:
-        FormatError: a folder is incomplete.
-    """
+    """Return the DCP folders whose files are all among some paths; FormatError if one is incomplete."""
     folders: list[DcpFolder] = []
     for folder in list_folders(paths, read):
         if all(folder.file(name) in paths for name in folder.metadata.files):

@@ -127,10 +127,8 @@ _FIGURES = {"nan": "nan", "inf": "inf", "max": "largest", "norm": "norm", "satur
 def find_value(info: CommitInfo, name: str) -> float | None:
     """Return a number that a commit records, or None.
 
-    Args:
-        info: the commit.
-        name: a metric, ``step``, or ``health.nan``, ``.inf``, ``.max``, ``.norm``, ``.saturated``;
-            a metric of that name goes first.
+    It is a metric, ``step``, or ``health.nan``, ``.inf``, ``.max``, ``.norm``, ``.saturated``; a metric of
+    that name goes first.
     """
     facts = read_annotations(info)
     value = (facts.metrics or {}).get(name)

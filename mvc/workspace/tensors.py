@@ -233,12 +233,7 @@ def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np
 
 
 def find_maker(framework: str) -> Callable[[NDArray[np.uint8], TensorView], Any]:
-    """Return what makes a new array or torch tensor of the bytes that a tensor spans.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-        UsageError: another framework.
-    """
+    """Return what makes a new array or torch tensor of the bytes that a tensor spans."""
     if get_framework(framework) == "numpy":
         return _make_array
     try:

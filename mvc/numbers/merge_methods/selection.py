@@ -76,13 +76,7 @@ class RankPlace:
 def find_places(
     pieces: MergePieces, scores: Scores, ranks: Sequence[Sequence[int]]
 ) -> list[list[RankPlace]]:
-    """Return where some ranks are, counted from the smallest.
-
-    Args:
-        pieces: the tensor.
-        scores: what is ranked; any number of values per element.
-        ranks: those that are wanted of each.
-    """
+    """Return where some ``ranks`` of each score are, counted from the smallest."""
     places = _settle(pieces, scores, ranks, _guess(pieces, scores, ranks))
     if places is None:
         places = _settle(pieces, scores, ranks, _count_ranks(pieces, scores, ranks))
