@@ -13,6 +13,7 @@ from mvc.lazy import lazy_names
 if TYPE_CHECKING:
     from mvc.chunkstore.nearby import Nearby as Nearby
     from mvc.chunkstore.values import WriteCounts as WriteCounts
+    from mvc.operations.commit_state import CommitRequest as CommitRequest
     from mvc.operations.open_state import StoredState as StoredState
     from mvc.operations.pipeline_diff import NodeDiff as NodeDiff
     from mvc.operations.pipeline_diff import compare_pipelines as compare_pipelines
@@ -43,6 +44,7 @@ else:  # imported on first use
         {
             "mvc.chunkstore.nearby": "Nearby",
             "mvc.chunkstore.values": "WriteCounts",
+            "mvc.operations.commit_state": "CommitRequest",
             "mvc.operations.open_state": "StoredState",
             "mvc.operations.pipeline_diff": "NodeDiff compare_pipelines",
             "mvc.repo.run_store": "RunStore",

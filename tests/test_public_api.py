@@ -56,10 +56,8 @@ Remotes.show(self, remote=None)
 Remotes.upstream(self, branch=None)
 RunStore.bring_commit(self, commit)
 RunStore.catch_up(self, branch)
-RunStore.commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, delta=None, parent=None, describe=None, no_gate=False, \
-texts=None)
-RunStore.commit_shares(self, share, stored, *, message, step=None, metrics=None, meta=None, branch=None, parent=None, describe=None, no_gate=False, \
-texts=None)
+RunStore.commit_image(self, files, request)
+RunStore.commit_shares(self, share, stored, request)
 RunStore.find_held(self, files, revision='HEAD', *, share=None, peers=None)
 RunStore.leave_mark(self)
 RunStore.look_for_mark(self, mark)
@@ -316,7 +314,7 @@ def test_names_of_mvc():
 
 def test_names_for_training():
     assert set(mvc.training.__all__) == {
-        "Agreement", "ArrayOutline", "Dispute", "HeldChunks", "LayoutPlan", "Nearby", "NodeDiff", "Peers", "RunFeed", "Share", "RunStore", "SpreadTensor",
+        "Agreement", "ArrayOutline", "CommitRequest", "Dispute", "HeldChunks", "LayoutPlan", "Nearby", "NodeDiff", "Peers", "RunFeed", "Share", "RunStore", "SpreadTensor",
         "StateLayout", "StoredShare", "StoredState", "Whereabouts", "WriteCounts", "choose_senders", "compare_image", "compare_pipelines",
         "is_process_alive", "layout_state", "outline_image", "parse_stored_share", "read_image", "this_process",
     }  # fmt: skip

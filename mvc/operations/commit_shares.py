@@ -39,10 +39,9 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.stored_share import StoredShare, list_ids
-from mvc.workspace.trailers import Annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
@@ -232,37 +231,17 @@ def _open_own(share: Share) -> list[StateFile]:
 @keeps_up
 @holds_sweep_lock
 def commit_shares(
-    context: Context,
-    share: Share,
-    stored: Sequence[StoredShare],
-    *,
-    message: str,
-    step: int | None = None,
-    metrics: Mapping[str, float] | None = None,
-    meta: Mapping[str, str] | None = None,
-    branch: str | None = None,
-    parent: str | None = None,
-    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
-    no_gate: bool = False,
-    texts: Mapping[str, bytes] | None = None,
+    context: Context, share: Share, stored: Sequence[StoredShare], request: CommitRequest
 ) -> CommitResult:
     """Commit what all ranks have stored, as ``commit_state`` would commit the whole.
+
+    Where ranks have checked what others keep, ``agreement`` of the result says what came of it; a
+    difference does not keep the commit from being made.
 
     Args:
         share: that of rank 0, which calls this.
         stored: what every rank's ``store_share`` gave, while their blocks are open.
-        message: subject, and body after an empty line.
-        step: training step.
-        metrics: name → number.
-        meta: name → one line of text.
-        branch: branch to move; defaults to the current one.
-        parent: id of the commit that the branch must be at ("" for a branch without one).
-        describe: as for ``commit_image``.
-        no_gate: as for ``commit``.
-        texts: as for ``commit_image``.
-
-    Where ranks have checked what others keep, ``agreement`` of the result says what came of it; a
-    difference does not keep the commit from being made.
+        request: what the commit says and where it goes.
 
     Raises:
         FormatError: not the shares of all ranks.
@@ -290,15 +269,6 @@ def commit_shares(
         counts = {name: sum(getattr(part.counts, name) for part in by_rank) for name in names}
         return entries, WriteCounts(**counts)
 
-    request = CommitRequest(
-        message=message,
-        annotations=Annotations(step, metrics, meta),
-        branch=branch,
-        parent=parent,
-        no_gate=no_gate,
-        describe=describe,
-        texts=texts,
-    )
     result = commit_files(context, request, [*manifests, *own], write, agreement)
     elsewhere_bytes = sum(part.counts.stored_bytes for part in by_rank if part.packs)
     return replace(result, written_bytes=result.written_bytes + elsewhere_bytes)

@@ -8,7 +8,7 @@ that commits from memory has a clean status with nothing on disk.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
@@ -47,29 +47,45 @@ if TYPE_CHECKING:
     from mvc.workspace.trailers import Agreement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """What a commit of a state says and where it goes; the rest is as for ``commit_state``.
+    """What a commit of a state says and where it goes.
 
     Attributes:
         message: subject, and body after an empty line.
-        annotations: step, metrics and meta.
+        step: training step.
+        metrics: name → number.
+        meta: name → one line of text.
+        branch: branch to move; defaults to the current one.
+        parent: id of the commit that the branch must be at ("" for a branch without one).
+        no_gate: as for ``commit``.
+        author: defaults to ``identity``.
+        time_s: when, in seconds since 1970; defaults to now.
+        delta: as for ``add``; ``store_share`` has its own.
         describe: called once everything but the commit itself is durable; what it returns joins
             ``meta``.
-        texts: path → content of small files for the same commit; one that is staged or committed
-            with this content already is left as it is.
+        texts: path → content of small files for the same commit, which the states after it leave as
+            they are; one that is staged or committed with this content already is left as it is.
     """
 
     message: str
-    annotations: Annotations
-    branch: str | None
-    parent: str | None
-    no_gate: bool
+    step: int | None = None
+    metrics: Mapping[str, float] | None = None
+    meta: Mapping[str, str] | None = None
+    branch: str | None = None
+    parent: str | None = None
+    no_gate: bool = False
     author: Identity | None = None
     time_s: int | None = None
     delta: bool | None = None
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None
     texts: Mapping[str, bytes] | None = None
+
+    def text(self, counts: WriteCounts | None = None) -> str:
+        """Return the message with its facts, and with what is said of what was written."""
+        more = self.describe(counts) if self.describe is not None and counts is not None else {}
+        meta = {**(self.meta or {}), **more}
+        return new_message(self.message, Annotations(self.step, self.metrics, meta))
 
 
 @keeps_up
@@ -123,14 +139,7 @@ def commit_state(
             name is staged; nothing is lost.
     """
     request = CommitRequest(
-        message=message,
-        annotations=Annotations(step, metrics, meta),
-        branch=branch,
-        parent=parent,
-        no_gate=no_gate,
-        author=author,
-        time_s=time_s,
-        delta=delta,
+        message, step, metrics, meta, branch, parent, no_gate, author, time_s, delta
     )
     given = [
         given_file(relative_paths(context, path)[0], content)
@@ -143,41 +152,16 @@ def commit_state(
 
 @keeps_up
 def commit_image(
-    context: Context,
-    files: Mapping[str, memoryview],
-    *,
-    message: str,
-    step: int | None = None,
-    metrics: Mapping[str, float] | None = None,
-    meta: Mapping[str, str] | None = None,
-    branch: str | None = None,
-    delta: bool | None = None,
-    parent: str | None = None,
-    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
-    no_gate: bool = False,
-    texts: Mapping[str, bytes] | None = None,
+    context: Context, files: Mapping[str, memoryview], request: CommitRequest
 ) -> CommitResult:
     """Commit the image of a state (see ``mvc.training.layout_state``) as ``commit_state`` would.
 
     ``files`` is name → bytes of every file of the image; they must not change meanwhile.
-    ``describe`` is called once everything but the commit itself is durable, and what it
-    returns joins ``meta``. ``texts`` are path → content of small files to be committed too; the
-    states after it leave them as they are. All else is as for ``commit_state``.
 
     Raises:
         FormatError: not the files of a state.
         ConflictError, GateError: as for ``commit_state``.
     """
-    request = CommitRequest(
-        message=message,
-        annotations=Annotations(step, metrics, meta),
-        branch=branch,
-        parent=parent,
-        no_gate=no_gate,
-        delta=delta,
-        describe=describe,
-        texts=texts,
-    )
     return _commit_encoded(context, request, open_image(files))
 
 
@@ -220,8 +204,7 @@ def commit_files(
     """
     started_s = time.perf_counter()
     recover(context)
-    message, annotations = request.message, request.annotations
-    new_message(message, annotations)  # raises before anything is written
+    request.text()  # raises before anything is written
     place = find_place(context, request.branch, request.parent)
     base = context.history.read_tree(place.tip) if place.tip is not None else {}
     index, old = context.history.read_index(), find_state_files(context, base)
@@ -240,10 +223,7 @@ def commit_files(
         if path not in kept or kept[path].blob != blob:
             entries[path] = TreeEntry(MODE_FILE, blob)
     tree = {**kept, **entries}
-    if request.describe is not None:
-        meta = {**(annotations.meta or {}), **request.describe(counts)}
-        annotations = replace(annotations, meta=meta)
-    text = new_message(message, annotations)
+    text = request.text(counts)
     parents = [] if place.tip is None else [place.tip]
     committer = context.stamp(request.author, request.time_s)
     new = record(

@@ -11,7 +11,7 @@ from mvc.chunkstore import listing
 from mvc.chunkstore.listing import CLASSES_BYTES, GATHER_PACKS, find_crowd
 from mvc.history import object_gather
 from mvc.operations.aftercare import gather
-from mvc.training import RunStore
+from mvc.training import CommitRequest, RunStore
 from mvc.upkeep.sweep import upkeep_lock
 from support.damage import flip
 from support.images import make_image
@@ -126,7 +126,9 @@ def test_every_road_of_a_commit(repo, few):
         np.save(path, np.random.default_rng(number).standard_normal(300_000))
         repo.commit(f"{number}", paths=path, step=number)
         image = make_image({"m": {"w": np.full(300, number)}})
-        RunStore(repo).commit_image(image, message=f"{number}, image", branch="image")
+        RunStore(repo).commit_image(
+            image, CommitRequest(message=f"{number}, image", branch="image")
+        )
         assert len(packs_of(repo)) <= 6  # three of each class
     np.save(repo.worktree / "again.npy", np.random.default_rng(2).standard_normal(300_000))
     (repo.worktree / "w.npy").unlink()

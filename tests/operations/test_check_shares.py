@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mvc.training import RunStore
+from mvc.training import CommitRequest, RunStore
 
 torch = pytest.importorskip("torch")
 
@@ -232,7 +232,7 @@ def test_a_rank_that_tells_something_else_makes_no_commit(told, change, why):
     repo, share, stored = told
     stored[1] = replace(stored[1], **change(stored[1]))
     with pytest.raises(FormatError, match=why):
-        RunStore(repo).commit_shares(share, stored, message="never")
+        RunStore(repo).commit_shares(share, stored, CommitRequest(message="never"))
     assert repo.branches.list() == []
 
 
@@ -245,9 +245,9 @@ def test_ids_that_end_within_one_are_refused(told):
 def test_a_rank_that_checks_nothing_leaves_its_chunks_unchecked(told):
     """As a writer of a version that does not know how."""
     repo, share, stored = told
-    everything = RunStore(repo).commit_shares(share, stored, message="all").agreement
+    everything = RunStore(repo).commit_shares(share, stored, CommitRequest(message="all")).agreement
     stored[1] = replace(stored[1], checked=b"", check_round=-1)
-    some = RunStore(repo).commit_shares(share, stored, message="some").agreement
+    some = RunStore(repo).commit_shares(share, stored, CommitRequest(message="some")).agreement
     assert 0 < some.agreed < everything.agreed
     assert (some.differed, some.chunks) == (0, everything.chunks)
 
@@ -271,7 +271,11 @@ def test_a_rank_out_of_reach_leaves_chunks_unchecked(tmp_path):
             with RunStore(one).store_share(shares[rank], Apart(shares, is_seen=False)) as found:
                 stored.append(found)
         assert len(asked) <= 4 * (number + 1), "who is out of reach is not asked for every chunk"
-        found = RunStore(repos[0]).commit_shares(shares[0], stored, message="many").agreement
+        found = (
+            RunStore(repos[0])
+            .commit_shares(shares[0], stored, CommitRequest(message="many"))
+            .agreement
+        )
         agreed += 0 if found is None else found.agreed
         assert found is None or found.differed == 0
     due = sum(len([*list_checkers(shares[0].plan.keepers, number)]) for number in (0, 1))
@@ -287,7 +291,7 @@ def test_another_length_of_chunks_leaves_nothing_to_check(tmp_path):
 
 def test_an_amended_commit_keeps_what_was_checked_of_the_same_content(told):
     repo, share, stored = told
-    agreement = RunStore(repo).commit_shares(share, stored, message="all").agreement
+    agreement = RunStore(repo).commit_shares(share, stored, CommitRequest(message="all")).agreement
     assert repo.commit("other words", amend=True).agreement == agreement
     (repo.worktree / "notes.txt").write_text("x")
     repo.add("notes.txt")

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from mvc import ConflictError, FormatError, Repo, UsageError
 from mvc.progress import reporting
-from mvc.training import RunStore, WriteCounts
+from mvc.training import CommitRequest, RunStore, WriteCounts
 from support.bounds import on_disk
 from support.images import make_image
 from support.state_strategies import states, torch_states
@@ -31,7 +31,7 @@ def packs(repo):
 @given(state=states | torch_states)
 def test_the_same_tree_as_commit_state(repo, state):
     repo.commit_state(state, message="live", branch="live")
-    RunStore(repo).commit_image(make_image(state), message="image", branch="image")
+    RunStore(repo).commit_image(make_image(state), CommitRequest(message="image", branch="image"))
     assert tree(repo, "image") == tree(repo, "live")
     assert repo.verify_state(state, "image").is_exact
 
@@ -41,7 +41,8 @@ def test_an_image_is_committed_like_a_state(repo, root):
     repo.commit("code", paths=".")
     state = {"model": {"w": torch.ones(300)}, "step": 1}
     result = RunStore(repo).commit_image(
-        make_image(state), message="subject\n\nbody", step=5, metrics={"loss": 2}, meta={"by": "me"}
+        make_image(state),
+        CommitRequest(message="subject\n\nbody", step=5, metrics={"loss": 2}, meta={"by": "me"}),
     )
     entry = repo.show()
     assert (entry.info.subject, entry.annotations.step) == ("subject", 5)
@@ -49,7 +50,9 @@ def test_an_image_is_committed_like_a_state(repo, root):
     assert result.branch == "main"
     assert [path for path, _, _ in tree(repo)] == ["model.safetensors", "state.json", "train.py"]
     assert repo.status().is_clean
-    RunStore(repo).commit_image(make_image({"ema": {"w": torch.ones(3)}}), message="another form")
+    RunStore(repo).commit_image(
+        make_image({"ema": {"w": torch.ones(3)}}), CommitRequest(message="another form")
+    )
     assert [path for path, _, _ in tree(repo)] == ["ema.safetensors", "state.json", "train.py"]
 
 
@@ -63,9 +66,9 @@ def test_what_is_no_image_is_refused_and_nothing_written(repo):
         {**image, "../evil.safetensors": image["model.safetensors"]},
     ):
         with pytest.raises(FormatError):
-            RunStore(repo).commit_image(broken, message="x")
+            RunStore(repo).commit_image(broken, CommitRequest(message="x"))
     with pytest.raises(UsageError, match="needs a message"):
-        RunStore(repo).commit_image(image, message=" ")
+        RunStore(repo).commit_image(image, CommitRequest(message=" "))
     assert repo.head.commit is None
     assert not packs(repo)
 
@@ -77,7 +80,7 @@ def commit(request, repo):
     def run(state, **options):
         if request.param == "live":
             return repo.commit_state(state, message="x", **options)
-        return RunStore(repo).commit_image(make_image(state), message="x", **options)
+        return RunStore(repo).commit_image(make_image(state), CommitRequest(message="x", **options))
 
     return run
 
@@ -134,7 +137,8 @@ class TestDescribe:
 
         state = {"model": {"w": np.random.default_rng(0).standard_normal(500)}}
         result = RunStore(repo).commit_image(
-            make_image(state), message="x", meta={"by": "caller", "kept": "yes"}, describe=describe
+            make_image(state),
+            CommitRequest(message="x", meta={"by": "caller", "kept": "yes"}, describe=describe),
         )
         meta = repo.show().annotations.meta
         assert meta == {"by": "describe", "kept": "yes", "written": str(seen[0].stored_bytes)}
@@ -146,10 +150,12 @@ class TestDescribe:
             raise KeyError("mine")
 
         with pytest.raises(KeyError, match="mine"):
-            RunStore(repo).commit_image(make_image({"step": 1}), message="x", describe=describe)
+            RunStore(repo).commit_image(
+                make_image({"step": 1}), CommitRequest(message="x", describe=describe)
+            )
         with pytest.raises(UsageError):
             RunStore(repo).commit_image(
-                make_image({"step": 1}), message="x", describe=lambda _: {"": "x"}
+                make_image({"step": 1}), CommitRequest(message="x", describe=lambda _: {"": "x"})
             )
         assert repo.head.commit is None
 

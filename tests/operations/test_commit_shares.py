@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc.training import RunStore
+from mvc.training import CommitRequest, RunStore
 
 torch = pytest.importorskip("torch")
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
@@ -169,10 +169,12 @@ def test_a_rank_that_is_missing_or_told_too_little_makes_no_commit(tmp_path):
         ([*stored[:2], replace(stored[2], health=())], "other files"),
     ]:
         with pytest.raises(FormatError, match=why):
-            RunStore(repo).commit_shares(shares[0], told, message="never")
+            RunStore(repo).commit_shares(shares[0], told, CommitRequest(message="never"))
     with pytest.raises(ConflictError, match="cuts tensors"):
         RunStore(repo).commit_shares(
-            shares[0], [*stored[:2], replace(stored[2], chunk_bytes=8192)], message="never"
+            shares[0],
+            [*stored[:2], replace(stored[2], chunk_bytes=8192)],
+            CommitRequest(message="never"),
         )
     assert repo.branches.list() == []
 

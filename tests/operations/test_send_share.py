@@ -11,7 +11,7 @@ from mvc.operations import commit_shares
 from mvc.remotes import remote as remote_module
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from mvc.training import RunStore, Whereabouts, choose_senders, parse_stored_share
+from mvc.training import CommitRequest, RunStore, Whereabouts, choose_senders, parse_stored_share
 from support.nodes import ME, commit_nodes, freeze_ranks, make_nodes, state_of, stored_by
 from support.remote_repos import commit_model
 from support.sharded import SeenPeers
@@ -83,7 +83,12 @@ def test_few_requests_bring_a_commit(nodes, asked):
         with stored_by(nodes, frozen) as (share, stored):
             sent = [call for one in asked for call in one.calls]
             asked.clear()
-            assert RunStore(nodes[0]).commit_shares(share, stored, message=f"{seed}").unsent is None
+            assert (
+                RunStore(nodes[0])
+                .commit_shares(share, stored, CommitRequest(message=f"{seed}"))
+                .unsent
+                is None
+            )
             made = [call for one in asked for call in one.calls]
         counts.append((len(sent), len(made)))
         indexes = [call for call in sent if call[0] == "read" and call[1].endswith(".idx")]
@@ -156,7 +161,7 @@ def test_a_push_that_fails_is_made_up_for_by_the_next(nodes, store, monkeypatch,
     commit_nodes(nodes, 1)
     with stored_by(nodes, freeze_ranks(state_of(2), RANKS)) as (share, stored):
         with breaking(monkeypatch, lambda name: when if name in ("upload", "replace") else None):
-            done = RunStore(nodes[0]).commit_shares(share, stored, message="two")
+            done = RunStore(nodes[0]).commit_shares(share, stored, CommitRequest(message="two"))
     if when == "before":
         assert "503" in done.unsent
     check_state(nodes[0], 2)  # it is known where the others have put their parts
@@ -225,7 +230,7 @@ def test_rank_0_that_dies_while_it_commits_leaves_the_store_as_it_was(tmp_path, 
         plan, calls = killing_at(number)
         with stored_by(nodes, freeze_ranks(state_of(number), 2)) as (share, stored):
             with breaking(monkeypatch, plan), contextlib.suppress(KilledError):
-                RunStore(nodes[0]).commit_shares(share, stored, message=f"{number}")
+                RunStore(nodes[0]).commit_shares(share, stored, CommitRequest(message=f"{number}"))
                 survived = True
         refs = read_root(store).refs
         assert refs == {"refs/heads/main": last} or "replace" in calls
@@ -257,7 +262,10 @@ def test_what_was_sent_survives_a_gc_before_the_commit(nodes, store):
     other = clone(store, nodes[0].worktree.parent / "other")
     with stored_by(nodes, freeze_ranks(state_of(2), RANKS)) as (share, stored):
         other.remotes.gc()
-        assert RunStore(nodes[0]).commit_shares(share, stored, message="two").unsent is None
+        assert (
+            RunStore(nodes[0]).commit_shares(share, stored, CommitRequest(message="two")).unsent
+            is None
+        )
     assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
     check_state(clone(store, nodes[0].worktree.parent / "whole"), 2)
 
@@ -269,7 +277,7 @@ def test_what_a_gc_took_before_the_commit_makes_none(nodes, store):
         other.remotes.gc(grace_s=0)
         other.remotes.gc(grace_s=0)
         with pytest.raises(StorageError, match="what rank 1 has sent is not on"):
-            RunStore(nodes[0]).commit_shares(share, stored, message="never")
+            RunStore(nodes[0]).commit_shares(share, stored, CommitRequest(message="never"))
     assert nodes[0].resolve("HEAD") == first
     assert commit_nodes(nodes, 2)[0].unsent is None  # sent anew
     assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
@@ -283,7 +291,7 @@ def test_another_pusher_between_two_looks_at_the_root(nodes, store):
         other.switch("mine", create=True)
         mine = commit_model(other)
         other.push("origin", ["mine"])
-        done = RunStore(nodes[0]).commit_shares(share, stored, message="two")
+        done = RunStore(nodes[0]).commit_shares(share, stored, CommitRequest(message="two"))
     assert done.unsent is None
     assert read_root(store).refs == {"refs/heads/main": done.commit, "refs/heads/mine": mine}
     assert nodes[0].upkeep.fsck(remote="origin", data=True).problems == ()
@@ -295,10 +303,10 @@ def test_a_rank_that_has_sent_too_little_makes_no_commit(nodes, store, monkeypat
         one = dict(list(stored[1].packs.items())[1:])
         with pytest.raises(StorageError, match=r"what rank 1 has sent is not on .* lacks some"):
             told = [stored[0], replace(stored[1], packs={**stored[2].packs, **one}), stored[2]]
-            RunStore(nodes[0]).commit_shares(share, told, message="never")
+            RunStore(nodes[0]).commit_shares(share, told, CommitRequest(message="never"))
         with pytest.raises(StorageError, match="rank 2 has stored chunks that are not in this"):
             RunStore(nodes[0]).commit_shares(
-                share, [*stored[:2], replace(stored[2], packs={})], message="no"
+                share, [*stored[:2], replace(stored[2], packs={})], CommitRequest(message="no")
             )
     assert nodes[0].branches.list() == []
     with pytest.raises(FormatError, match="not a pack"):

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 
 from mvc import Identity, Repo
-from mvc.training import RunStore, parse_stored_share
+from mvc.training import CommitRequest, RunStore, parse_stored_share
 from support.sharded import SeenPeers, freeze
 
 ME = Identity("Ada", "ada@example.org")
@@ -54,5 +54,5 @@ def commit_nodes(nodes, seed, *, delta=None, **options):
     """Commit a state of some nodes; return the result, and what each has stored."""
     with stored_by(nodes, freeze_ranks(state_of(seed), len(nodes)), delta=delta) as (share, stored):
         return RunStore(nodes[0]).commit_shares(
-            share, stored, message=f"step {seed}", **options
+            share, stored, CommitRequest(message=f"step {seed}", **options)
         ), stored

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import debug, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from mvc.training import RunStore, layout_state, parse_stored_share
+from mvc.training import CommitRequest, RunStore, layout_state, parse_stored_share
 
 
 def become_rank(rank, shape=(2, 2, 2), names=("rep", "dp", "tp")):
@@ -104,4 +104,4 @@ def commit_frozen(repos, frozen, *, is_seen=True, delta=None, **options):
             )
             for repo, share in zip(repos, shares, strict=True)
         ]
-        return RunStore(repos[0]).commit_shares(shares[0], stored, **options), stored
+        return RunStore(repos[0]).commit_shares(shares[0], stored, CommitRequest(**options)), stored

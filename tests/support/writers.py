@@ -21,7 +21,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from mvc.training import RunStore
+from mvc.training import CommitRequest, RunStore
 from support.forking import Forked, forking, import_for
 
 VARIABLE = "MVC_TEST_WRITERS"
@@ -96,5 +96,7 @@ def _commit(folder):
         part.copy_into(image)
     files = {one.path: image[one.offset :][: one.size_bytes] for one in layout.files}
     for step in (1, 2):
-        done = RunStore(repo).commit_image(files, message="x", step=step, metrics={"loss": 1.0})
+        done = RunStore(repo).commit_image(
+            files, CommitRequest(message="x", step=step, metrics={"loss": 1.0})
+        )
         repo.runs.mark_healthy(done.commit)

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from mvc import StorageError, UnsupportedError
-from mvc.training import RunStore, SpreadTensor, layout_state, parse_stored_share
+from mvc.training import CommitRequest, RunStore, SpreadTensor, layout_state, parse_stored_share
 from mvc_hooks.dcp.meeting import meeting, parse_shared
 from mvc_hooks.dcp.targets import open_home
 from mvc_hooks.dcp.values import STREAMS, make_stream, nest, unpack_object
@@ -238,7 +238,7 @@ class _Together:
                     parse_stored_share(bytes(payload)) for payload in leader.collect(self._turn)
                 ]
                 result = RunStore(repo).commit_shares(
-                    share, [stored, *others], **self._words.spell(self._target)
+                    share, [stored, *others], CommitRequest(**self._words.spell(self._target))
                 )
                 leader.settle(Answer(self._turn, result.commit), is_final=True)
                 _warn_unsent(result.commit, result.unsent)

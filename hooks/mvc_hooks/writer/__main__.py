@@ -230,7 +230,7 @@ class _Writer:
             path: memory[offset : offset + size] for path, (offset, size) in request.places.items()
         }
         store = RunStore(self._open_repo())
-        result = store.commit_image(files, delta=request.delta, **account.spell(parent))
+        result = store.commit_image(files, account.spell(parent))
         return account.answer(request.number, result)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mvc import GateError, MvcError, Repo
-from mvc.training import RunStore, parse_stored_share
+from mvc.training import CommitRequest, RunStore, parse_stored_share
 from mvc_hooks.writer.holding import Replicator, open_image
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import GONE, Answer
@@ -53,13 +53,21 @@ class CommitAccount:
         self._request, self._began_s, self._seen = request, began_s, seen
         self._written_bytes = 0
 
-    def spell(self, parent: str | None) -> dict[str, Any]:
-        """Return the arguments of the commit."""
+    def spell(self, parent: str | None) -> CommitRequest:
+        """Return what the commit says and where it goes."""
         request = self._request
-        same = ("message", "step", "meta", "branch", "no_gate", "texts")
-        metrics = {name: float(value) for name, value in request.metrics.items()}
-        more = {"metrics": metrics, "parent": parent, "describe": self._describe}
-        return {name: getattr(request, name) for name in same} | more
+        return CommitRequest(
+            request.message,
+            request.step,
+            {name: float(value) for name, value in request.metrics.items()},
+            request.meta,
+            request.branch,
+            parent,
+            request.no_gate,
+            delta=request.delta,
+            describe=self._describe,
+            texts=request.texts,
+        )
 
     def _describe(self, counts: WriteCounts) -> Mapping[str, str]:
         self._written_bytes = counts.stored_bytes
@@ -179,7 +187,7 @@ class SharedCommits:
         others = [parse_stored_share(answer.share) for answer in answers]
         account = CommitAccount(request, began_s, *(answer.seen for answer in answers))
         result = RunStore(self._open_repo()).commit_shares(
-            share, [stored, *others], **account.spell(parent)
+            share, [stored, *others], account.spell(parent)
         )
         answer = account.answer(request.turn, result)
         return leader.settle(answer, is_final=True)
