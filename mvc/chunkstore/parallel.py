@@ -13,9 +13,8 @@ import threading
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
-    from queue import SimpleQueue
 
     from mvc.progress import ByteProgress
 
@@ -96,11 +95,18 @@ def for_each(
     threads = min(threads, len(items))
     if threads <= 1:
         state = make_state()
-        for item in items:
-            done = work(item, state)
+        results = (work(item, state) for item in items)
+    else:
+        results = _work_on_threads(items, make_state, work, threads)
+    with contextlib.closing(results):
+        for size_bytes in results:
             if progress is not None:
-                progress(done)
-        return
+                progress(size_bytes)
+
+
+def _work_on_threads(
+    items: Sequence[T], make_state: Callable[[], S], work: Callable[[T, S], int], threads: int
+) -> Generator[int]:
     from queue import SimpleQueue  # noqa: PLC0415  most commands have one item
 
     queue = iter(items)
@@ -126,24 +132,18 @@ def for_each(
     for worker in workers:
         worker.start()
     try:
-        _collect(results, threads, progress)
+        while threads:
+            result = results.get()
+            if result is None:
+                threads -= 1
+            elif isinstance(result, BaseException):
+                try:
+                    raise result
+                finally:
+                    del result  # else the error and its traceback keep each other
+            else:
+                yield result
     finally:
         stop.set()
         for worker in workers:
             worker.join()
-
-
-def _collect(
-    results: SimpleQueue[int | BaseException | None], threads: int, progress: ByteProgress
-) -> None:
-    while threads:
-        result = results.get()
-        if result is None:
-            threads -= 1
-        elif isinstance(result, BaseException):
-            try:
-                raise result
-            finally:
-                del result  # else the error and its traceback keep each other
-        elif progress is not None:
-            progress(result)

@@ -79,10 +79,7 @@ def bisect_metric(
         NotFoundError: no commit there has the metric.
         UsageError: both bounds, or none.
     """
-    if (above is None) == (below is None):
-        raise UsageError("give `above` or `below`, and not both")
-    if math.isnan(above if above is not None else below or 0.0):
-        raise UsageError("a bound must be a number")
+    is_bad = _make_test(above, below)
     history = context.history
     start = history.resolve_commit(bad)
     hidden = [history.resolve_commit(revision) for revision in good]
@@ -91,12 +88,6 @@ def bisect_metric(
     known = {commit: value for commit, value in values.items() if value is not None}
     if not known:
         raise NotFoundError(f"no commit has the metric {metric!r}", hint='"mvc log" shows metrics')
-
-    def is_bad(value: float) -> bool:
-        if math.isnan(value):
-            return True
-        return value > above if above is not None else below is not None and value < below
-
     stretch = _trace(infos, values, is_bad, start)
     bad_ones = [info.id for info in infos if info.id in known and is_bad(known[info.id])]
     if not stretch.begins:
@@ -120,6 +111,20 @@ def bisect_metric(
         bad_ones[-1] if bad_ones[-1] not in stretch.begins else None,
         len(known),
     )
+
+
+def _make_test(above: float | None, below: float | None) -> Callable[[float], bool]:
+    if (above is None) == (below is None):
+        raise UsageError("give `above` or `below`, and not both")
+    if math.isnan(above if above is not None else below or 0.0):
+        raise UsageError("a bound must be a number")
+
+    def is_bad(value: float) -> bool:
+        if math.isnan(value):
+            return True
+        return value > above if above is not None else below is not None and value < below
+
+    return is_bad
 
 
 def _trace(

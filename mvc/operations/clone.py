@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.operations.fetch import FetchResult
@@ -75,7 +78,7 @@ def clone(
         raise ConflictError(f"{folder} already exists and is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     fs.write_durable(mark, [str(parsed).encode()])
-    try:
+    with _undone_after_errors(folder, mark, is_new=is_new):
         context = init(folder)
         _add_remote(context, origin, parsed, apart, content=content)
         if depth is not None:
@@ -88,9 +91,20 @@ def clone(
             checkout_revision(context, name, force=True)
         elif tip is not None:
             _write_small_files(context, tip)
+    if store:
+        context.history.config.set(STORE, origin)
+    fs.remove_file(mark)
+    return CloneResult(context.worktree, result)
+
+
+@contextlib.contextmanager
+def _undone_after_errors(folder: Path, mark: Path, *, is_new: bool) -> Iterator[None]:
+    """Leave nothing behind if the block fails, but keep content that came before the store went away."""
+    try:
+        yield
     except BaseException as error:
         if isinstance(error, StorageError | KeyboardInterrupt) and any(
-            (folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack")  # what came is kept
+            (folder / GIT_DIR_NAME).glob("remotes/*/incoming/packs/*.pack")
         ):
             if isinstance(error, StorageError):
                 error.hint = error.hint or "clone again: that goes on where this ended"
@@ -98,10 +112,6 @@ def clone(
         mark.unlink(missing_ok=True)
         shutil.rmtree(folder if is_new else folder / GIT_DIR_NAME, ignore_errors=True)
         raise
-    if store:
-        context.history.config.set(STORE, origin)
-    fs.remove_file(mark)
-    return CloneResult(context.worktree, result)
 
 
 def _follow_one(context: Context, origin: str, branch: str | None) -> None:

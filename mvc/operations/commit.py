@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
     from mvc.workspace.pending import Pending
-    from mvc.workspace.released import ReleasedTwin
     from mvc.workspace.worktree import Paths
 
 
@@ -77,19 +76,8 @@ def commit(
     history = context.history
     head = history.head()
     facts = Annotations(step, metrics, meta)
-    if amend and head.commit is None:
-        raise UsageError("there is no commit to amend")
-    pending = _find_pending(context, amend=amend)
-    message = pending.message if message is None and pending is not None else message
-    last = history.read_commit(head.commit) if amend and head.commit is not None else None
-    text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
-    added: AddResult | None = None
-    if paths or everything:
-        # What reads files; a commit of what is staged needs none of it.
-        from mvc.operations.add import plan_add, store_planned  # noqa: PLC0415
-
-        plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
-        added = store_planned(context, plan, delta=delta)
+    pending, last, text = _word(context, head, message, facts, amend=amend)
+    added = _add(context, paths, delta, everything=everything)
     index = history.read_index()
     staged = index.entries if added is None else added.merge_into(index)
     tree_entries = {path: entry.version for path, entry in staged.items()}
@@ -121,10 +109,26 @@ def commit(
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
     _move(context, head, new, verb, text, context.stamp(author), pending)
     warnings = added.warnings if added is not None else ()
-    twin = _take_back(context, new, tree_entries)
+    twin = None
+    if context.has_releases:
+        from mvc.workspace.released import take_back  # noqa: PLC0415  as above
+
+        twin = take_back(context, new, tree_entries)
     return summarise(
         context, new, base, tree_entries, started_s, warnings, branch=head.branch, twin=twin
     )
+
+
+def _add(
+    context: Context, paths: Paths, delta: bool | None, *, everything: bool
+) -> AddResult | None:
+    if not (paths or everything):
+        return None
+    # What reads files; a commit of what is staged needs none of it.
+    from mvc.operations.add import plan_add, store_planned  # noqa: PLC0415
+
+    plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
+    return store_planned(context, plan, delta=delta)
 
 
 def _move(
@@ -158,14 +162,23 @@ def _move(
         )
 
 
-def _find_pending(context: Context, *, amend: bool) -> Pending | None:
+def _word(
+    context: Context, head: Head, message: str | None, facts: Annotations, *, amend: bool
+) -> tuple[Pending | None, CommitInfo | None, str]:
+    """Return what is under way, the commit to replace, and the text of the new one."""
     pending = find_pending(context)
-    if amend and pending is not None:
+    if not amend:
+        message = pending.message if message is None and pending is not None else message
+        return pending, None, new_message(message, facts)
+    if head.commit is None:
+        raise UsageError("there is no commit to amend")
+    if pending is not None:
         raise ConflictError(
             f"a {pending.kind} is under way, and the last commit is not part of it",
             hint=f'"mvc {pending.kind} --continue" finishes it',
         )
-    return pending
+    last = context.history.read_commit(head.commit)
+    return None, last, _amended_message(last, message, facts)
 
 
 def _check_decided(index: Index, added: AddResult | None) -> None:
@@ -173,14 +186,6 @@ def _check_decided(index: Index, added: AddResult | None) -> None:
     decided = set() if added is None else {*added.entries(), *added.removed}
     left = {path: versions for path, versions in index.unmerged.items() if path not in decided}
     check_decided(replace(index, unmerged=left))
-
-
-def _take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> ReleasedTwin | None:
-    if not context.has_releases:
-        return None
-    from mvc.workspace.released import take_back  # noqa: PLC0415  as above
-
-    return take_back(context, new, tree)
 
 
 def _author_stamp(

@@ -213,9 +213,7 @@ def commit_files(
         _check_not_staged(index, base, {*old, *paths})
     mode = context.delta_mode(insist=request.delta)  # before anything is written, too
     entries, counts = store(base, mode)
-    kept = base
-    if place.is_current:  # what is staged is committed too, as in any commit
-        kept = staged_tree(index)
+    kept = staged_tree(index) if place.is_current else base  # it is committed too, as in any commit
     kept = {path: entry for path, entry in kept.items() if path not in old}
     check_kept(context, kept)  # only what is carried over: the state itself was just stored
     blobs = {path: context.history.write_blob(data) for path, data in (request.texts or {}).items()}

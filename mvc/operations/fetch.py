@@ -134,7 +134,7 @@ def fetch(
         listing = there.roots.read_listing(root)
         remember_packs(there, listing.packs)
         entries = list_files(context, commits)
-        received += bring_content(context, there, root, listing, entries)
+        received += bring_content(there, root, listing, entries)
     return FetchResult(str(there.settings.url), tuple(moves), root.head, received)
 
 
@@ -236,7 +236,7 @@ def _deepen(
     received = 0
     if content:
         with objects.cut_at(ends):
-            received = bring_content(context, there, root, listing, entries)
+            received = bring_content(there, root, listing, entries)
     write_shallow(context.git_dir, ends)
     objects.forget_shallow()
     return received
@@ -271,7 +271,7 @@ def _receive(
     listing = there.roots.read_listing(root)
     remember_packs(there, listing.packs)
     entries = bring_history(context, there, listing.history, tips, known)
-    return bring_content(context, there, root, listing, entries) if content else 0
+    return bring_content(there, root, listing, entries) if content else 0
 
 
 def _move(context: Context, source: str, name: str | None, new: GitId) -> RefFetch:

@@ -354,4 +354,4 @@ def _bring(context: Context, there: Remote, root: Root, commit: GitId) -> int:
     listing = there.roots.read_listing(root)
     known = context.history.refs.values().values()
     bring_history(context, there, listing.history, [commit], known)
-    return bring_content(context, there, root, listing, list_files(context, [commit]))
+    return bring_content(there, root, listing, list_files(context, [commit]))

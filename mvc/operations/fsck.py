@@ -11,6 +11,7 @@ from mvc.errors import MvcError, UnsupportedError
 from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
+from mvc.progress import reporting
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, LostChunk
 from mvc.upkeep.places import clear_way, find_intruders, find_stale_locks
 from mvc.upkeep.sweep import upkeep_lock
@@ -127,23 +128,7 @@ def fsck(context: Context, *, data: bool = False, repair: bool = False) -> FsckR
         cleared = clear_way(context)  # without a lock: one of them may be in place of it
         with upkeep_lock(context), context.history.no_sweep():  # a sweep may have planned with them
             repaired, salvaged = _repair(context, data=data)
-    problems = [
-        Problem("misplaced", intruder.fact, hint=_CLEAR_HINT)
-        for intruder in find_intruders(context)
-    ]
-    problems.extend(
-        Problem(
-            "stale-lock",
-            f"{path} is more than an hour old: {path.stem} cannot change",
-            hint=_LOCK_HINT,
-        )
-        for path in find_stale_locks(context)
-    )
-    problems.extend(
-        Problem(problem.kind, f"{problem.what}: {problem.detail}")
-        for problem in check(context.history)
-    )
-    problems.extend(_check_notes(context))
+    problems = list(_check_beside(context))
     faults = list(context.here.check(data=data))
     walk = Reachable(context, faults)
     lost = list(walk.check())
@@ -171,6 +156,18 @@ def fsck(context: Context, *, data: bool = False, repair: bool = False) -> FsckR
     )
 
 
+def _check_beside(context: Context) -> Iterator[Problem]:
+    """Yield what is wrong beside the chunks: what is in the way of writing, the history, notes."""
+    for intruder in find_intruders(context):
+        yield Problem("misplaced", intruder.fact, hint=_CLEAR_HINT)
+    for path in find_stale_locks(context):
+        fact = f"{path} is more than an hour old: {path.stem} cannot change"
+        yield Problem("stale-lock", fact, hint=_LOCK_HINT)
+    for problem in check(context.history):
+        yield Problem(problem.kind, f"{problem.what}: {problem.detail}")
+    yield from _check_notes(context)
+
+
 def _find_leftovers(problems: Sequence[StoreProblem], walk: Reachable) -> dict[StoreProblem, None]:
     """Return what is harmless: stray files, and what no file version needs."""
     return dict.fromkeys(
@@ -195,7 +192,9 @@ def _without_settled(context: Context, problems: list[StoreProblem]) -> list[Sto
     """Leave out indexes that were only late: a pack is published before its index."""
     if not any(item.kind == "missing-index" for item in problems):
         return problems
-    again = {item.pack for item in context.here.check(data=False) if item.kind == "missing-index"}
+    with reporting(None):  # these bytes were counted
+        faults = list(context.here.check(data=False))
+    again = {item.pack for item in faults if item.kind == "missing-index"}
     return [item for item in problems if item.kind != "missing-index" or item.pack in again]
 
 

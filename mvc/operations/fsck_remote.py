@@ -34,7 +34,6 @@ from mvc.remotes.remote import open_remote
 from mvc.remotes.root import object_name
 from mvc.upkeep.broken_objects import set_broken_aside
 from mvc.upkeep.sweep import upkeep_lock
-from mvc.workspace.context import STORE_DIR_NAME
 from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
@@ -277,7 +276,7 @@ def _take_content(context: Context, there: Remote, listing: Listing) -> list[str
     if not len(lost):
         return []
     try:
-        messages = receive_lost(context, there, listing, lost)
+        messages = receive_lost(there, listing, lost)
     except MvcError as error:
         return [f"{url}: {error.message}"]
     back = len(lost) - len(_find_lost(context))
@@ -294,23 +293,14 @@ def _find_lost(context: Context) -> Ids:
     return np.unique(np.array(sorted({*walk.health.lost, *roots}), "S32"))
 
 
-def receive_lost(context: Context, there: Remote, listing: Listing, wanted: Ids) -> list[str]:
+def receive_lost(there: Remote, listing: Listing, wanted: Ids) -> list[str]:
     """Bring chunks that are not here; what is damaged there is left out, by halves, and told."""
-    folder = context.git_dir / STORE_DIR_NAME
     try:
-        receive_content(
-            context.here,
-            folder,
-            there.packs,
-            listing.packs,
-            wanted,
-            there.folder / "incoming",
-            accept=lambda _: None,
-        )
+        receive_content(there, listing.packs, wanted)
     except FormatError as error:
         if len(wanted) == 1:
             return [f"{there.settings.url}: {error.message}"]
         middle = len(wanted) // 2
         halves = wanted[:middle], wanted[middle:]
-        return [line for half in halves for line in receive_lost(context, there, listing, half)]
+        return [line for half in halves for line in receive_lost(there, listing, half)]
     return []

@@ -83,7 +83,7 @@ def _bring(context: Context, chunks: set[ChunkId]) -> list[str]:
     wanted = np.unique(np.array(sorted(chunks), "S32"))
     for there, _, listing in ask_remotes(remotes, messages):
         try:
-            messages += receive_lost(context, there, listing, wanted)
+            messages += receive_lost(there, listing, wanted)
         except MvcError as error:
             messages.append(f"{there.settings.url}: {error.message}")
         if context.here.contains_all(chunks):

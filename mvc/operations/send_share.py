@@ -31,7 +31,7 @@ from mvc.remotes.history import bring_history
 from mvc.remotes.promised import remember_packs
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Listing, Root
-from mvc.workspace.context import STORE, STORE_DIR_NAME
+from mvc.workspace.context import STORE
 from mvc.workspace.stored_share import list_ids
 from mvc.workspace.whereabouts import Whereabouts, sees_mark
 
@@ -137,9 +137,7 @@ def send_share(context: Context, wanted: Ids, written: Collection[PackId]) -> di
             )
 
     with sending_folder(there.folder) as scratch:
-        folder = context.git_dir / STORE_DIR_NAME
-        terms = (context.here, folder, there.packs, packs, wanted, scratch)
-        sent, _ = send_content(*terms, accept=refuse, patience=None)
+        sent, _ = send_content(there, packs, wanted, scratch, accept=refuse, patience=None)
         there.packs.keep_indexes(sent)
     packs |= sent
     copies = there.packs.copies(packs)

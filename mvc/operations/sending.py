@@ -19,7 +19,7 @@ from mvc.remotes.promised import remember_packs
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.root import Listing, Root, with_packs
 from mvc.remotes.sweeping import MovedError, check_base
-from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME
+from mvc.workspace.context import RELEASED_REF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,16 +93,9 @@ def send(
         gone: frozenset[str] = frozenset()
         wanted = list_chunks(context, dict.fromkeys([*entries, *needed]))
         if len(wanted):
-            folder = context.git_dir / STORE_DIR_NAME
+            known = {**listing.packs, **brought}
             packs, gone = send_content(
-                context.here,
-                folder,
-                there.packs,
-                {**listing.packs, **brought},
-                wanted,
-                scratch,
-                accept=accept,
-                patience=patience,
+                there, known, wanted, scratch, accept=accept, patience=patience
             )
         history, joined = send_history(
             context, there, entries, listing.history, scratch, patience=patience

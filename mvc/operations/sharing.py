@@ -96,6 +96,23 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
     filesystem, options = find_mount(context.git_dir)
     folder = context.git_dir / _FOLDER
     fs.make_dirs(folder)
+    members, results, problems = _meet_with_child(folder, wait_s)
+    machines = {member.rsplit(":", 2)[0] for member in members}
+    return SharingReport(
+        filesystem,
+        options,
+        tuple(member.rsplit(":", 1)[0] for member in members),
+        len(machines),
+        tuple(dict.fromkeys(problems)),
+        tuple(known_traps(filesystem, options, is_tested=len(machines) > 1)),
+        max((result.seen_s for result in results.values()), default=0.0),
+    )
+
+
+def _meet_with_child(
+    folder: Path, wait_s: float
+) -> tuple[list[str], dict[str, _Result], list[str]]:
+    """Take part together with a second process of this machine; return also what went wrong."""
     child = subprocess.Popen(  # noqa: S603  our own command, no shell
         module_command("mvc.operations.sharing"),
         stdin=subprocess.PIPE,
@@ -124,16 +141,7 @@ def probe_sharing(context: Context, *, wait_s: float = 3.0) -> SharingReport:
     if child.returncode:
         last = (errors.decode(errors="replace").strip().splitlines() or ["no word of why"])[-1]
         problems.append(f"the second process of this machine failed: {last[:200]}")
-    machines = {member.rsplit(":", 2)[0] for member in members}
-    return SharingReport(
-        filesystem,
-        options,
-        tuple(member.rsplit(":", 1)[0] for member in members),
-        len(machines),
-        tuple(dict.fromkeys(problems)),
-        tuple(known_traps(filesystem, options, is_tested=len(machines) > 1)),
-        max((result.seen_s for result in results.values()), default=0.0),
-    )
+    return members, results, problems
 
 
 def meet(folder: Path, wait_s: float) -> tuple[list[str], dict[str, _Result]]:

@@ -28,7 +28,6 @@ from mvc.remotes.history import choose_crowd, list_chunks
 from mvc.remotes.released import find_gaps, take_released
 from mvc.remotes.remote_packs import read_there
 from mvc.storage.local import LocalStorage
-from mvc.workspace.context import STORE_DIR_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from mvc.remotes.remote import Remote
     from mvc.remotes.remote_packs import RemotePacks
     from mvc.remotes.root import Listing, Root
-    from mvc.workspace.context import Context
 
 _GROUP_BYTES = 8 * 2**20
 _GAP_BYTES = 2**16  # neighbours this close are read as one
@@ -59,9 +57,7 @@ _FETCH_PACKS = 2
 
 
 def send_content(
-    store: ChunkStore,
-    folder: Path,
-    remote: RemotePacks,
+    there: Remote,
     packs: Mapping[PackId, int],
     wanted: Ids,
     scratch: Path,
@@ -71,13 +67,14 @@ def send_content(
 ) -> tuple[dict[PackId, int], frozenset[PackId]]:
     """Upload the packs that a remote lacks to have some chunks, each named once.
 
-    ``folder`` is that of the store, ``packs`` are what the remote has, with lengths, and packs that are made to
-    be sent go into ``scratch``. ``accept`` is called first with the chunks that neither side has, and raises what
-    they mean. ``patience`` is as of ``choose_crowd``; with None no packs of the remote are joined.
+    ``packs`` are what the remote has, with lengths, and packs that are made to be sent go into ``scratch``.
+    ``accept`` is called first with the chunks that neither side has, and raises what they mean.
+    ``patience`` is as of ``choose_crowd``; with None no packs of the remote are joined.
 
     Returns:
         The lengths of the new packs, and which packs of the remote they take the place of.
     """
+    store, remote, folder = there.context.here, there.packs, there.context.store_folder
     plan = plan_transfer(store.copies(), remote.copies(packs), wanted)
     accept(plan.missing)
     crowd = _choose_crowd(packs, patience) if patience and plan.size_bytes else {}
@@ -162,9 +159,7 @@ def _read_sound(
     return data_of
 
 
-def bring_content(
-    context: Context, remote: Remote, root: Root, listing: Listing, entries: Sequence[Entry]
-) -> int:
+def bring_content(there: Remote, root: Root, listing: Listing, entries: Sequence[Entry]) -> int:
     """Bring the content that some objects name and that is not here; return the bytes that came.
 
     The sweep lock is held, the root was just read, and the objects are here.
@@ -173,38 +168,30 @@ def bring_content(
         NotFoundError: some of it is not there, and was not released.
         FormatError: what came is not what it was asked for; nothing of it is kept.
     """
+    context = there.context
     wanted = list_chunks(context, entries)
     if not len(wanted):
         return 0
-    return receive_content(
-        context.here,
-        context.git_dir / STORE_DIR_NAME,
-        remote.packs,
-        listing.packs,
-        wanted,
-        remote.folder / "incoming",
-        accept=lambda missing: take_released(
-            context, remote, root, listing, find_gaps(context, entries, missing)
-        ),
-    )
+
+    def accept(missing: Sequence[ChunkId]) -> None:
+        take_released(context, there, root, listing, find_gaps(context, entries, missing))
+
+    return receive_content(there, listing.packs, wanted, accept=accept)
 
 
 def receive_content(
-    store: ChunkStore,
-    folder: Path,
-    remote: RemotePacks,
+    there: Remote,
     packs: Mapping[PackId, int],
     wanted: Ids,
-    incoming: Path,
     *,
-    accept: Callable[[Sequence[ChunkId]], None],
+    accept: Callable[[Sequence[ChunkId]], None] = lambda _: None,
 ) -> int:
-    """Download chunks that the store lacks; return the bytes that came.
+    """Download chunks that are not here, as of ``send_content``; return the bytes that came.
 
-    As of ``send_content``; the sweep lock is held, and ``incoming`` is the folder of what is not verified yet.
-    FormatError: what came is not what it was asked for; nothing of it is kept.
+    The sweep lock is held. FormatError: what came is not what it was asked for; nothing of it is kept.
     """
-    with Arrival(incoming, store, remote) as arrival:
+    store, remote = there.context.here, there.packs
+    with Arrival(there.folder / "incoming", store, remote) as arrival:
         plan = plan_transfer(remote.copies(packs), arrival.copies(), wanted)
         with _doubting(remote, packs, NotFoundError):
             accept(plan.missing)
@@ -220,7 +207,7 @@ def receive_content(
                 return 0
 
             for_each(whole, lambda: None, land, threads=_FETCH_PACKS)
-            arrival.move(folder)
+            arrival.move(there.context.store_folder)
     store.refresh()
     return plan.size_bytes
 

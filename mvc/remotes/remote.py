@@ -35,12 +35,12 @@ class Remote:
     ) -> None:
         self.settings = settings
         self._limit_bytes_s = limit_bytes_s
-        self._context = context
+        self.context = context
 
     @property
     def folder(self) -> Path:
         """What is kept here about it: a cache."""
-        return self._context.git_dir / _FOLDER / (self.settings.name or _UNNAMED)
+        return self.context.git_dir / _FOLDER / (self.settings.name or _UNNAMED)
 
     @cached_property
     def storage(self) -> SharedStorage:
@@ -87,7 +87,7 @@ class Remote:
     @cached_property
     def packs(self) -> RemotePacks:
         """Its packs."""
-        return RemotePacks(self.storage, self.folder / "indexes", self._context.here.storage)
+        return RemotePacks(self.storage, self.folder / "indexes", self.context.here.storage)
 
 
 def open_remote(

@@ -58,7 +58,11 @@ def find_tips(commits: Sequence[CommitInfo]) -> list[GitId]:
 
 
 def is_due(context: Context) -> bool:
-    """Return whether many packs are small, or many commits were never repacked."""
+    """Return whether many packs are small, or many commits were never repacked.
+
+    Raises:
+        StorageError: the machine failed.
+    """
     sizes = context.here.list_packs().packs.values()
     if sum(size < SMALL_PACK_BYTES for size in sizes) >= AUTO_PACKS:
         return True

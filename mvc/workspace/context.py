@@ -112,7 +112,7 @@ class Context:
     def _storage(self) -> Storage:
         from mvc.storage.local import LocalStorage  # noqa: PLC0415  no obstore is needed
 
-        return LocalStorage(self.git_dir / STORE_DIR_NAME)
+        return LocalStorage(self.store_folder)
 
     def stored_sizes(self, chunks: Collection[ChunkId]) -> Mapping[ChunkId, int]:
         """Return chunk → bytes in its pack, without those that no pack has."""
@@ -171,6 +171,11 @@ class Context:
     def git_dir(self) -> Path:
         """The ``.mvc`` folder."""
         return self.worktree / GIT_DIR_NAME
+
+    @property
+    def store_folder(self) -> Path:
+        """Where the chunks are that are here."""
+        return self.git_dir / STORE_DIR_NAME
 
     @cached_property
     def chunk_bytes(self) -> int:

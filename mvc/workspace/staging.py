@@ -32,7 +32,7 @@ from mvc.fs import (
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import GitId
 from mvc.workspace.content import stage_file
-from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME
+from mvc.workspace.context import JOURNAL_NAME
 from mvc.workspace.journal import Was
 from mvc.workspace.worktree import find_obstacle, walk_folders
 
@@ -173,7 +173,7 @@ def list_leftovers(context: Context) -> list[Leftover]:
     """Return what may go; without the sweep lock, perhaps more than that. Nothing is changed."""
     git_dir = context.git_dir
     found = [_measure(folder) for folder in find_dead(git_dir)]
-    places = [git_dir, *(git_dir / STORE_DIR_NAME / name for name in ("packs", "damaged"))]
+    places = [git_dir, *(context.store_folder / name for name in ("packs", "damaged"))]
     places += [Path(place) for place, _, _ in os.walk(git_dir / "logs")]
     if find_stat(git_dir / JOURNAL_NAME) is None:
         places += walk_folders(context.worktree)
