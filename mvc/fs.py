@@ -102,6 +102,12 @@ def find_stat(path: Path | str) -> FileStat | None:
             raise
 
 
+def folder_bytes(folder: Path) -> int:
+    """Return the length of all files in a folder and below it that stay where they are meanwhile."""
+    places = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sum(stat.size_bytes for stat in map(find_stat, places) if stat is not None)
+
+
 class RealFolders:
     """Which folders below a root are reached without following a link.
 

@@ -15,7 +15,7 @@ from mvc.workspace.checkout_plan import CheckoutResult
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.manifests import TensorContents
 from mvc.workspace.pending import BISECTION
-from mvc.workspace.ranges import walk_ranges
+from mvc.workspace.ranges import list_commits
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_paths
 
@@ -358,13 +358,7 @@ def _answer(context: Context, term: str, revisions: Sequence[str]) -> None:
 def _leave_out(context: Context, revisions: Sequence[str]) -> None:
     """Mark commits as untestable; the tested one by default."""
     state = get_bisection(context)
-    commits: list[GitId] = []
-    for revision in revisions:
-        if split_range(revision) is None:
-            commits.append(context.history.resolve_commit(revision))
-        else:
-            commits += [info.id for info in walk_ranges(context, [revision])]
-    for commit in dict.fromkeys(commits if revisions else [_tested(context)]):
+    for commit in list_commits(context, revisions) if revisions else [_tested(context)]:
         line = files.mark(context, state.terms, "skip", commit)
         files.add_to_log(context, [line, f"git bisect skip {commit}"])
 

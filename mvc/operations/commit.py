@@ -77,7 +77,7 @@ def commit(
     head = history.head()
     facts = Annotations(step, metrics, meta)
     pending, last, text = _word(context, head, message, facts, amend=amend)
-    added = _add(context, paths, delta, everything=everything)
+    added = _add(context, paths, everything=everything, delta=delta)
     index = history.read_index()
     staged = index.entries if added is None else added.merge_into(index)
     tree_entries = {path: entry.version for path, entry in staged.items()}
@@ -120,7 +120,7 @@ def commit(
 
 
 def _add(
-    context: Context, paths: Paths, delta: bool | None, *, everything: bool
+    context: Context, paths: Paths, *, everything: bool, delta: bool | None
 ) -> AddResult | None:
     if not (paths or everything):
         return None

@@ -13,18 +13,19 @@ Bytes are those of chosen copies (``chunkstore.copies``), with their record head
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mvc.errors import UsageError
+from mvc.fs import folder_bytes
 from mvc.history.refnames import HEADS, TAGS
 from mvc.upkeep.holdings import KeptContent, Needs, Owners, Totals, Union
 from mvc.upkeep.versions import reach
-from mvc.workspace.ranges import walk_ranges
+from mvc.workspace.ranges import list_commits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -154,7 +155,7 @@ def du(
     for kind in by:
         if kind not in KINDS:
             raise UsageError(f"cannot list by {kind!r}", hint=f"one of {', '.join(KINDS)}")
-    chosen = _select(context, revisions)
+    chosen = list_commits(context, revisions)
     survey = _Survey(context, chosen if revisions else None, with_tensors="tensor" in by)
     refs = list(survey.list_refs()) if "branch" in by or "tag" in by else []
     return DuReport(
@@ -168,24 +169,10 @@ def du(
     )
 
 
-def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
-    """Return the commits that are meant: ``A`` is that one commit, ``A..B`` a range."""
-    found: dict[GitId, None] = {}
-    for revision in revisions:
-        if ".." in revision:
-            found.update(dict.fromkeys(info.id for info in walk_ranges(context, [revision])))
-        else:
-            found[context.history.resolve_commit(revision)] = None
-    return list(found)
-
-
 def _sorted(entries: Iterable[DuEntry]) -> tuple[DuEntry, ...]:
     """Sort by weight; what weighs the same keeps its order."""
-    return tuple(
-        sorted(
-            entries, key=lambda entry: (-entry.alone_bytes, -entry.shared_bytes, -entry.raw_bytes)
-        )
-    )
+    weight = attrgetter("alone_bytes", "shared_bytes", "raw_bytes")
+    return tuple(sorted(entries, key=weight, reverse=True))
 
 
 @dataclass(slots=True)
@@ -235,7 +222,7 @@ class _Survey:
             packs=len(copies.indexes),
             pack_bytes=sum(listing.packs.values()),
             index_bytes=sum(listing.indexes.values()),
-            object_bytes=_folder_bytes(self._context.git_dir / "objects"),
+            object_bytes=folder_bytes(self._context.git_dir / "objects"),
             statistics_bytes=self._context.kept.size_bytes,
             needed_bytes=union.bytes,
             base_bytes=int(self._needs.sizes[union.mask & ~direct].sum()),
@@ -254,7 +241,7 @@ class _Survey:
     def list_refs(self) -> Iterator[DuEntry]:
         """Yield what branches and tags cost, those that point to chosen commits."""
         users = {name: number for number, name in enumerate(self._holdings.refs)}
-        alone = self._count_alone_by_commit(len(users), _find_holders(self._holdings, users))
+        alone = self._count_alone_by_commit(len(users), self._holdings.find_holders(users))
         wanted = None if self._is_all else set(self._chosen)
         for name, run in self._follow_refs():
             tip = self._holdings.refs[name]
@@ -380,8 +367,8 @@ class _Survey:
     def _count_alone(self, owners: Owners) -> Numbers:
         """Return what each user alone needs, once the users in chosen commits are added."""
         if not self._is_all:
-            self._add_others(owners, self._holdings.contents_of(self._rest))
-            self._add_others(owners, self._holdings.contents(self._holdings.staged.values()))
+            staged = self._holdings.contents(self._holdings.staged.values())
+            self._add_others(owners, chain(self._holdings.contents_of(self._rest), staged))
         return owners.count_alone()
 
     def _add_others(self, owners: Owners, contents: Iterable[ManifestContent]) -> None:
@@ -419,31 +406,3 @@ class _Survey:
     def _raw(self, versions: Iterable[tuple[str, GitId]]) -> int:
         contents = (self._holdings.content(blob) for _, blob in versions)
         return sum(content.size_bytes for content in contents if content is not None)
-
-
-def _find_holders(holdings: KeptContent, users: Mapping[str, int]) -> dict[GitId, tuple[int, int]]:
-    """Return commit → the least and the greatest ref that reaches it.
-
-    A commit that two refs reach is never looked at by a third: all before it have two as well.
-    """
-    found: dict[GitId, tuple[int, int]] = {}
-    for name, user in users.items():  # in ascending order
-        pending = [holdings.refs[name]]
-        while pending:
-            commit = pending.pop()
-            least, greatest = found.get(commit, (user, -1))
-            if least == greatest != user or greatest < 0:
-                found[commit] = (least, user)
-                pending.extend(holdings.parents[commit])
-    return found
-
-
-def _folder_bytes(folder: os.PathLike[str]) -> int:
-    size_bytes = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                size_bytes += os.lstat(os.path.join(place, name)).st_size
-            except FileNotFoundError:
-                continue  # gc removed it
-    return size_bytes

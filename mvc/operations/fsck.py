@@ -134,8 +134,7 @@ def fsck(context: Context, *, data: bool = False, repair: bool = False) -> FsckR
     lost = list(walk.check())
     if any(problem.kind == MISSING for problem in lost):
         with contextlib.suppress(MvcError):  # a damaged ref or config was reported
-            fault = find_clone_fault(context)
-            if fault is not None:
+            if (fault := find_clone_fault(context)) is not None:
                 problems.append(Problem("incomplete-clone", fault[0], hint=fault[1]))
     faults = _without_settled(context, faults)
     leftovers = _find_leftovers(faults, walk)
@@ -344,10 +343,9 @@ class Reachable:
 
     def _is_promised(self, loss: LostChunk, chunk: ChunkId) -> bool:
         """Return whether what is missing is on a remote, whence reads take it."""
-        context = self._context
-        if loss.is_damage or context.store is context.here:
+        if loss.is_damage or self._context.store is self._context.here:
             return False
-        return chunk in self.promised or context.store.contains_all([chunk])
+        return chunk in self.promised or self._context.store.contains_all([chunk])
 
     def _is_lost(self, chunk: ChunkId) -> bool:
         """Return whether a chunk cannot be read, so that it may have been released."""

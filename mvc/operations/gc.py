@@ -164,17 +164,13 @@ def gc(context: Context, plan: GcPlan | None = None, *, grace_s: float | None = 
     """Remove what is unreachable; safe alongside commits and readers.
 
     Args:
-        plan: from ``plan_gc``; by default it is made now.
+        plan: from ``plan_gc``, made again if the packs are others by now; by default it is made now.
         grace_s: as for ``plan_gc``, if there is no plan.
 
     Raises:
         CorruptionError: the repository is damaged; nothing more is removed.
     """
-    return run_gc(context, plan or plan_sweeping(context, grace_s=grace_s))
-
-
-def run_gc(context: Context, plan: GcPlan) -> GcResult:
-    """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
+    plan = plan or plan_sweeping(context, grace_s=grace_s)
     with upkeep_lock(context):
         if not is_current(context, plan.sweep):
             plan = plan_sweeping(context, grace_s=plan.grace_s, expiry=plan.expiry)
@@ -182,7 +178,7 @@ def run_gc(context: Context, plan: GcPlan) -> GcResult:
 
 
 def sweep_garbage(context: Context, plan: GcPlan) -> GcResult:
-    """Carry out a plan, as ``run_gc`` does; the caller has ``upkeep_lock``."""
+    """Carry out a plan, as ``gc`` does; the caller has ``upkeep_lock``."""
     sweep = Sweep(
         context,
         plan.sweep,

@@ -227,13 +227,7 @@ def _split(unnamed: Iterable[Unnamed], before_s: float) -> tuple[list[Unnamed], 
 
 
 class _Look:
-    """What a root of a remote names and reaches, in a scratch folder; grows with newer roots.
-
-    Args:
-        there: the remote.
-        folder: for scratch.
-        root: as it was just read.
-    """
+    """What a root of a remote names and reaches, in a scratch folder; grows with newer roots."""
 
     def __init__(self, there: Remote, folder: Path, root: Root) -> None:
         self.left_packs = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +38,7 @@ from mvc.upkeep.retention import (
     fits_diverged,
     state_paths,
 )
-from mvc.upkeep.sweep import upkeep_lock
+from mvc.upkeep.sweep import NO_IDS, upkeep_lock
 from mvc.upkeep.versions import Versions, commits_of, walk_all
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
@@ -168,52 +168,39 @@ def plan_prune(
         weights_only=weights_only,
         also_diverged=tuple(also_diverged),
     )
-    if pushed:
-        return plan_prune_pushed(
-            context, policy, pushed if isinstance(pushed, str) else None, now_s=now_s
-        )
     policy.check()
-    moment_s = int(time.time()) if now_s is None else now_s
+    source = look_up(context, pushed if isinstance(pushed, str) else None) if pushed else None
+    return _plan(context, policy, source, now_s)
+
+
+def _plan(
+    context: Context, policy: RetentionPolicy, pushed: Pushed | None, now_s: int | None = None
+) -> PrunePlan:
     landmarks = read_landmarks(context)
     _check_names(policy, landmarks)
-    draft = _Draft(context, policy, landmarks, moment_s)
+    there = None if pushed is None else pushed.commits
+    now_s = int(time.time()) if now_s is None else now_s
+    draft = _Draft(context, policy, landmarks, now_s, there)
     releases = draft.releases()
-    if not releases and not draft.has_released:
+    keep = NO_IDS
+    if pushed is not None:
+        blobs = ((blob, "blob") for release in releases for blob in release.blobs)
+        keep = pushed.find_lacking(list_chunks(context, dict.fromkeys(blobs)))
+    elif not releases and not draft.has_released:
         return PrunePlan(policy, draft.commits({}), (), 0, landmarks)
-    swept = plan_sweeping(context, releasing=releases)
-    commits = draft.commits(draft.measure(swept.marks.needed))
-    return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks)
-
-
-def plan_prune_pushed(
-    context: Context, policy: RetentionPolicy, remote: str | None, *, now_s: int | None = None
-) -> PrunePlan:
-    """Return what a policy keeps here, and what goes because a remote has it; nothing is changed."""
-    policy.check()
-    return _plan_pushed(context, policy, look_up(context, remote), now_s)
-
-
-def _plan_pushed(
-    context: Context, policy: RetentionPolicy, pushed: Pushed, now_s: int | None
-) -> PrunePlan:
-    landmarks = read_landmarks(context)
-    _check_names(policy, landmarks)
-    moment_s = int(time.time()) if now_s is None else now_s
-    draft = _Draft(context, policy, landmarks, moment_s, pushed.commits)
-    releases = draft.releases()
-    blobs = ((blob, "blob") for release in releases for blob in release.blobs)
-    keep = pushed.find_lacking(list_chunks(context, dict.fromkeys(blobs)))
     swept = plan_sweeping(context, releasing=releases, keep=keep)
     commits = draft.commits(draft.measure(np.union1d(swept.marks.needed, keep)))
-    name = pushed.remote.settings.name
-    return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks, name, swept)
+    plan = PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks)
+    if pushed is None:
+        return plan
+    return replace(plan, pushed_to=pushed.remote.settings.name, sweep=swept)
 
 
 def _run_pushed(context: Context, plan: PrunePlan) -> PruneResult:
     """Look the remote up once more, let it promise what it has, and free that here."""
     with upkeep_lock(context):
         pushed = look_up(context, plan.pushed_to)
-        now = _plan_pushed(context, plan.policy, pushed, None)
+        now = _plan(context, plan.policy, pushed)
         if not now.releases or now.sweep is None:
             return PruneResult(now, 0)
         pushed.let_promise(context)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
-__all__ = ["RepackPlan", "RepackResult", "is_due", "plan_repack", "repack_commit", "run_repack"]
+__all__ = ["RepackPlan", "RepackResult", "is_due", "plan_repack", "repack", "repack_commit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,17 +207,13 @@ def repack(context: Context, plan: RepackPlan | None = None) -> RepackResult:
     """Store chunks as differences across history and merge small packs.
 
     Args:
-        plan: from ``plan_repack``; by default it is made now.
+        plan: from ``plan_repack``, made again if the packs are others by now; by default it is made now.
 
     Raises:
         ConflictError: another gc, prune or repack is running.
         CorruptionError: the repository is damaged; nothing more is removed.
     """
-    return run_repack(context, plan or plan_repack(context))
-
-
-def run_repack(context: Context, plan: RepackPlan) -> RepackResult:
-    """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
+    plan = plan or plan_repack(context)
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):
         recover(context)
@@ -251,7 +247,7 @@ def repack_commit(context: Context, commit: GitId) -> None:
     """
     plan = make_plan(context, only=commit)
     if plan.chunks:
-        run_repack(context, plan)
+        repack(context, plan)
 
 
 def _count_deltas(copies: StoredCopies) -> int:

@@ -130,6 +130,22 @@ class KeptContent:
         """Yield what the manifests of some commits hold."""
         return self.contents(blob for commit in commits for blob in self.files(commit).values())
 
+    def find_holders(self, users: Mapping[str, int]) -> dict[GitId, tuple[int, int]]:
+        """Return commit → the least and the greatest of some refs, numbered in ascending order, that reach it.
+
+        A commit that two refs reach is never looked at by a third: all before it have two as well.
+        """
+        holders: dict[GitId, tuple[int, int]] = {}
+        for name, user in users.items():
+            pending = [self.refs[name]]
+            while pending:
+                commit = pending.pop()
+                least, greatest = holders.get(commit, (user, -1))
+                if least == greatest != user or greatest < 0:
+                    holders[commit] = (least, user)
+                    pending.extend(self.parents[commit])
+        return holders
+
     def _read(self, manifest: Manifest) -> ManifestContent:
         joined = b"".join(manifest.chunk_ids())
         ids = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")

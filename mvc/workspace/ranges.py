@@ -35,6 +35,17 @@ def walk_ranges(
             yield info
 
 
+def list_commits(context: Context, revisions: Sequence[str]) -> list[GitId]:
+    """Return the commits that are meant, each once: ``A`` is that one commit, ``A..B`` a range."""
+    commits: dict[GitId, None] = {}
+    for revision in revisions:
+        if split_range(revision) is None:
+            commits[context.history.resolve_commit(revision)] = None
+        else:
+            commits |= dict.fromkeys(info.id for info in walk_ranges(context, [revision]))
+    return list(commits)
+
+
 def _parse(
     context: Context, revisions: Sequence[str], *, everything: bool
 ) -> tuple[list[GitId], list[GitId]]:

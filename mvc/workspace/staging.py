@@ -24,6 +24,7 @@ from mvc.fs import (
     TEMP_SUFFIX,
     exclusive_lock,
     find_stat,
+    folder_bytes,
     fsync_dir,
     fsync_file,
     is_locked,
@@ -172,7 +173,7 @@ class Leftover:
 def list_leftovers(context: Context) -> list[Leftover]:
     """Return what may go; without the sweep lock, perhaps more than that. Nothing is changed."""
     git_dir = context.git_dir
-    found = [_measure(folder) for folder in find_dead(git_dir)]
+    found = [Leftover(folder, folder_bytes(folder)) for folder in find_dead(git_dir)]
     places = [git_dir, *(context.store_folder / name for name in ("packs", "damaged"))]
     places += [Path(place) for place, _, _ in os.walk(git_dir / "logs")]
     if find_stat(git_dir / JOURNAL_NAME) is None:
@@ -189,15 +190,6 @@ def remove_leftovers(context: Context) -> Sequence[Leftover]:
             with contextlib.suppress(OSError):  # another user's, or a folder: gone already
                 item.path.unlink()
     return [item for item in leftovers if find_stat(item.path) is None]
-
-
-def _measure(folder: Path) -> Leftover:
-    inside = (
-        find_stat(os.path.join(place, name))
-        for place, _, names in os.walk(folder)
-        for name in names
-    )
-    return Leftover(folder, sum(stat.size_bytes for stat in inside if stat is not None))
 
 
 def _list_files(folder: Path) -> Iterator[Leftover]:

@@ -9,7 +9,7 @@ import pytest
 from mvc import ConflictError, CorruptionError, Repo
 from mvc.history.object_sweep import list_garbage, remove_objects
 from mvc.history.reachability import DAY_S, reachable_objects
-from mvc.operations.gc import plan_gc, run_gc
+from mvc.operations.gc import gc, plan_gc
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.sweep import upkeep_lock
 from support.damage import flip
@@ -266,7 +266,7 @@ def test_writers_may_not_sweep(root, kept, repo):
     plan = repo.upkeep.plan_gc(grace_s=0)
     with repo._context.history.no_sweep():
         with pytest.raises(Exception, match="cannot sweep"):
-            run_gc(repo._context, plan)
+            gc(repo._context, plan)
     repo.upkeep.gc(plan)
     again = repo.upkeep.gc(plan)  # it is out of date by now, so it is made again
     assert (again.removed_packs, again.removed_objects) == (0, 0)

@@ -4,7 +4,7 @@ import numpy as np
 
 from mvc import Repo
 from mvc.formats.decoding import Encoding
-from mvc.operations.repack import make_plan, run_repack
+from mvc.operations.repack import make_plan, repack
 from mvc.upkeep.repacked import read_note
 from mvc.upkeep.versions import walk_all
 from support.kept_repo import build_kept, count_reads, load_exactly
@@ -68,7 +68,7 @@ class TestRun:
         before = pack_files(root)
         plan = make_plan(context, only=commits[5])
         assert len({pack for batch in plan.sweep.batches for pack in batch.remove}) == 1
-        run_repack(context, plan)
+        repack(context, plan)
         assert len(before.keys() - pack_files(root).keys()) == 2  # pack and index
         assert make_plan(context, only=commits[5]).chunks == 0
         assert load_exactly(repo, commits[5]) == 5
