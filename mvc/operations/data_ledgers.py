@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import stat
-from collections import OrderedDict
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
@@ -42,20 +42,12 @@ class Ledgers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: OrderedDict[GitId, RunLedger | None] = OrderedDict()
-        self._commits: dict[GitId, tuple[GitId, GitId | None]] = {}  # tree and first parent
         self._bases: dict[GitId, GitId | None] = {}
-
-    def read(self, commit: GitId) -> RunLedger | None:
-        """Return the ledger of a commit; None if it has none."""
-        if commit not in self._kept:
-            self._kept[commit] = self._read(commit)
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(commit)
-        return self._kept[commit]
+        self.read = lru_cache(_KEPT)(self._read)
+        self._find = cache(self._find_place)
 
     def _read(self, commit: GitId) -> RunLedger | None:
+        """Return the ledger of a commit; None if it has none."""
         try:
             stored = self._open(commit, "data_record")
         except FormatError:  # the user's own file of that name
@@ -149,11 +141,10 @@ class Ledgers:
                     return found
         return None
 
-    def _find(self, commit: GitId) -> tuple[GitId, GitId | None]:
-        if commit not in self._commits:
-            info = self._context.history.read_commit(commit)
-            self._commits[commit] = info.tree, next(iter(info.parents), None)
-        return self._commits[commit]
+    def _find_place(self, commit: GitId) -> tuple[GitId, GitId | None]:
+        """Return the tree of a commit, and its first parent."""
+        info = self._context.history.read_commit(commit)
+        return info.tree, next(iter(info.parents), None)
 
 
 class _Stored:

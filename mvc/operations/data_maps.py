@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.fs import write_durable
 from mvc.operations.add import add
-from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
+from mvc.operations.data_places import change_rules, check_known, make_rule, open_root, stage_rules
 from mvc.operations.remove import remove
 from mvc.progress import announce
-from mvc.shards.checking import MapReport, ShardFault, check_shards
+from mvc.shards.checking import MapReport, ShardFault
 from mvc.shards.shard_map import ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
 from mvc.workspace.context import threads_of
@@ -146,13 +146,7 @@ def verify_maps(
         place = open_root(context, shard_map.root, path)
         if level == "full":
             announce(shard_map.size_bytes)
-        report = check_shards(
-            shard_map,
-            place,
-            level=level,
-            cache=open_cache(context, place),
-            threads=threads_of(context),
-        )
+        report = check_known(context, shard_map, place, level=level, threads=threads_of(context))
         reports.append((path, report))
     return reports
 
