@@ -83,8 +83,7 @@ class Listing:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is published under a name: the commit, and how often the channel has moved."""
 
     commit: GitId
@@ -125,17 +124,12 @@ class Root:
         return [*self.refs.values(), *(channel.commit for channel in self.channels.values())]
 
 
-class _Channel(msgspec.Struct, forbid_unknown_fields=True):
-    commit: str
-    number: int
-
-
 class _Root(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     version: int = msgspec.field(name="mvc-remote")
     nonce: str
     head: str
     refs: dict[str, str]
-    channels: dict[str, _Channel]
+    channels: dict[str, Channel]
     packs: dict[str, int]
     history: dict[str, int]
     lists: list[str]
@@ -158,15 +152,12 @@ class _Version(msgspec.Struct):
 
 def encode_root(root: Root) -> bytes:
     """Return the canonical bytes of a root."""
-    channels = {
-        name: _Channel(channel.commit, channel.number) for name, channel in root.channels.items()
-    }
     document = _Root(
         VERSION,
         root.nonce,
         root.head,
         _by_key(root.refs),
-        _by_key(channels),
+        _by_key(root.channels),
         _by_key(root.listed.packs),
         _by_key(root.listed.history),
         list(root.lists),
@@ -202,10 +193,7 @@ def parse_root(data: bytes) -> Root:
     return Root(
         {name: GitId(value) for name, value in document.refs.items()},
         document.head,
-        {
-            name: Channel(GitId(channel.commit), channel.number)
-            for name, channel in document.channels.items()
-        },
+        document.channels,
         _listing(document.packs, document.history),
         tuple(document.lists),
         tuple(document.hosts),
