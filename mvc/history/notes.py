@@ -170,11 +170,10 @@ def _merge(
         else:
             notes[noted] = TreeEntry(MODE_FILE, history.write_blob(text))
     is_flat = len(notes) <= _MAX_FLAT
-    return others | {_note_path(noted, is_flat=is_flat): entry for noted, entry in notes.items()}
-
-
-def _note_path(noted: GitId, *, is_flat: bool) -> str:
-    return noted if is_flat else f"{noted[:_PAIR]}/{noted[_PAIR:]}"
+    return others | {
+        noted if is_flat else f"{noted[:_PAIR]}/{noted[_PAIR:]}": entry
+        for noted, entry in notes.items()
+    }
 
 
 def _noted_id(path: str) -> GitId | None:

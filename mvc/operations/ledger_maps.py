@@ -9,6 +9,7 @@ fewer. A stream that is packed has windows in place of records, and no window cr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from mvc.shards.shard_map import MAP_SUFFIX, ShardMap, name_of_map
 from mvc.shards.stored import read_stored_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from mvc.ids import GitId
@@ -68,15 +67,12 @@ class LedgerMaps:
         tree = self._context.history.read_tree(commit)
         blobs = [(path, entry.blob) for path, entry in tree.items() if path.endswith(MAP_SUFFIX)]
         if self._known[0] != blobs:
-            self._known = (blobs, tuple(self._read(blobs)))
+            maps: list[tuple[str, ShardMap]] = []
+            for path, blob in blobs:
+                with suppress(FormatError):
+                    maps.append((path, read_stored_map(self._context, blob, path)))
+            self._known = (blobs, tuple(maps))
         return self._known[1]
-
-    def _read(self, blobs: list[tuple[str, GitId]]) -> Iterator[tuple[str, ShardMap]]:
-        for path, blob in blobs:
-            try:
-                yield path, read_stored_map(self._context, blob, path)
-            except FormatError:
-                continue
 
     def find(
         self, commit: GitId, ledger: Mapping[str, LedgerEntry]

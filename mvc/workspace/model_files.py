@@ -11,7 +11,6 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.dcp.encode import encode_dcp_metadata
@@ -31,7 +30,7 @@ from mvc.workspace.model_tree import ModelTree, StoredObject
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mvc.checkpoints.dcp.metadata import Path as Steps
@@ -272,9 +271,13 @@ def write_dcp(context: Context, folder: Path, model: ModelTree) -> int:
     stored = [job.value for job in jobs if isinstance(job.value, StoredObject)]
     with DurableFile(folder) as file:
         to = OutputFile(context, file)
+
+        def copy(item: DcpItem, at: int, part: memoryview) -> None:
+            file.write_at(part, starts[item.key] + at)
+
         for source in {one.folder.path: one.folder for one in stored}.values():
             items = [one.item for one in stored if one.folder is source]
-            copy_items(context, source, model.tree, items, partial(_copy, to, starts))
+            copy_items(context, source, model.tree, items, copy)
         for job in jobs:
             if not isinstance(job.value, StoredObject):
                 to.write_archive(job.item.start, job.value, job.pieces)
@@ -292,12 +295,6 @@ def write_dcp(context: Context, folder: Path, model: ModelTree) -> int:
     data = encode_dcp_metadata(DcpMetadata(entries, {DCP_FILE: tuple(items)}, paths))
     write_small(folder / METADATA_NAME, data)
     return size_bytes + len(data)
-
-
-def _copy(
-    to: OutputFile, starts: Mapping[str, int], item: DcpItem, at: int, part: memoryview
-) -> None:
-    to.file.write_at(part, starts[item.key] + at)
 
 
 def _plan_items(model: ModelTree) -> list[_Job]:

@@ -116,7 +116,10 @@ def stage_all(
     staged: list[FileWrite] = []
     for write in writes:
         place = _find_place(context, write.path, folder)
-        staged.append(_stage(context, write, place))
+        path = stage_file(context, write.path, write.mode, GitId(write.blob), place, synced=False)
+        # Relative, so that a repository that was moved after a crash still finds it.
+        name, mark = os.path.relpath(path, context.worktree), stat_mark(find_stat(path))
+        staged.append(msgspec.structs.replace(write, staged=name, staged_mark=mark))
         if place != folder and stack is not None:
             stack.callback(_forget, context, staged[-1])
     files = [context.worktree / write.staged for write in staged if write.mode != MODE_SYMLINK]
@@ -131,13 +134,6 @@ def stage_all(
 def _sync(path: Path, _: object) -> int:
     fsync_file(path)
     return 0
-
-
-def _stage(context: Context, write: FileWrite, place: Path) -> FileWrite:
-    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, synced=False)
-    # Relative, so that a repository that was moved after a crash still finds it.
-    name = os.path.relpath(path, context.worktree)
-    return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
 
 
 def _find_place(context: Context, path: str, folder: Path) -> Path:
