@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from mvc.checkpoints.names import GGUF_MAGIC, NPY_MAGIC, ZIP_MAGIC, is_checkpoint_name
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
-from mvc.sources import read_bytes
+from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mvc.sources import ByteSource
 
     Parser = Callable[[ByteSource], FileLayout]
 

@@ -8,18 +8,12 @@ this version does not know stay a gap; the other tensors still get names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, check_limit, checked_layout
 from mvc.checkpoints.names import GGUF_MAGIC
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError
-from mvc.formats.layout import single_tensor
-from mvc.sources import read_bytes
-
-if TYPE_CHECKING:
-    from mvc.formats.layout import FileLayout
-    from mvc.sources import ByteSource
+from mvc.formats.layout import FileLayout, single_tensor
+from mvc.sources import ByteSource, read_bytes
 
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32

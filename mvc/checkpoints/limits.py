@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
-from mvc.formats.layout import FileLayout, check_layout
+from mvc.formats.layout import FileLayout, Segment, check_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.formats.layout import Segment
 
 MAX_TENSORS = 500_000
 """Named tensors of one file. A 40,000-tensor model with two Adam moments and a step has 160,000."""

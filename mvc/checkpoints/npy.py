@@ -15,11 +15,10 @@ from mvc.checkpoints.names import NPY_MAGIC
 from mvc.dtypes import MAX_DIMS, get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, TensorView
-from mvc.sources import read_bytes
+from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from mvc.checkpoints.zip_directory import ZipEntry
-    from mvc.sources import ByteSource
 
 _HEAD_BYTES = 12  # magic, version, and a length of two or four bytes
 _KEYS = 3

@@ -22,14 +22,12 @@ import msgspec
 
 from mvc.checkpoints.limits import MAX_TENSORS, check_limit, checked_layout
 from mvc.errors import FormatError
-from mvc.formats.layout import single_tensor
-from mvc.sources import read_bytes
+from mvc.formats.layout import FileLayout, Segment, single_tensor
+from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.formats.layout import FileLayout, Segment
-    from mvc.sources import ByteSource
 
 LENGTH_BYTES = 8
 METADATA_KEY = "__metadata__"

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import check_limit, checked_layout
 from mvc.checkpoints.torch_pickle.names import name_tensors
-from mvc.checkpoints.torch_pickle.objects import find_storage, reduce_torch
+from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef, find_storage, reduce_torch
 from mvc.checkpoints.torch_pickle.unpickler import unpickle
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
-from mvc.formats.layout import Segment, TensorView
-from mvc.sources import read_bytes
+from mvc.formats.layout import FileLayout, Segment, TensorView
+from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef
     from mvc.checkpoints.zip_directory import ZipEntry
-    from mvc.formats.layout import FileLayout
-    from mvc.sources import ByteSource
 
 MAX_PICKLE_BYTES = 64 * 2**20
 """Pickle held in memory: 150 bytes per tensor, so 400,000 tensors."""

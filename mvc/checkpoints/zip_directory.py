@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import ZIP_MAGIC
 from mvc.errors import FormatError
-from mvc.sources import read_bytes
+from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.sources import ByteSource
 
 MAX_ENTRIES = 600_000
 """Entries of one archive: one per tensor (``limits.MAX_TENSORS``) and some more."""

@@ -12,14 +12,13 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.zip_directory import parse_zip_directory
+from mvc.checkpoints.zip_directory import ZipEntry, parse_zip_directory
 from mvc.errors import FormatError
 from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.checkpoints.zip_directory import ZipEntry
     from mvc.formats.layout import Segment
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32; the highest bit is the coefficient of x**0

@@ -27,19 +27,16 @@ import numpy as np
 
 from mvc.chunkstore.copies import ChunkTable, StoredCopies
 from mvc.chunkstore.listing import PACKS, PackListing, index_key, pack_key
-from mvc.chunkstore.values import StoreProblem
+from mvc.chunkstore.values import ChunkLocation, StoreProblem
 from mvc.errors import FormatError
-from mvc.formats.pack import scan_pack
-from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_index
+from mvc.formats.pack import PackRecord, scan_pack
+from mvc.formats.pack_index import MAX_INDEX_BYTES, PackIndex, index_records, parse_pack_index
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from mvc.chunkstore.values import ChunkLocation
-    from mvc.formats.pack import PackRecord
-    from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId, PackId
     from mvc.storage.protocol import Storage
 

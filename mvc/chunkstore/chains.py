@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.listing import pack_key
-from mvc.dtypes import get_dtype
+from mvc.dtypes import DType, get_dtype
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import (
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.values import ChunkLocation
-    from mvc.dtypes import DType
     from mvc.ids import ChunkId, PackId
     from mvc.storage.protocol import Storage
 

@@ -32,16 +32,14 @@ from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.pack_writer import NewPack, carry_record
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError
-from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
-from mvc.formats.pack_index import encode_pack_index
+from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, PackRecord
+from mvc.formats.pack_index import PackIndex, encode_pack_index
 from mvc.progress import announce, report
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from mvc.chunkstore.reader import ChunkReader
-    from mvc.formats.pack import PackRecord
-    from mvc.formats.pack_index import PackIndex
     from mvc.ids import PackId
     from mvc.storage.protocol import Storage
 

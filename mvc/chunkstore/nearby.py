@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from mvc.chunkstore.chains import Buffers
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import MvcError
-from mvc.ids import hash_chunk
+from mvc.ids import ChunkId, hash_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.values import ReadRequest
-    from mvc.ids import ChunkId
     from mvc.progress import ByteProgress
 
     ReadPacks = Callable[[Sequence[ReadRequest], Sink, ByteProgress], None]

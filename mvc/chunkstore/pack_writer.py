@@ -8,13 +8,13 @@ always durable and visible before its index is.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import publish_index
+from mvc.chunkstore.catalog import PackCatalog, publish_index
 from mvc.chunkstore.listing import PACKS, pack_key
 from mvc.formats.encoding import EncodedChunk
 from mvc.formats.pack import (
@@ -26,16 +26,12 @@ from mvc.formats.pack import (
     encode_pack_header,
     encode_record_header,
 )
-from mvc.formats.pack_index import encode_pack_index, index_records
-from mvc.ids import PackId
+from mvc.formats.pack_index import PackIndex, encode_pack_index, index_records
+from mvc.ids import ChunkId, PackId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
-    from mvc.chunkstore.catalog import PackCatalog
-    from mvc.formats.pack_index import PackIndex
-    from mvc.ids import ChunkId
     from mvc.storage.protocol import Buffer, PendingObject, Storage
 
 _PENDING_PACKS = 4

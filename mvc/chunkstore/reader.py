@@ -21,21 +21,17 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.chains import ChainReader, Descent, LostBaseError, ReadSlot, check_header
 from mvc.chunkstore.listing import index_key, pack_key
-from mvc.chunkstore.values import corruption
-from mvc.errors import CorruptionError, FormatError, StorageError
+from mvc.chunkstore.values import ChunkLocation, ReadRequest, corruption
+from mvc.errors import CorruptionError, FormatError, MvcError, StorageError
 from mvc.formats.decoding import Encoding
-from mvc.formats.pack import RECORD_BYTES
-from mvc.ids import hash_chunk
+from mvc.formats.pack import RECORD_BYTES, PackRecord
+from mvc.ids import ChunkId, PackId, hash_chunk
 from mvc.storage.protocol import Forgetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mvc.chunkstore.catalog import PackCatalog
-    from mvc.chunkstore.values import ChunkLocation, ReadRequest
-    from mvc.errors import MvcError
-    from mvc.formats.pack import PackRecord
-    from mvc.ids import ChunkId, PackId
 
     Sink = Callable[[ReadRequest, memoryview], None]
 

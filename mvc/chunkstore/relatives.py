@@ -51,9 +51,9 @@ from mvc.errors import MvcError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
 from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
-from mvc.formats.encoding import EncodeScratch, encode_cast, encode_chunk
+from mvc.formats.encoding import EncodedChunk, EncodeScratch, encode_cast, encode_chunk
 from mvc.formats.pack import MAX_BASES, MAX_DEPTH
-from mvc.ids import hash_chunk
+from mvc.ids import ChunkId, hash_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.parallel import NiceThreads
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
-    from mvc.formats.encoding import EncodedChunk
-    from mvc.ids import ChunkId
     from mvc.sources import ByteSource
 
 MAX_CHAIN = 2

@@ -24,7 +24,7 @@ from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError
-from mvc.ids import split_ids
+from mvc.ids import ChunkId, PackId, split_ids
 from mvc.progress import report
 from mvc.sources import ByteSource, split_buffer
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import ChunkId, PackId
     from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 

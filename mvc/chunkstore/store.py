@@ -14,7 +14,7 @@ from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import Salvage, check_packs, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
-from mvc.chunkstore.nearby import NearbyReads, fill_nearby, keeping
+from mvc.chunkstore.nearby import Nearby, NearbyReads, fill_nearby, keeping
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
@@ -25,18 +25,16 @@ from mvc.formats.deltas import estimate_delta
 from mvc.formats.encoding import EncodeScratch
 from mvc.formats.pack import TARGET_PACK_BYTES
 from mvc.formats.pack_index import encode_pack_index, index_records
-from mvc.ids import PackId
+from mvc.ids import ChunkId, PackId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
-    from mvc.chunkstore.nearby import Nearby
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.sweep_plan import SweepBatch
     from mvc.chunkstore.values import ChunkLocation, ReadRequest, StoreProblem, WriteCounts
     from mvc.dtypes import DType
-    from mvc.ids import ChunkId
     from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 

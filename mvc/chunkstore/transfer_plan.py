@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.ids import split_ids
+from mvc.ids import ChunkId, PackId, split_ids
 
 if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import ChunkId, PackId
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,33 +26,29 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import PACKS
-from mvc.chunkstore.measuring import measure_batch
+from mvc.chunkstore.measuring import BatchHealth, measure_batch
 from mvc.chunkstore.pack_writer import EncodedRecord, NewPack, PackPublisher
 from mvc.chunkstore.parallel import NiceThreads, interrupts_held
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
-from mvc.chunkstore.values import WriteCounts
+from mvc.chunkstore.values import ChunkSpan, WriteCounts
 from mvc.errors import MvcError, StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
-from mvc.ids import hash_chunk
+from mvc.ids import ChunkId, PackId, hash_chunk
 from mvc.numbers.figures import Health
 from mvc.progress import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
     from typing import Self
 
     from mvc.chunkstore.chains import Buffers
-    from mvc.chunkstore.measuring import BatchHealth
     from mvc.chunkstore.reader import ChunkReader
-    from mvc.chunkstore.values import ChunkSpan
-    from mvc.ids import ChunkId, PackId
     from mvc.sources import ByteSource
 
 _SPARE_SLOTS = 2

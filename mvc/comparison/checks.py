@@ -16,14 +16,13 @@ from mvc.dtypes import get_dtype
 from mvc.errors import ReleasedError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.progress import report
-from mvc.workspace.content import cut_live, find_different
+from mvc.workspace.content import LiveChunk, cut_live, find_different
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.comparison.pairs import TensorPair
     from mvc.numbers.deviation import Deviation, FirstDifference, Tolerance
-    from mvc.workspace.content import LiveChunk
     from mvc.workspace.tensors import ModelTensor
 
     Place = tuple[int, int, int, int]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.forks import compute_each
 from mvc.chunkstore.parallel import for_each
-from mvc.comparison.pairs import TensorChange, find_common_shape, identify
+from mvc.comparison.pairs import TensorChange, TensorPair, find_common_shape, identify
 from mvc.comparison.piecewise import PairRun, cut_ranges
 from mvc.errors import FormatError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
@@ -23,7 +23,6 @@ from mvc.progress import announce, report
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.comparison.pairs import TensorPair
     from mvc.ids import TensorId
     from mvc.workspace.context import Context
     from mvc.workspace.kept import Kept

@@ -11,14 +11,13 @@ from mvc.checkpoints.dcp.metadata import name_box
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, cut_sizes
-from mvc.ids import hash_chunk, hash_tensor
+from mvc.ids import TensorId, hash_chunk, hash_tensor
 from mvc.workspace.dcp_folders import iterate_boxes, join_shards
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
 
-    from mvc.ids import TensorId
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.workspace.models import Model

@@ -8,7 +8,7 @@ from itertools import chain
 from math import lcm
 from typing import TYPE_CHECKING
 
-from mvc.dtypes import count_elements, get_dtype, size_in_bytes
+from mvc.dtypes import DType, count_elements, get_dtype, size_in_bytes
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.pieces import compare_pieces
 from mvc.numbers.statistics import TensorStatistics
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.comparison.pairs import TensorPair
-    from mvc.dtypes import DType
     from mvc.workspace.tensors import Reader
 
 

@@ -7,14 +7,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mvc.comparison.kinds import find_kind, find_part
-from mvc.numbers.statistics import join
+from mvc.numbers.statistics import TensorStatistics, join
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mvc.comparison.pairs import TensorChange
-    from mvc.numbers.statistics import TensorStatistics
 
 _MAX_DEPTH = 16
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.formats.decoding import CODING_PLANES, CODING_ZSTD, DELTA_FLOATS, Encoding
+from mvc.formats.decoding import CODING_PLANES, CODING_ZSTD, DELTA_FLOATS, Buffer, Encoding
 from mvc.formats.encoding import (
     EncodedChunk,
     EncodeScratch,
@@ -36,7 +36,6 @@ from mvc.formats.planes import PLANE_SCATTERED, PLANE_TAILS, Bytes, PlaneLayout
 
 if TYPE_CHECKING:
     from mvc.dtypes import DType
-    from mvc.formats.decoding import Buffer
     from mvc.formats.encoding import StoredParts
     from mvc.ids import ChunkId
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import zstandard
 
-from mvc.formats.decoding import Encoding
+from mvc.formats.decoding import Buffer, Encoding
 from mvc.formats.pack import References, encode_references
 from mvc.formats.plane_kinds import find_base, pack_nibbles
 from mvc.formats.planes import (
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.dtypes import DType
-    from mvc.formats.decoding import Buffer
     from mvc.ids import ChunkId
 
     StoredParts = tuple[int, tuple[Buffer, ...]]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from mvc.errors import FormatError
-from mvc.ids import ID_BYTES
-
-if TYPE_CHECKING:
-    from mvc.ids import ChunkId, PackId
+from mvc.ids import ID_BYTES, ChunkId, PackId
 
 FRONT = struct.Struct("<8sII32sQQ")
 MAGIC = b"mvcidx\0\0"

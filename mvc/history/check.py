@@ -11,7 +11,7 @@ from mvc.errors import FormatError, MvcError
 from mvc.history.paths import decode_path, find_path_fault
 from mvc.history.reachability import SUBMODULE, links_of
 from mvc.history.refnames import HEADS
-from mvc.history.refs import HEAD
+from mvc.history.refs import HEAD, RefStore
 from mvc.history.values import HistoryProblem
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
-    from mvc.history.refs import RefStore
     from mvc.ids import GitId
 
 Root = tuple[str, "GitId", str]

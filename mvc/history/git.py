@@ -37,14 +37,13 @@ from mvc.history.reflogs import Reason
 from mvc.history.refnames import HEADS, NOTES, TAGS, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.revisions import Revisions
-from mvc.history.values import SWITCH_TEXT
+from mvc.history.values import SWITCH_TEXT, CommitInfo, Index, Stamp, TreeEntry
 from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mvc.history.values import CommitInfo, Index, Stamp, TreeEntry
     from mvc.ids import GitId
 
 _FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/tags")

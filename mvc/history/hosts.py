@@ -30,7 +30,7 @@ from mvc.errors import (
 )
 from mvc.history.git_pack import NUMBERS
 from mvc.history.host_clients import Meter, find_logins, make_client, report_login
-from mvc.history.host_urls import parse_git_url
+from mvc.history.host_urls import GitUrl, parse_git_url
 from mvc.history.refnames import HEADS, is_ref_name
 from mvc.ids import GitId, is_git_id
 from mvc.storage.urls import LOOPBACK
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mvc.history.host_urls import GitUrl
     from mvc.history.objects import ObjectStore
     from mvc.history.transfer import Entry
 

@@ -15,14 +15,13 @@ from mvc.fs import open_file
 from mvc.history.locks import git_lock
 from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
 from mvc.history.translate import translate_damage
-from mvc.history.values import FILE_MODES, Index, IndexEntry, clean_mode, stored_size
+from mvc.history.values import FILE_MODES, Index, IndexEntry, TreeEntry, clean_mode, stored_size
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mvc.history.values import TreeEntry
 
 NAME = "index"
 MAX_INDEX_BYTES = 1 << 30

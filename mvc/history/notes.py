@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.history.object_formats import MODE_TREE, encode_folder
 from mvc.history.refnames import NOTES, check_ref_name
-from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.history.values import MODE_FILE, Stamp, TreeEntry
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
-    from mvc.history.values import Stamp
 
 _PAIR = 2
 _MAX_FLAT = 256

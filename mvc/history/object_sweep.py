@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, UsageError, translate_os_errors
-from mvc.history.git_pack import KEEP_TEXT
+from mvc.history.git_pack import KEEP_TEXT, GitPackIndex
 from mvc.history.reachability import read_links
 from mvc.ids import GitId, is_hex_id
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.history.git import GitHistory
-    from mvc.history.git_pack import GitPackIndex
     from mvc.history.objects import ObjectStore
 
 DAMAGED = "damaged"

@@ -22,7 +22,7 @@ from mvc.history.object_formats import parse_tag, parse_tree_object
 from mvc.history.paths import decode_path
 from mvc.history.reflogs import find_entry, sound_entries
 from mvc.history.refnames import NOTES
-from mvc.history.refs import HEAD
+from mvc.history.refs import HEAD, RefStore
 from mvc.history.translate import FSCK_HINT
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
-    from mvc.history.refs import RefStore
     from mvc.ids import GitId
 
 Link = tuple[bytes, "GitId", str]

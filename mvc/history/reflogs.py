@@ -14,13 +14,12 @@ from mvc import fs
 from mvc.errors import CorruptionError, FormatError
 from mvc.history.object_formats import encode_stamp, parse_id, parse_identity, parse_stamp
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.history.values import NO_ID, ReflogEntry
+from mvc.history.values import NO_ID, ReflogEntry, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mvc.history.values import Stamp
     from mvc.ids import GitId
 
 _MAX_LOG_BYTES = 1 << 30

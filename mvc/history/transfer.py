@@ -28,14 +28,13 @@ from mvc.history.pack_reader import (
 from mvc.history.reachability import links_of, read_links
 from mvc.history.translate import translate_damage
 from mvc.history.walks import CLOCK_SLOP_S
-from mvc.ids import hash_git_object
+from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.history.objects import ObjectStore
-    from mvc.ids import GitId
 
 
 _MAX_TOTAL_BYTES = 2**36

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
+from mvc.dtypes import DType, count_elements, get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import UnsupportedError, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.numbers.elements import largest_finite, read_values
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
     from mvc.numbers.merge_methods.method import Apply, Array, Method, MethodParameter, Value
     from mvc.workspace.tensors import Reader

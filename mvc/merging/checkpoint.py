@@ -22,7 +22,7 @@ from mvc.checkpoints.safetensors import (
 )
 from mvc.checkpoints.zip_frame import GapBytes, ZipFrame, join_crc32
 from mvc.errors import FormatError, UnsupportedError
-from mvc.formats.layout import FileLayout, single_tensor
+from mvc.formats.layout import FileLayout, Segment, single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, cut_run
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.merging.decided import decide_tensors, find_shape, read_tensors
@@ -32,7 +32,6 @@ from mvc.sources import ByteSource, JoinedSource, MemorySource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.formats.layout import Segment
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId
     from mvc.merging.decided import DecidedTensors, Fit, Resolve, Tensors

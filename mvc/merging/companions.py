@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
-from mvc.formats.tokenizer import find_tokenizer, parse_tokenizer
+from mvc.formats.tokenizer import Vocabulary, find_tokenizer, parse_tokenizer
 from mvc.sources import FileSource, read_bytes
 from mvc.workspace.state_files import check_small, read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.formats.tokenizer import Vocabulary
     from mvc.merging.recipe import TokenizerChoice
     from mvc.merging.tokenizer import Alignment
     from mvc.workspace.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,8 +18,6 @@ from mvc.workspace.models import read_tree_model
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.formats.layout import Segment
     from mvc.history.values import TreeEntry
     from mvc.workspace.context import Context

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import ConflictError
 from mvc.history.paths import folders_of
-from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
+from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, Stages, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
 from mvc.merging.likeness import make_likeness
-from mvc.merging.rules import SIDES
+from mvc.merging.rules import SIDES, Rules, Side
 from mvc.merging.shards import find_models, lacks_tensors, merge_model
 from mvc.merging.table import Decision, MergeRow, Outcome, decide, merge_names
 from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_json, merge_text
@@ -24,9 +24,7 @@ from mvc.workspace.manifests import find_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from mvc.history.values import Stages
     from mvc.merging.decided import Fit, Resolve
-    from mvc.merging.rules import Rules, Side
     from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor

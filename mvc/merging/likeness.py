@@ -7,14 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import tensor_id
-from mvc.history.values import EMPTY_BLOB, MODE_SYMLINK
+from mvc.history.values import EMPTY_BLOB, MODE_SYMLINK, TreeEntry
 from mvc.merging.text import MAX_TEXT_BYTES
 from mvc.workspace.manifests import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

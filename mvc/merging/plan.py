@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mvc.errors import NotFoundError, UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.output import find_only, take
-from mvc.merging.recipe import evaluate
+from mvc.merging.recipe import Recipe, RecipeSlice, RecipeSource, Setting, evaluate
 from mvc.merging.tokenizer import (
     align_vocabularies,
     check_same,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
-    from mvc.merging.recipe import Recipe, RecipeSlice, RecipeSource, Setting
     from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
     from mvc.workspace.models import Model

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import FormatError
 from mvc.history.values import MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, place_tensors
-from mvc.merging.decided import decide_tensors, read_tensors
+from mvc.merging.decided import Fit, Resolve, decide_tensors, read_tensors
 from mvc.merging.table import decide
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from mvc.merging.decided import Fit, Resolve
     from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 

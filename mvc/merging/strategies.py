@@ -7,26 +7,22 @@ go from one model to another (slerp, nearswap, arcee_fusion) go from ours to the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.history.messages import drop_trailers, format_message, parse_trailers
-from mvc.merging.blend import Blend, make_strategy
+from mvc.merging.blend import Blend, Strategy, make_strategy
 from mvc.merging.rules import SIDES, MergeRule, Rules, parse_rule
 from mvc.numbers.merge_methods.table import get_method
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.ids import GitId
-    from mvc.merging.blend import Strategy
     from mvc.merging.table import MergeRow
     from mvc.numbers.merge_methods.method import Method, Value
-    from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
 

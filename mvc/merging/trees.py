@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import read_layout
 from mvc.formats.manifest_lines import encode_manifest
-from mvc.history.values import TreeEntry
+from mvc.history.values import Index, TreeEntry
 from mvc.merging.files import FileMerge, Sides, plan_files
 from mvc.merging.rules import Rules
-from mvc.merging.strategies import Methods
+from mvc.merging.strategies import MergeChoices, Methods
 from mvc.sources import MemorySource
 from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import Undecided
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from mvc.chunkstore.writer import ChunkWriter
-    from mvc.history.values import Index
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, Tree
-    from mvc.merging.strategies import MergeChoices
     from mvc.workspace.context import Context
 
 _MAX_CROSSINGS = 32

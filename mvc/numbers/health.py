@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.dtypes import get_dtype, numpy_dtype
+from mvc.dtypes import DType, get_dtype, numpy_dtype
 from mvc.numbers.figures import Health
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from mvc.dtypes import DType
 
     Bits = NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.uint64]
 

@@ -15,12 +15,12 @@ from mvc.checkpoints.names import METADATA_NAME
 from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
-from mvc.fs import RealFolders
+from mvc.fs import FileStat, RealFolders
 from mvc.history.ignore import IgnoreRules
 from mvc.history.paths import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.files import Cutter, StoredFile, check_reached, find_layout, store_file
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from mvc.chunkstore.writer import ChunkWriter
-    from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry
-    from mvc.workspace.context import Context
     from mvc.workspace.measuring import SessionHealth
     from mvc.workspace.worktree import Paths
 

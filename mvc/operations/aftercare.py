@@ -37,16 +37,14 @@ from mvc.history.object_gather import (
     has_many_loose,
 )
 from mvc.history.refnames import NOTES
-from mvc.workspace.commits import summarise
-from mvc.workspace.context import STORE
+from mvc.workspace.commits import CommitResult, summarise
+from mvc.workspace.context import STORE, Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
     from mvc.ids import GitId
-    from mvc.workspace.commits import CommitResult
-    from mvc.workspace.context import Context
 
 AUTOREPACK_KEY = "mvc.autorepack"
 _UPKEEP = ("repack", "--auto", "--quiet")

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
-from mvc.operations.log import log
+from mvc.operations.log import LogEntry, log
 from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.operations.log import LogEntry
     from mvc.workspace.context import Context
 
 

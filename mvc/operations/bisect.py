@@ -10,9 +10,9 @@ from mvc.errors import ConflictError, NotFoundError, ReleasedError, UsageError
 from mvc.history.revisions import split_range
 from mvc.operations.checkout import checkout_revision
 from mvc.workspace import bisection as files
-from mvc.workspace.bisection import BisectOptions, find_bisection, get_bisection
+from mvc.workspace.bisection import Bisection, BisectOptions, find_bisection, get_bisection
 from mvc.workspace.checkout_plan import CheckoutResult
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.manifests import TensorContents
 from mvc.workspace.pending import BISECTION
 from mvc.workspace.ranges import list_commits
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
-    from mvc.workspace.bisection import Bisection
-    from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 
     Status = Literal["waiting", "testing", "found", "undecided"]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS, REMOTES, TAGS, branch_ref, tag_ref
 from mvc.remotes.tracking import find_upstream, follow, set_upstream, unset_upstream
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

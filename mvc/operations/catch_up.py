@@ -20,7 +20,7 @@ from mvc.remotes.history import bring_history
 from mvc.remotes.root import Root
 from mvc.scaling.results import RESULTS
 from mvc.workspace.checkout_plan import execute, plan_checkout
-from mvc.workspace.context import STORE, holds_sweep_lock
+from mvc.workspace.context import STORE, Context, holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import find_state_files
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Head
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
     from mvc.workspace.notebook import NoteKind
 
 

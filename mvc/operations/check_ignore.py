@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mvc.history.ignore import IgnoreRules
+from mvc.history.ignore import IgnoreRule, IgnoreRules
 from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.history.ignore import IgnoreRule
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import StrPath
 

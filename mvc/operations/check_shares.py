@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.parallel import NiceThreads
 from mvc.errors import FormatError
-from mvc.ids import split_ids
+from mvc.ids import ChunkId, split_ids
 from mvc.states.assembling import UNCHECKED, ChunkChecker
 from mvc.states.cross_check import count_checkable, list_checkers
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 from mvc.workspace.trailers import MAX_DISPUTES, Agreement, Dispute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.formats.manifest import Manifest
-    from mvc.ids import ChunkId
     from mvc.states.share import CheckPeers, Share
-    from mvc.workspace.context import Context
     from mvc.workspace.stored_share import StoredShare
 
 

@@ -9,8 +9,8 @@ from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import SWITCH_TEXT, Head
 from mvc.remotes.tracking import find_namesake, follow
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
-from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import ENDED
+from mvc.workspace.context import Context, holds_sweep_lock
+from mvc.workspace.journal import ENDED, HeadMove, Mark
 from mvc.workspace.pending import check_nothing_pending, is_marked
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
@@ -19,8 +19,6 @@ from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
-    from mvc.workspace.journal import HeadMove, Mark
     from mvc.workspace.worktree import Paths
 
 

@@ -14,7 +14,7 @@ from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.host_urls import GitUrl
 from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.checkout import checkout_revision
-from mvc.operations.fetch import check_depth, fetch
+from mvc.operations.fetch import FetchResult, check_depth, fetch
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Root
 from mvc.remotes.settings import (
@@ -26,7 +26,7 @@ from mvc.remotes.settings import (
 )
 from mvc.remotes.tracking import set_upstream
 from mvc.workspace.checkout_plan import CheckoutPlan, execute
-from mvc.workspace.context import GIT_DIR_NAME, STORE, holds_sweep_lock, init
+from mvc.workspace.context import GIT_DIR_NAME, STORE, Context, holds_sweep_lock, init
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
 
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
-    from mvc.operations.fetch import FetchResult
     from mvc.remotes.settings import RemoteUrl
     from mvc.storage.urls import StoreUrl
-    from mvc.workspace.context import Context
 
 
 _UNFINISHED = ".mvc-clone"

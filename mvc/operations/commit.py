@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.revisions import STEP_TRAILER
-from mvc.history.values import Stamp
+from mvc.history.values import CommitInfo, Head, Identity, Index, Stamp, TreeEntry
 from mvc.operations.aftercare import keeps_up, stores_deltas
-from mvc.workspace.commits import new_message, record, summarise
-from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.pending import check_decided, find_pending
+from mvc.workspace.commits import CommitResult, new_message, record, summarise
+from mvc.workspace.context import Context, holds_sweep_lock
+from mvc.workspace.pending import Pending, check_decided, find_pending
 from mvc.workspace.recovery import recover
 from mvc.workspace.trailers import FACT_TRAILERS, Annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.history.values import CommitInfo, Head, Identity, Index, TreeEntry
     from mvc.ids import GitId
     from mvc.operations.add import AddResult
-    from mvc.workspace.commits import CommitResult
-    from mvc.workspace.context import Context
-    from mvc.workspace.pending import Pending
     from mvc.workspace.worktree import Paths
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import Manifest
 from mvc.history.messages import format_message
-from mvc.history.values import MODE_FILE
+from mvc.history.values import MODE_FILE, Head, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge
 from mvc.merging.files import FileMerge
 from mvc.merging.output import header_of, in_file_order
@@ -18,7 +18,7 @@ from mvc.operations.merge_recipe import MODEL_FILE, RECIPE_FILE, files_beside, o
 from mvc.progress import announce
 from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.commits import record
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.journal import ENDED, mark_origin
 from mvc.workspace.pending import check_nothing_pending
 from mvc.workspace.recorded import tree_of
@@ -29,10 +29,8 @@ from mvc.workspace.transition import plan_head_move
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.history.values import Head, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.plan import MergePlan
-    from mvc.workspace.context import Context
 
 RECIPE, INPUT, SEED = "Merge-Recipe", "Merge-Input", "Merge-Seed"
 _FILES = "files"

@@ -13,12 +13,12 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.values import WriteCounts
+from mvc.chunkstore.values import ChunkSpan, WriteCounts
 from mvc.errors import ConflictError, FormatError, StorageError
 from mvc.formats.manifest import Manifest, StoredSegment, cut_sizes
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import MODE_FILE, TreeEntry
-from mvc.ids import ChunkId, split_ids
+from mvc.ids import ChunkId, PackId, split_ids
 from mvc.numbers.figures import Health
 from mvc.operations.aftercare import keeps_up, tidy_up
 from mvc.operations.check_shares import add_checked, compare_checked
@@ -32,10 +32,11 @@ from mvc.states.assembling import open_files
 from mvc.states.document import STATE_FILE
 from mvc.states.layout import RANKS_FOLDER
 from mvc.states.outline import check_sizes
+from mvc.states.share import CheckPeers, Share
 from mvc.states.share import open_share as lay_out_share
 from mvc.states.state import measure_tensors, open_file, open_image
-from mvc.workspace.bases import OwnMasters, Relatives, masters_first
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.bases import Hint, OwnMasters, Relatives, masters_first
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.files import Cutter, cut_segment
 from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.stored_share import StoredShare, list_ids
@@ -45,15 +46,10 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
-    from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.layout import FileLayout, Segment
-    from mvc.ids import PackId
     from mvc.sources import JoinedSource
     from mvc.states.files import StateFile
-    from mvc.states.share import CheckPeers, Share
-    from mvc.workspace.bases import Hint
     from mvc.workspace.commits import CommitResult
-    from mvc.workspace.context import Context
 
 _LOOK_AGAIN_S = (0.0, 0.1, 0.5, 2.0, 8.0, 30.0)
 FIRST = 0

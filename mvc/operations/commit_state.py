@@ -15,14 +15,14 @@ from mvc.errors import ConflictError, UsageError
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.paths import find_path_fault
 from mvc.history.refnames import HEADS, branch_ref
-from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.history.values import MODE_FILE, Head, Identity, Index, Stamp, TreeEntry
 from mvc.operations.aftercare import keeps_up
 from mvc.sources import read_bytes
-from mvc.states.files import given_file
+from mvc.states.files import StateFile, given_file
 from mvc.states.state import encode_state, open_image
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import EntryChange, Transition
 from mvc.workspace.measuring import SessionHealth
@@ -31,7 +31,7 @@ from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
-from mvc.workspace.trailers import Annotations
+from mvc.workspace.trailers import Agreement, Annotations
 from mvc.workspace.transition import plan_head_move, run
 from mvc.workspace.worktree import relative_paths
 
@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.values import WriteCounts
-    from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId
-    from mvc.states.files import StateFile
-    from mvc.workspace.context import Context
-    from mvc.workspace.trailers import Agreement
 
 
 @dataclass(frozen=True, slots=True)

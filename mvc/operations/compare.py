@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.comparison.gather import gather
-from mvc.comparison.pairs import pair_models
+from mvc.comparison.pairs import TensorChange, TensorPair, pair_models
 from mvc.comparison.rearranged import find_rearranged
-from mvc.comparison.rollup import sum_up
+from mvc.comparison.rollup import TensorGroup, sum_up
 from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import LEVELS, judge
 from mvc.errors import NotFoundError, UsageError
-from mvc.operations.token_rows import compare_tokens
+from mvc.operations.token_rows import TokenChanges, compare_tokens
 from mvc.tensor_names import takes
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 from mvc.workspace.models import Model, open_model, read_revision, read_tree_model, read_worktree
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import staged_tree
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.comparison.case import ComparisonVerdict
-    from mvc.comparison.pairs import TensorChange, TensorPair
-    from mvc.comparison.rollup import TensorGroup
     from mvc.ids import GitId
-    from mvc.operations.token_rows import TokenChanges
-    from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
     from mvc.workspace.worktree import Paths
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError
-from mvc.merging.files import plan_files
+from mvc.merging.files import FileMerge, Sides, plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.shards import find_models
 from mvc.merging.strategies import MergeChoices, read_choices
 from mvc.merging.text import MAX_TEXT_BYTES
 from mvc.merging.trees import find_conflicts, undecided_sides, write_merge
 from mvc.operations.merge import MergeResult, check_rules, count_tensors
-from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_return
-from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import ENDED, EntryChange, make_marks
+from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_return
+from mvc.workspace.context import Context, holds_sweep_lock
+from mvc.workspace.journal import ENDED, EntryChange, Mark, Undecided, make_marks
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import Pending, find_pending
 from mvc.workspace.recorded import holds, staged_tree, tree_of
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
-    from mvc.merging.files import FileMerge, Sides
-    from mvc.workspace.checkout_plan import CheckoutResult
-    from mvc.workspace.context import Context
-    from mvc.workspace.journal import Mark, Undecided
 
 _SHOWN = 5
 _TWO = 2  # ours and theirs

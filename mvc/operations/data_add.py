@@ -19,13 +19,13 @@ from mvc.history.paths import find_path_fault
 from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
 from mvc.progress import announce
-from mvc.shards.hashing import hash_shards
-from mvc.shards.places import escape, file_url
+from mvc.shards.hashing import HashedShard, hash_shards
+from mvc.shards.places import FoundShard, ShardPlace, escape, file_url
 from mvc.shards.records.plain import BIN_SUFFIX, count_numbers, parse_number_dtype
 from mvc.shards.shard_map import MAP_SUFFIX, MapChanges, Shard, ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file
 from mvc.storage.urls import parse_store_url
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 from mvc.workspace.pathspec import is_wildcard
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import check_parents, find_file_stat, relative_path
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.chunkstore.values import WriteCounts
-    from mvc.shards.hashing import HashedShard
-    from mvc.shards.places import FoundShard, ShardPlace
-    from mvc.workspace.context import Context
     from mvc.workspace.worktree import StrPath
 
 

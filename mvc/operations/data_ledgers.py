@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import FormatError, NotFoundError
 from mvc.history.values import TreeEntry
 from mvc.operations.load_state import fill_reads
-from mvc.sampling.ledger import RunLedger, parse_ledger, pick_drawn
+from mvc.sampling.ledger import DrawnEntry, RunLedger, parse_ledger, pick_drawn
 from mvc.states.containers import open_node
-from mvc.states.document import STATE_FILE, Document, cut_entry, parse_document
+from mvc.states.document import STATE_FILE, Document, JsonValue, cut_entry, parse_document
 from mvc.states.factory import NumpyFactory
 from mvc.states.state import find_node, read_node
 from mvc.workspace.released import check_content
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mvc.ids import GitId
-    from mvc.sampling.ledger import DrawnEntry
-    from mvc.states.document import JsonValue
     from mvc.workspace.context import Context
 
 _KEPT = 16

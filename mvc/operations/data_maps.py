@@ -6,16 +6,16 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.errors import FormatError, MvcError, NotFoundError, UsageError
 from mvc.fs import write_durable
 from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, check_known, make_rule, open_root, stage_rules
 from mvc.operations.remove import remove
 from mvc.progress import announce
-from mvc.shards.checking import MapReport, ShardFault
-from mvc.shards.shard_map import ShardMap, compare_maps
+from mvc.shards.checking import Level, MapReport, ShardFault
+from mvc.shards.shard_map import MapChanges, Shard, ShardMap, compare_maps
 from mvc.shards.stored import has_map_file, read_map_file, read_stored_map, select_maps
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 from mvc.workspace.recorded import head_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_path
@@ -23,11 +23,7 @@ from mvc.workspace.worktree import relative_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mvc.errors import MvcError
     from mvc.history.values import TreeEntry
-    from mvc.shards.checking import Level
-    from mvc.shards.shard_map import MapChanges, Shard
-    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,15 @@ from mvc.fs import remove_file, write_durable
 from mvc.history.ignore import IGNORE_NAME
 from mvc.history.paths import encode_path
 from mvc.operations.add import add
-from mvc.shards.checking import check_shards
+from mvc.shards.checking import Level, MapReport, check_shards
 from mvc.shards.hashing import STAT_CACHE_NAME, StatCache
-from mvc.shards.places import Folder, escape, open_place
+from mvc.shards.places import Folder, ShardPlace, escape, open_place
 from mvc.shards.stored import read_map_file
-from mvc.storage.urls import has_store_scheme, parse_store_url
+from mvc.storage.urls import StoreOptions, has_store_scheme, parse_store_url
 from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
-    from mvc.shards.checking import Level, MapReport
-    from mvc.shards.places import ShardPlace
     from mvc.shards.shard_map import ShardMap
-    from mvc.storage.urls import StoreOptions
     from mvc.workspace.context import Context
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from mvc.errors import NotFoundError
 from mvc.operations.data_ledgers import Ledgers
-from mvc.operations.ledger_maps import LedgerMaps
+from mvc.operations.ledger_maps import LedgerMaps, SourceShards
 from mvc.sampling.digest import SampleDigest
-from mvc.sampling.ledger import RunLedger
-from mvc.sampling.stretch import find_stretches
+from mvc.sampling.ledger import LedgerEntry, RunLedger
+from mvc.sampling.stretch import Samples, SeenStretch, find_stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.ids import GitId
-    from mvc.operations.ledger_maps import SourceShards
-    from mvc.sampling.ledger import LedgerEntry
-    from mvc.sampling.stretch import Samples, SeenStretch
     from mvc.workspace.context import Context
 
 MOST_LISTED = 1 << 24

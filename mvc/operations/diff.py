@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.history.values import NO_ID
+from mvc.history.values import NO_ID, Index, TreeEntry
 from mvc.operations.file_diff import FileDiff, FileSide, compare_file, find_manifest_of
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean, pair_renames, staged_tree, tree_of
@@ -22,7 +22,6 @@ from mvc.workspace.worktree import find_file_stat, git_mode, relative_paths
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.history.values import Index, TreeEntry
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 

@@ -23,7 +23,7 @@ import numpy as np
 from mvc.errors import UsageError
 from mvc.fs import folder_bytes
 from mvc.history.refnames import HEADS, TAGS
-from mvc.upkeep.holdings import KeptContent, Needs, Owners, Totals, Union
+from mvc.upkeep.holdings import KeptContent, ManifestContent, Needs, Owners, Totals, Union
 from mvc.upkeep.versions import reach
 from mvc.workspace.ranges import list_commits
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.copies import Numbers
     from mvc.ids import GitId
-    from mvc.upkeep.holdings import ManifestContent
     from mvc.workspace.context import Context
 
 KINDS = ("branch", "tag", "commit", "file", "tensor")

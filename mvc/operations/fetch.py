@@ -13,19 +13,17 @@ from mvc.history.shallow import write_shallow
 from mvc.remotes.content import bring_content
 from mvc.remotes.history import bring_history, bring_part, list_files
 from mvc.remotes.promised import remember_packs
-from mvc.remotes.remote import open_remote
+from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.tracking import find_remote
 from mvc.upkeep.versions import commits_of
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.ids import GitId
-    from mvc.remotes.remote import Remote
     from mvc.remotes.root import Root
-    from mvc.workspace.context import Context
 
 
 Targets = dict[tuple[str, str | None], bool]

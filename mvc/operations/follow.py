@@ -33,13 +33,13 @@ from mvc.operations.publish import check_channel
 from mvc.progress import announce
 from mvc.remotes.content import bring_content
 from mvc.remotes.history import bring_history, list_chunks, list_files
-from mvc.remotes.remote import open_remote
+from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.root_store import RootStore
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, write_remote
 from mvc.storage.urls import parse_store_url
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.content import stage_file
-from mvc.workspace.context import holds_sweep_lock, init
+from mvc.workspace.context import Context, holds_sweep_lock, init
 from mvc.workspace.manifests import stored_size
 from mvc.workspace.models import open_model
 
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 
     from mvc.errors import MvcError
     from mvc.ids import GitId
-    from mvc.remotes.remote import Remote
     from mvc.remotes.root import Channel, Root
-    from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
     Tensors = Mapping[str, ModelTensor]

@@ -10,27 +10,24 @@ from typing import TYPE_CHECKING
 from mvc.errors import MvcError, UnsupportedError
 from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
-from mvc.ids import PackId
+from mvc.ids import ChunkId, GitId, PackId
 from mvc.progress import reporting
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, LostChunk
 from mvc.upkeep.places import clear_way, find_intruders, find_stale_locks
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
 from mvc.workspace.content import name_run
-from mvc.workspace.context import JOURNAL_NAME
+from mvc.workspace.context import JOURNAL_NAME, Context
 from mvc.workspace.journal import read_journal
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import releases_by_blob
-from mvc.workspace.releases import find_clone_fault, read_releases, release_notes
+from mvc.workspace.releases import Release, find_clone_fault, read_releases, release_notes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.values import StoreProblem
     from mvc.formats.layout import Segment
-    from mvc.ids import ChunkId, GitId
-    from mvc.workspace.context import Context
-    from mvc.workspace.releases import Release
 
     _Live = Mapping[GitId, tuple[GitId | None, str]]
 

@@ -30,8 +30,8 @@ from mvc.remotes.mirror import (
     list_sizes,
     make_mirror,
 )
-from mvc.remotes.remote import open_remote
-from mvc.remotes.root import object_name
+from mvc.remotes.remote import Remote, open_remote
+from mvc.remotes.root import Listing, Root, object_name
 from mvc.upkeep.broken_objects import set_broken_aside
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.staging import scratch_folder
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids
     from mvc.ids import PackId
     from mvc.remotes.mirror import Mirror
-    from mvc.remotes.remote import Remote
-    from mvc.remotes.root import Listing, Root
     from mvc.workspace.context import Context
 
 _INDEX_THREADS = 16

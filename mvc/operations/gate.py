@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import UsageError
-from mvc.history.values import TreeEntry
+from mvc.history.values import Index, TreeEntry
 from mvc.ids import GitId
 from mvc.numbers.figures import Health
 from mvc.workspace.commit_health import find_health, name_tensors
-from mvc.workspace.health import read_gates
+from mvc.workspace.health import CheckpointHealth, GateFailure, read_gates
 from mvc.workspace.recorded import is_clean, staged_tree
 from mvc.workspace.worktree import find_file_stat, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.history.values import Index
     from mvc.workspace.context import Context
-    from mvc.workspace.health import CheckpointHealth, GateFailure
 
     Rows = list[tuple[str, Health]]
 

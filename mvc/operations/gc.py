@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
+from mvc.chunkstore.sweep_plan import SweepPlan, Wanted, plan_sweep
 from mvc.history.object_sweep import list_garbage
 from mvc.history.reachability import DAY_S, ReflogExpiry, expire_reflogs
 from mvc.upkeep.kept_entries import find_useless
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.chunkstore.copies import Ids
-    from mvc.chunkstore.sweep_plan import SweepPlan
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 

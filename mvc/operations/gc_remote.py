@@ -22,17 +22,17 @@ from mvc.chunkstore.listing import PACKS, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, find_unsafe
 from mvc.chunkstore.store import ChunkStore
-from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
+from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, SweepBatch, SweepPlan, Wanted, plan_sweep
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.history.transfer import list_packed, write_objects
-from mvc.ids import PackId, split_ids
+from mvc.ids import GitId, PackId, split_ids
 from mvc.progress import announce, report
 from mvc.remotes.checked import require_safe_refs
 from mvc.remotes.history import CROWD_PACKS, bring_history, choose_crowd, fetch_packs, list_chunks
 from mvc.remotes.mirror import find_misfits, list_sizes, make_mirror
 from mvc.remotes.released import find_lost
 from mvc.remotes.remote import Remote, open_remote
-from mvc.remotes.root import Listing, history_key, object_name, with_packs
+from mvc.remotes.root import Listing, Root, history_key, object_name, with_packs
 from mvc.remotes.root_store import RootStore
 from mvc.remotes.sweeping import (
     MovedError,
@@ -52,10 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
-    from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import GitId
-    from mvc.remotes.root import Root
     from mvc.remotes.sweeping import Unnamed
     from mvc.workspace.context import Context
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS, REMOTES, TAGS
-from mvc.merging.files import Sides, plan_files
+from mvc.merging.files import Conflict, FileMerge, Sides, plan_files
 from mvc.merging.strategies import MergeChoices, make_choices
 from mvc.merging.trees import MergedTree, find_base, write_merge
 from mvc.operations.status import staged_changes
@@ -26,7 +26,7 @@ from mvc.workspace.checkout_plan import (
     plan_move,
 )
 from mvc.workspace.commits import record
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.journal import make_marks, mark_done, mark_origin
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import list_paths
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Head, Index, Stamp, TreeEntry
     from mvc.ids import GitId
-    from mvc.merging.files import Conflict, FileMerge
     from mvc.merging.rules import Rules
     from mvc.workspace.checkout_plan import CheckoutResult
-    from mvc.workspace.context import Context
 
     FastForward = Literal["allowed", "only", "never"]
 

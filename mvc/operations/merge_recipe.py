@@ -22,17 +22,14 @@ from mvc.merging.companions import (
 )
 from mvc.merging.output import write_file
 from mvc.merging.plan import MergePlan, plan_merge
-from mvc.merging.recipe import DTYPES, parse_recipe
-from mvc.workspace.context import threads_of
-from mvc.workspace.models import open_model
+from mvc.merging.recipe import DTYPES, Recipe, parse_recipe
+from mvc.workspace.context import Context, threads_of
+from mvc.workspace.models import Model, open_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mvc.formats.tokenizer import Vocabulary
-    from mvc.merging.recipe import Recipe
-    from mvc.workspace.context import Context
-    from mvc.workspace.models import Model
     from mvc.workspace.worktree import StrPath
 
 RECIPE_FILE = "mergekit_config.yml"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, make_dirs, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recorded import make_entry, update_index
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import check_parents, find_file_stat, relative_paths
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.history.values import Index, IndexEntry
-    from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths, StrPath
 
 

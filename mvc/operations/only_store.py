@@ -19,7 +19,7 @@ from mvc.history.refnames import HEADS, REMOTES
 from mvc.history.refspecs import parse_refspec
 from mvc.operations.push import push_specs
 from mvc.remotes.checked import require_safe_refs
-from mvc.remotes.pushed import look_up
+from mvc.remotes.pushed import Pushed, look_up
 from mvc.remotes.remote import open_remote
 from mvc.remotes.settings import DEFAULT_REMOTE, list_remotes, parse_urls, write_remote
 from mvc.remotes.tracking import find_upstream, set_upstream
@@ -27,15 +27,13 @@ from mvc.scaling.results import SCALE_REF
 from mvc.storage.urls import StoreUrl
 from mvc.upkeep.retention import DIVERGED
 from mvc.upkeep.sweep import upkeep_lock
-from mvc.workspace.context import STORE
+from mvc.workspace.context import STORE, Context
 from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
 from mvc.workspace.verdicts import HEALTHY_REF
 
 if TYPE_CHECKING:
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import GitId, PackId
-    from mvc.remotes.pushed import Pushed
-    from mvc.workspace.context import Context
 
 
 def keep_on_store(context: Context, url: str) -> None:

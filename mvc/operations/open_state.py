@@ -17,7 +17,7 @@ from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.formats.manifest import StoredSegment
 from mvc.numbers.boxes import Box, TensorPart, is_inside
 from mvc.operations.load_state import fill_reads
-from mvc.states.document import STATE_FILE, parse_document
+from mvc.states.document import STATE_FILE, Document, Node, parse_document
 from mvc.states.elements import get_torch_element
 from mvc.states.factory import NumpyFactory
 from mvc.states.outline import ArrayOutline, decode_outline
@@ -27,7 +27,7 @@ from mvc.states.state import find_node, read_node
 from mvc.workspace.models import select_tensors
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, read_state_text, read_state_tree
-from mvc.workspace.tensors import StoredPiece, read_runs, stored_tensors
+from mvc.workspace.tensors import ModelTensor, StoredPiece, read_runs, stored_tensors
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
-    from mvc.states.document import Document, Node
     from mvc.workspace.context import Context
-    from mvc.workspace.tensors import ModelTensor
     from mvc.workspace.worktree import Paths
 
     Shape = tuple[int, ...]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import parse_trailers
 from mvc.history.revisions import split_range
-from mvc.history.values import Stamp
+from mvc.history.values import CommitInfo, Stamp
 from mvc.merging.files import Sides
 from mvc.merging.strategies import MergeChoices, make_choices, read_choices
 from mvc.operations.conclude import conclude, get_pending, go_back
 from mvc.operations.merge import Change, MergeResult, apply_change
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.journal import mark_done
 from mvc.workspace.pending import Pending, check_nothing_pending, find_pending
 from mvc.workspace.recorded import staged_tree, tree_of
@@ -27,9 +27,7 @@ from mvc.workspace.recovery import recover
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.history.values import CommitInfo
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
     PickKind = Literal["cherry-pick", "revert"]
 

@@ -6,7 +6,7 @@ its code. What is there is read with suspicion: what is not as a run writes it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from mvc.errors import MvcError
 from mvc.operations.text_diff import changed_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Change = tuple[str, str | None, str | None]
 
 _MAX_NODES = 10_000

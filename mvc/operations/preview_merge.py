@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from mvc.comparison.kinds import find_part
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
-from mvc.merging.files import Sides, plan_files
+from mvc.merging.files import Conflict, FileMerge, Sides, plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.strategies import make_choices
-from mvc.merging.table import Outcome
+from mvc.merging.table import MergeRow, Outcome
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
 from mvc.operations.merge import check_rules, is_behind, leave_out_known
 from mvc.operations.merge_recipe import open_plan
 from mvc.progress import announce, report
 from mvc.tensor_names import natural_key
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.merging.files import Conflict, FileMerge
-    from mvc.merging.table import MergeRow
-    from mvc.workspace.context import Context
     from mvc.workspace.tensors import ModelTensor
 
     Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides

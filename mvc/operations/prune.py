@@ -24,9 +24,9 @@ import numpy as np
 
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.operations.gc import plan_sweeping, sweep_garbage
+from mvc.operations.gc import GcPlan, plan_sweeping, sweep_garbage
 from mvc.remotes.history import list_chunks
-from mvc.remotes.pushed import look_up
+from mvc.remotes.pushed import Pushed, look_up
 from mvc.states.document import STATE_FILE
 from mvc.upkeep.retention import (
     DIVERGED,
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
-    from mvc.operations.gc import GcPlan
-    from mvc.remotes.pushed import Pushed
     from mvc.workspace.context import Context
 
 

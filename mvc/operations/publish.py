@@ -12,12 +12,11 @@ from mvc.operations.sending import send
 from mvc.remotes.remote import open_remote
 from mvc.remotes.root import Channel, Root
 from mvc.remotes.sweeping import plan_until_it_holds
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
 
 _PATIENCE = 8

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.operations.fetch import fetch
+from mvc.operations.fetch import FetchResult, fetch
 from mvc.operations.merge import merge, name_target
 from mvc.remotes.tracking import find_upstream
 
 if TYPE_CHECKING:
-    from mvc.operations.fetch import FetchResult
     from mvc.operations.merge import FastForward, MergeResult
     from mvc.workspace.context import Context
 

@@ -11,20 +11,18 @@ from mvc.history.refnames import HEADS, TAGS
 from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, map_first, parse_refspec
 from mvc.operations.sending import RefPush, send
 from mvc.remotes.checked import require_safe_refs
-from mvc.remotes.remote import open_remote
+from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.root import Root
 from mvc.remotes.sweeping import plan_until_it_holds
 from mvc.remotes.tracking import find_remote, find_upstream
 from mvc.remotes.tracking import set_upstream as upstream
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.remotes.remote import Remote
-    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

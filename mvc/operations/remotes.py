@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.host_urls import is_git_url
 from mvc.history.refnames import HEADS, REMOTES
-from mvc.operations.fetch import find_gone, prune_refs
+from mvc.operations.fetch import RefFetch, find_gone, prune_refs
 from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.settings import (
@@ -19,14 +19,12 @@ from mvc.remotes.settings import (
     parse_urls,
     write_remote,
 )
-from mvc.remotes.tracking import find_upstream
+from mvc.remotes.tracking import Upstream, find_upstream
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
-    from mvc.operations.fetch import RefFetch
     from mvc.remotes.root import Channel, Root
     from mvc.remotes.settings import RemoteSettings
-    from mvc.remotes.tracking import Upstream
     from mvc.storage.probe import ProbeReport
     from mvc.workspace.context import Context
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.copies import NONE
-from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
+from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, SweepPlan, Wanted, plan_sweep
 from mvc.history.object_gather import plan_gathering
-from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
+from mvc.upkeep.pairs import Pair, PairSamples, find_pairs, plan_chains
 from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
 from mvc.upkeep.sweep import (
     DEFAULT_GRACE_S,
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids, StoredCopies
-    from mvc.chunkstore.sweep_plan import SweepPlan
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
-    from mvc.upkeep.pairs import Pair
     from mvc.upkeep.sweep import SweepMarks
     from mvc.workspace.context import Context
 

@@ -12,14 +12,13 @@ from mvc.merging.strategies import read_choices
 from mvc.merging.trees import find_base, write_merge
 from mvc.operations.commit_recipe import RECIPE, SEED, read_inputs, store_result
 from mvc.operations.merge_recipe import open_plan
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
     Tree = Mapping[str, TreeEntry]
 

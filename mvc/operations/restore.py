@@ -18,7 +18,7 @@ from mvc.workspace.checkout_plan import (
     find_blockers,
     plan_checkout,
 )
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.journal import ENDED, EntryChange
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.pending import check_decided, is_marked
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 
 

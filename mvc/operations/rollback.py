@@ -30,7 +30,7 @@ from mvc.errors import ConflictError, FormatError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
 from mvc.workspace.checkout_plan import execute, plan_move
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import ROLLBACK_COMMAND, SHORT_ID, BranchLine, check_whole
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Head, Stamp
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
 _ROLLBACK = re.compile(r"rollback: to [0-9a-f]{7,40}(?: \(step [0-9]+\))?(?:: (.*))?")
 _UNDONE = re.compile(

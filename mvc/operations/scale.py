@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.scaling.limits import judge_scale, make_limits, parse_measured
 from mvc.scaling.results import RESULTS, ScaleResult, encode_result, plan_steps
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
 
 _PLAN = "scale.plan"
 _ENDS = re.compile(r"([1-9][0-9]{0,8}) ([1-9][0-9]{0,8})", re.ASCII)

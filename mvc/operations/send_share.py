@@ -29,10 +29,10 @@ from mvc.remotes.brought import note_brought
 from mvc.remotes.content import send_content
 from mvc.remotes.history import bring_history
 from mvc.remotes.promised import remember_packs
-from mvc.remotes.remote import open_remote
+from mvc.remotes.remote import Remote, open_remote
 from mvc.remotes.root import Listing, Root
-from mvc.workspace.context import STORE
-from mvc.workspace.stored_share import list_ids
+from mvc.workspace.context import STORE, Context
+from mvc.workspace.stored_share import StoredShare, list_ids
 from mvc.workspace.whereabouts import Whereabouts, sees_mark
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.copies import Ids
     from mvc.ids import ChunkId, GitId, PackId
-    from mvc.remotes.remote import Remote
-    from mvc.workspace.context import Context
-    from mvc.workspace.stored_share import StoredShare
 
 
 def open_common(context: Context) -> Remote:

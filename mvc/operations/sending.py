@@ -19,7 +19,7 @@ from mvc.remotes.promised import remember_packs
 from mvc.remotes.released import find_gaps, tell_released
 from mvc.remotes.root import Listing, Root, with_packs
 from mvc.remotes.sweeping import MovedError, check_base
-from mvc.workspace.context import RELEASED_REF
+from mvc.workspace.context import RELEASED_REF, Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.remotes.remote import Remote
-    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

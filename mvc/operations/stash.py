@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.values import TreeEntry
+from mvc.history.values import CommitInfo, Head, Index, TreeEntry
 from mvc.ids import GitId
 from mvc.merging.files import Sides, plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.strategies import Methods, make_choices
 from mvc.merging.trees import write_merge
-from mvc.operations.add import plan_add, store_planned
+from mvc.operations.add import AddResult, plan_add, store_planned
 from mvc.operations.merge import MergeResult, check_rules, make_result
-from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
-from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import EntryChange
+from mvc.workspace.checkout_plan import STASH_THEM, CheckoutPlan, execute, plan_checkout
+from mvc.workspace.context import Context, holds_sweep_lock
+from mvc.workspace.journal import EntryChange, HeadMove
 from mvc.workspace.pathspec import list_paths, select_paths
 from mvc.workspace.pending import check_decided, check_nothing_pending
 from mvc.workspace.recorded import holds, staged_tree
@@ -33,11 +33,6 @@ from mvc.workspace.worktree import find_file_stat, relative_paths
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from mvc.history.values import CommitInfo, Head, Index
-    from mvc.operations.add import AddResult
-    from mvc.workspace.checkout_plan import CheckoutPlan
-    from mvc.workspace.context import Context
-    from mvc.workspace.journal import HeadMove
     from mvc.workspace.worktree import Paths
 
     Tree = Mapping[str, TreeEntry]

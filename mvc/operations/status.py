@@ -10,9 +10,9 @@ from mvc.fs import RealFolders
 from mvc.history.ignore import IgnoreRules
 from mvc.history.object_formats import write_tree
 from mvc.history.paths import folders_of
-from mvc.ids import hash_git_object
-from mvc.remotes.tracking import find_upstream
-from mvc.workspace.pending import find_pending, is_bisecting
+from mvc.ids import GitId, hash_git_object
+from mvc.remotes.tracking import Upstream, find_upstream
+from mvc.workspace.pending import Pending, find_pending, is_bisecting
 from mvc.workspace.recorded import is_clean, make_entry, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from mvc.history.values import Head, Index, IndexEntry, Stages, TreeEntry
-    from mvc.ids import GitId
     from mvc.merging.files import Conflict
-    from mvc.remotes.tracking import Upstream
     from mvc.workspace.context import Context
-    from mvc.workspace.pending import Pending
 
 
 @dataclass(frozen=True, slots=True)

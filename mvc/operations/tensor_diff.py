@@ -11,14 +11,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.formats.manifest import tensor_id
+from mvc.formats.manifest import Manifest, StoredSegment, tensor_id
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from mvc.formats.layout import TensorView
-    from mvc.formats.manifest import Manifest, StoredSegment
 
     Pair = tuple[TensorView, StoredSegment]
     Tensors = Mapping[str, Pair]

@@ -12,9 +12,9 @@ from blake3 import blake3
 from mvc.comparison.case import ComparisonVerdict, count, enumerate_words
 from mvc.comparison.gather import gather
 from mvc.comparison.kinds import find_kind
-from mvc.comparison.pairs import TensorPair
+from mvc.comparison.pairs import TensorChange, TensorPair
 from mvc.errors import FormatError, ReleasedError
-from mvc.formats.tokenizer import map_rows
+from mvc.formats.tokenizer import Vocabulary, map_rows
 from mvc.merging.companions import read_companions, read_vocabulary
 from mvc.merging.tokenizer import Alignment, find_faults, find_row_count
 from mvc.numbers.statistics import TensorStatistics
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.comparison.pairs import TensorChange
-    from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model

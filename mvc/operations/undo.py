@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.ids import is_git_id
+from mvc.ids import GitId, is_git_id
 from mvc.operations.rollback import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.pending import check_nothing_pending
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mvc.history.values import Head, ReflogEntry, Stamp
-    from mvc.ids import GitId
     from mvc.workspace.context import Context
 
 _UNDO, _REDO = "undo: ", "redo: "

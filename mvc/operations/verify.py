@@ -16,7 +16,7 @@ from mvc.comparison.checks import TensorCheck, check_pairs
 from mvc.comparison.pairs import TensorPair
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.history.ignore import IgnoreRules
-from mvc.history.values import MODE_SYMLINK
+from mvc.history.values import MODE_SYMLINK, TreeEntry
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import Manifest
-    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context

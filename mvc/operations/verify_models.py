@@ -10,22 +10,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.comparison.checks import check_pairs
+from mvc.comparison.checks import TensorCheck, check_pairs
 from mvc.comparison.pairs import pair_models
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import stat_descriptor
 from mvc.numbers.deviation import Tolerance
 from mvc.progress import announce
 from mvc.sources import FileSource
-from mvc.workspace.context import threads_of
+from mvc.workspace.context import Context, threads_of
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mvc.comparison.checks import TensorCheck
     from mvc.ids import GitId
-    from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
     from mvc.workspace.tensors import ModelTensor
 

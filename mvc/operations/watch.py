@@ -10,10 +10,9 @@ from mvc.fs import find_stat
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.runs.feed import FEED_SUFFIX, MAX_FEED_BYTES, RUNS_DIR_NAME, feed_path
 from mvc.runs.reading import FeedTail, RunTotals
-from mvc.runs.records import find_branch
+from mvc.runs.records import RunView, find_branch
 
 if TYPE_CHECKING:
-    from mvc.runs.records import RunView
     from mvc.workspace.context import Context
 
 READ_BYTES = MAX_FEED_BYTES + MAX_FEED_BYTES // 4

@@ -8,7 +8,7 @@ the repository at the end. What a kill leaves is found by the next attempt, whic
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from concurrent.futures import Future
     from pathlib import Path
     from typing import Self
 

@@ -14,14 +14,13 @@ from mvc import fs
 from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.remotes.remote_packs import read_sizes
-from mvc.remotes.root import object_name
+from mvc.remotes.root import Listing, Root, object_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mvc.ids import PackId
     from mvc.remotes.remote import Remote
-    from mvc.remotes.root import Listing, Root
 
 _FILE_NAME = "brought.json"
 _LOCK_NAME = "brought.lock"

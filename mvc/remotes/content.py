@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -21,28 +21,25 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.rewriter import carry_rows, check_pack, choose_rows, group_records
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.transfer_plan import TransferPlan, plan_transfer
-from mvc.errors import FormatError, NotFoundError
+from mvc.errors import FormatError, MvcError, NotFoundError
 from mvc.progress import announce, current_progress, report
 from mvc.remotes.arrival import Arrival
 from mvc.remotes.history import choose_crowd, list_chunks
 from mvc.remotes.released import find_gaps, take_released
-from mvc.remotes.remote_packs import read_there
+from mvc.remotes.remote_packs import RemotePacks, read_there
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.writer import ChunkWriter
-    from mvc.errors import MvcError
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, PackId
     from mvc.remotes.remote import Remote
-    from mvc.remotes.remote_packs import RemotePacks
     from mvc.remotes.root import Listing, Root
 
 _GROUP_BYTES = 8 * 2**20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.history.hosts import GitHost, Haves
-from mvc.history.transfer import receive_host_pack
+from mvc.history.transfer import Entry, receive_host_pack
 from mvc.remotes.root import Listing, Root, with_packs
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from mvc.history.host_urls import GitUrl
     from mvc.history.objects import ObjectStore
-    from mvc.history.transfer import Entry
     from mvc.ids import GitId
     from mvc.remotes.root_store import RootStore
 

@@ -18,10 +18,10 @@ from mvc.history.refnames import TAGS
 from mvc.remotes.history import bring_history
 from mvc.remotes.remote import Remote
 from mvc.remotes.remote_packs import RemotePacks
-from mvc.remotes.root import history_key
+from mvc.remotes.root import Listing, Root, history_key
 from mvc.storage.joined import JoinedStorage
 from mvc.storage.local import LocalStorage
-from mvc.storage.protocol import ObjectInfo
+from mvc.storage.protocol import ObjectInfo, SharedStorage, Storage
 from mvc.workspace.context import RELEASED_REF, Context
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.ids import PackId
-    from mvc.remotes.root import Listing, Root
-    from mvc.storage.protocol import SharedStorage, Storage
 
 
 class NamedPacks(JoinedStorage):

@@ -22,13 +22,12 @@ from mvc.remotes.remote_packs import read_sizes
 from mvc.remotes.settings import list_remotes
 from mvc.storage.cached import CachedStorage
 from mvc.storage.joined import ReadOnlyStorage
-from mvc.storage.protocol import ObjectInfo
+from mvc.storage.protocol import ObjectInfo, Storage
 from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc.storage.protocol import Storage
     from mvc.workspace.context import Context
 
 _FILE_NAME = "packs.json"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.remotes.history import bring_history
-from mvc.workspace.context import RELEASED_REF
+from mvc.workspace.context import RELEASED_REF, Context
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.releases import RELEASES, add_releases, encode_release, read_releases
+from mvc.workspace.releases import RELEASES, Release, add_releases, encode_release, read_releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId
     from mvc.remotes.remote import Remote
     from mvc.remotes.root import Listing, Root
-    from mvc.workspace.context import Context
     from mvc.workspace.notebook import Notebook
-    from mvc.workspace.releases import Release
 
 NOTES_OF_REMOTES = "refs/notes/remotes/"
 

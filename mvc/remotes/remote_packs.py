@@ -16,7 +16,7 @@ from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError, FormatError
-from mvc.formats.pack_index import MAX_INDEX_BYTES, parse_pack_index
+from mvc.formats.pack_index import MAX_INDEX_BYTES, PackIndex, parse_pack_index
 from mvc.ids import ID_BYTES, PackId, is_hex_id
 from mvc.storage.local import LocalStorage
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from mvc.formats.pack_index import PackIndex
     from mvc.progress import ByteProgress
     from mvc.storage.protocol import SharedStorage, Storage
 

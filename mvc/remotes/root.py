@@ -6,9 +6,9 @@ Everything else on the store is found from here. What it lists beyond ``LIST_ENT
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003  msgspec looks at it when it runs
+from collections.abc import Iterable, Mapping  # noqa: TC003  msgspec looks at it when it runs
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,9 +16,6 @@ from mvc.chunkstore.listing import pack_key
 from mvc.errors import FormatError, UnsupportedError
 from mvc.history.refnames import is_ref_name
 from mvc.ids import ID_BYTES, GitId, PackId, is_git_id, is_hex_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 V = TypeVar("V")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.history.config import is_true, last_value
+from mvc.history.config import Config, is_true, last_value
 from mvc.history.host_urls import GitUrl, is_git_url, parse_git_url
-from mvc.history.refspecs import default_fetch, fetch_specs
+from mvc.history.refspecs import Refspec, default_fetch, fetch_specs
 from mvc.storage.urls import (
     DEFAULT_TIMEOUT_S,
     StoreOptions,
@@ -23,8 +23,6 @@ from mvc.storage.urls import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mvc.history.config import Config
-    from mvc.history.refspecs import Refspec
     from mvc.workspace.context import Context
 
 RemoteUrl = StoreUrl | GitUrl

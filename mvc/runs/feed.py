@@ -23,7 +23,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import ConflictError, MvcError, StorageError
-from mvc.fs import exclusive_lock, find_stat, replace_staged, stat_descriptor
+from mvc.fs import FileStat, exclusive_lock, find_stat, replace_staged, stat_descriptor
 from mvc.history.refnames import branch_ref
 from mvc.runs.records import KINDS, Record, encode_record, feed_name
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from mvc.fs import FileStat
     from mvc.workspace.context import Context
 
 RUNS_DIR_NAME = "runs"

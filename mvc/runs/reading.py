@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import translate_os_errors
-from mvc.fs import read_at
+from mvc.fs import FileStat, read_at
 from mvc.runs.feed import is_process_alive, older_path, open_file
 from mvc.runs.records import KINDS, MAX_LINE_BYTES, Record, RunCommit, RunView, find, parse_record
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mvc.fs import FileStat
 
 _SPEED_STEPS = 64
 _SPEED_S = 60.0

@@ -17,7 +17,7 @@ Memory is 24 bytes a shard and pass; a lookup takes O(log shards).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,6 @@ from mvc.sampling.mixture import split
 from mvc.sampling.permutation import MAX_SIZE, is_whole, permute, spell_key, unpermute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]

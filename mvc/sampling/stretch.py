@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.sampling.digest import SampleDigest
-from mvc.sampling.ids import IdList
+from mvc.sampling.ids import IdList, Ids
 from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc.sampling.ids import Ids
     from mvc.sampling.plan import Located
 
 _BLOCK = 1 << 18

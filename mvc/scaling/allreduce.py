@@ -35,12 +35,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.scaling.fabric import check_fabric
+from mvc.scaling.fabric import Fabric, Link, check_fabric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from mvc.scaling.fabric import Fabric, Link
 
 
 @dataclass(frozen=True, slots=True)

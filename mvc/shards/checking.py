@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError, MvcError
-from mvc.shards.hashing import HashedShard, hash_shard, read_shards
-from mvc.shards.places import GONE
+from mvc.shards.hashing import HashedShard, StatCache, hash_shard, read_shards
+from mvc.shards.places import GONE, FoundShard, ShardPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc.progress import ByteProgress
-    from mvc.shards.hashing import StatCache
-    from mvc.shards.places import FoundShard, ShardPlace
     from mvc.shards.shard_map import Shard, ShardMap
 
 Level = Literal["quick", "normal", "full"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,17 +20,15 @@ from mvc.history.ignore import parse_rules
 from mvc.history.paths import encode_path
 from mvc.shards.shard_map import MAP_SUFFIX, find_path_fault
 from mvc.sources import ByteSource, FileSource
-from mvc.storage.urls import has_store_scheme, parse_store_url
+from mvc.storage.urls import StoreOptions, has_store_scheme, parse_store_url
 from mvc.workspace.content import let_tick_pass
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from mvc.fs import FileStat
     from mvc.storage.foreign import ForeignObject, ForeignObjects, ObjectSource
-    from mvc.storage.urls import StoreOptions
 
 PIECE_BYTES = 1 << 20
 """What is read of a file at once."""

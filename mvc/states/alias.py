@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc.errors import UnsupportedError
-from mvc.states.document import PART
+from mvc.states.document import PART, Node
 from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.encode import PlacedArray
 from mvc.states.files import LiveArray
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.states.document import Node
 
 _MAX_PAIRS = 20_000
 _MAX_WORK = 10_000

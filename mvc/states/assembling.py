@@ -19,12 +19,10 @@ from mvc.ids import ID_BYTES, ChunkId, hash_chunk
 from mvc.numbers.boxes import scatter
 from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.states.cross_check import find_checker
-from mvc.states.share import find_part
+from mvc.states.share import CheckPeers, Peers, Share, find_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from mvc.states.share import CheckPeers, Peers, Share
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mvc.errors import FormatError
-from mvc.states.document import check_fields, get_field
+from mvc.states.document import JsonValue, Node, check_fields, get_field
 from mvc.states.refusals import Attribute, format_path, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from mvc.states.document import JsonValue, Node
 
 MAX_DEPTH = 64
 """Containers within each other, far below where Python's own stack would end."""

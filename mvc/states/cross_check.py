@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.numbers.boxes import locate_part
-from mvc.states.keepers import round_up
+from mvc.states.keepers import Keepers, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from mvc.states.keepers import Keepers
 
 
 CHECK_ROUNDS = 16

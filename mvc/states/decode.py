@@ -8,23 +8,19 @@ lend their arrays: the result has the stored structure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mvc.errors import ConflictError, FormatError
-from mvc.states.containers import MAX_DEPTH, SPARSE_PARTS, build_container, open_node
-from mvc.states.document import SCALARS, check_fields, get_dims, get_field
+from mvc.states.containers import MAX_DEPTH, SPARSE_PARTS, OpenNode, build_container, open_node
+from mvc.states.document import SCALARS, JsonValue, Node, check_fields, get_dims, get_field
 from mvc.states.refusals import Attribute, format_path
 from mvc.states.scalars import decode_scalar, is_scalar_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mvc.states.containers import OpenNode
-    from mvc.states.document import JsonValue, Node
     from mvc.states.reads import ReadTable
 
 ABSENT: Final = object()

@@ -26,13 +26,11 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from mvc.dtypes import TORCH_NAMES, get_dtype
+from mvc.dtypes import TORCH_NAMES, DType, get_dtype
 from mvc.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from mvc.dtypes import DType
 
     AnyDType = np.dtype[Any]
 

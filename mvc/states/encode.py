@@ -14,9 +14,9 @@ from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
 from mvc.numbers.boxes import Box, whole_box
-from mvc.sources import JoinedSource, MemorySource
-from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
-from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, PART, TENSOR_SUFFIX
+from mvc.sources import ByteSource, JoinedSource, MemorySource
+from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, OpenValue, open_value
+from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, PART, TENSOR_SUFFIX, JsonValue, Node
 from mvc.states.elements import find_numpy_element, get_torch_element, stored_form
 from mvc.states.files import LiveArray, Spread, clean_tensor_name, escape_file_name
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
@@ -25,10 +25,6 @@ from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from mvc.sources import ByteSource
-    from mvc.states.containers import OpenValue
-    from mvc.states.document import JsonValue, Node
 
 
 FLAT_NAME = "model"

@@ -19,15 +19,13 @@ from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
 from mvc.checkpoints.safetensors import DTYPES, LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
 from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.formats.layout import FileLayout, single_tensor
-from mvc.numbers.boxes import TensorPart
-from mvc.sources import JoinedSource, MemorySource
+from mvc.numbers.boxes import Box, TensorPart
+from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.numbers.boxes import Box
-    from mvc.sources import ByteSource
     from mvc.states.memory import Region
 
 _MAX_FILE_NAME = 120

@@ -7,31 +7,24 @@ the next state of the same form: names, headers, places and text (``plan``).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
-from mvc.sources import JoinedSource, MemorySource
-from mvc.states.alias import find_crowded, find_groups
+from mvc.sources import ByteSource, JoinedSource, MemorySource
+from mvc.states.alias import SharedGroup, find_crowded, find_groups
 from mvc.states.cross_check import CHECK_ROUNDS
 from mvc.states.document import STATE_FILE, Document, encode_document
-from mvc.states.memory import HostRun, ImagePart
-from mvc.states.plan import DiffersError, Follow, Recorder
+from mvc.states.memory import HostRun, ImagePart, Region
+from mvc.states.plan import ArrayPlan, DiffersError, Follow, Recorder, StatePart
 from mvc.states.share import SharePlan, encode_share
 from mvc.states.share_layout import ImageRun, form_state, list_checked_runs, list_kept_runs
-from mvc.states.state import encode_walk, refuse_parts
+from mvc.states.state import EncodedState, encode_walk, refuse_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from mvc.sources import ByteSource
-    from mvc.states.alias import SharedGroup
     from mvc.states.files import StateFile
-    from mvc.states.memory import Region
-    from mvc.states.plan import ArrayPlan, StatePart
-    from mvc.states.state import EncodedState
 
 PAGE_BYTES = 4096
 RANKS_FOLDER = "ranks"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from mvc.errors import FormatError, UnsupportedError
-from mvc.states.containers import open_node
+from mvc.states.containers import OpenNode, open_node
 from mvc.states.decode import ABSENT, BLOBS, DecodeWalk
 from mvc.states.document import PART, encode_text, get_dims, get_field, parse_document
 from mvc.states.elements import find_numpy_element
@@ -25,7 +25,6 @@ from mvc.states.refusals import Attribute, format_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from mvc.states.containers import OpenNode
     from mvc.states.document import Document, JsonValue, Node
     from mvc.states.reads import Factory
 

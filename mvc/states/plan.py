@@ -25,19 +25,17 @@ import numpy as np
 
 from mvc.numbers.boxes import Box, whole_box
 from mvc.states.containers import CONTAINERS, open_value
-from mvc.states.document import keep_text
+from mvc.states.document import JsonValue, keep_text
 from mvc.states.encode import EncodeWalk, describe_ndarray
 from mvc.states.files import LiveArray
-from mvc.states.memory import HostArray, HostBytes, find_flat_bytes
+from mvc.states.memory import HostArray, HostBytes, Region, find_flat_bytes
 from mvc.states.refusals import Attribute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.sources import ByteSource
-    from mvc.states.document import JsonValue
     from mvc.states.elements import ElementType
-    from mvc.states.memory import Region
 
 _KEYS = {str, int, Attribute}
 _encode_json = msgspec.json.Encoder(enc_hook=lambda kept: kept.node).encode

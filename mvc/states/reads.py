@@ -15,9 +15,9 @@ import numpy as np
 
 from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
 from mvc.errors import ConflictError, FormatError, UnsupportedError
-from mvc.numbers.boxes import Box, is_inside
-from mvc.states.document import PART, check_fields, get_dims, get_field
-from mvc.states.elements import get_numpy_element, get_torch_element
+from mvc.numbers.boxes import Box, TensorPart, is_inside
+from mvc.states.document import PART, Node, check_fields, get_dims, get_field
+from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.factory import MemoryForm, NumpyFactory, fill_words, numpy_dtype, view_array
 from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
 from mvc.states.refusals import format_path
@@ -25,9 +25,6 @@ from mvc.states.refusals import format_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.numbers.boxes import TensorPart
-    from mvc.states.document import Node
-    from mvc.states.elements import ElementType
     from mvc.states.factory import Filler, LiveTarget
     from mvc.states.torch_arrays import TorchFactory
 

@@ -8,7 +8,7 @@ import functools
 import json
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,6 @@ import numpy as np
 from mvc.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 _FUNCTIONS = (

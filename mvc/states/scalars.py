@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mvc.errors import FormatError
-from mvc.states.document import check_fields, get_dims, get_field
+from mvc.states.document import JsonValue, Node, check_fields, get_dims, get_field
 from mvc.states.elements import find_numpy_element, get_numpy_element, parse_numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.states.document import JsonValue, Node
 
 INLINE_BYTES: Final = 1024
 """Longer ``bytes`` go into the file of their top-level key."""

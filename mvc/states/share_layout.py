@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UnsupportedError
-from mvc.numbers.boxes import flatten_box, whole_box
-from mvc.sources import read_bytes
+from mvc.numbers.boxes import Shape, flatten_box, whole_box
+from mvc.sources import ByteSource, read_bytes
 from mvc.states.cross_check import CHECK_ROUNDS, list_checked
-from mvc.states.files import Spread
+from mvc.states.files import LiveArray, Spread, StateFile
 from mvc.states.memory import cut_source
 from mvc.states.share import (
     ITEM_BYTES,
@@ -36,10 +36,7 @@ from mvc.states.share import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from mvc.numbers.boxes import Shape
-    from mvc.sources import ByteSource
     from mvc.states.encode import FileDraft
-    from mvc.states.files import LiveArray, StateFile
     from mvc.states.keepers import KeptBox
 
 

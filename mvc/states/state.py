@@ -24,7 +24,7 @@ the types above, object arrays, quantised, nested, meta and distributed tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,27 +34,21 @@ import numpy as np
 from mvc.checkpoints.detect import read_layout
 from mvc.dtypes import get_framework
 from mvc.errors import FormatError, NotFoundError, UnsupportedError, UsageError
-from mvc.formats.layout import FileLayout
-from mvc.sources import MemorySource, read_bytes
+from mvc.formats.layout import FileLayout, Segment
+from mvc.sources import ByteSource, MemorySource, read_bytes
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
-from mvc.states.alias import find_shared, link_shared
+from mvc.states.alias import SharedGroup, find_shared, link_shared
 from mvc.states.containers import open_node
 from mvc.states.document import STATE_FILE, Document, KeptNode, encode_document, parse_document
 from mvc.states.factory import NumpyFactory
-from mvc.states.files import StateFile, plain_file, tensor_file
+from mvc.states.files import LiveArray, StateFile, plain_file, tensor_file
 from mvc.states.outline import check_sizes, compare_texts, outline_state
 from mvc.states.reads import ReadTable, TensorRead, load_torch
 from mvc.states.refusals import format_path, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from mvc.formats.layout import Segment
-    from mvc.sources import ByteSource
-    from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
-    from mvc.states.files import LiveArray
     from mvc.states.reads import Factory
 
 

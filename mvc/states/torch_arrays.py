@@ -18,8 +18,8 @@ import torch
 from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.numbers.boxes import iterate_slabs, whole_box
-from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.factory import LiveTarget, MemoryForm, fill_words
+from mvc.states.elements import TORCH_ELEMENTS, ElementType
+from mvc.states.factory import Filler, LiveTarget, MemoryForm, Reader, fill_words
 from mvc.states.files import LiveArray
 from mvc.states.memory import (
     HostArray,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.sources import ByteSource
     from mvc.states.document import Node
-    from mvc.states.elements import ElementType
-    from mvc.states.factory import Filler, Reader
 
 _DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value

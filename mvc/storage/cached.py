@@ -22,13 +22,12 @@ from blake3 import blake3
 from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.fs import TEMP_SUFFIX, DurableFile, exclusive_lock, replace_staged
 from mvc.ids import ID_BYTES
-from mvc.storage.protocol import Forgetting, check_key
+from mvc.storage.protocol import Forgetting, ObjectInfo, PendingObject, Storage, check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableSequence, Sequence
     from pathlib import Path
 
-    from mvc.storage.protocol import ObjectInfo, PendingObject, Storage
 
 BLOCK_BYTES = 2**18
 _WHOLE = -1

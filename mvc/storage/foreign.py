@@ -14,7 +14,7 @@ from mvc.errors import ConflictError, StorageError
 from mvc.sources import ByteSource
 from mvc.storage.object_store import translate_failures
 from mvc.storage.opening import open_objects
-from mvc.storage.urls import StoreOptions
+from mvc.storage.urls import StoreOptions, StoreUrl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import ObjectStore
 
-    from mvc.storage.urls import StoreUrl
 
 RANGE_BYTES = 8 << 20
 """What one request reads of an object."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore import exceptions as failures
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, check_whole, is_key
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO, Self
-
-    from obstore.store import ObjectStore
 
     from mvc.progress import ByteProgress
     from mvc.storage.protocol import Buffer

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mvc.errors import MvcError, UsageError
-from mvc.storage.urls import LOOPBACK, StoreOptions
+from mvc.storage.urls import LOOPBACK, StoreOptions, StoreUrl
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from mvc.storage.protocol import SharedStorage
-    from mvc.storage.urls import StoreUrl
 
 _CONNECT_TIMEOUT_S = 10
 _HF_ENDPOINT = "https://s3.hf.co"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.tracing.spans import Cover
+from mvc.tracing.spans import Collective, Cover, StepWindow, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from mvc.tracing.spans import Collective, StepWindow, Trace
 
 
 @dataclass(frozen=True, slots=True)

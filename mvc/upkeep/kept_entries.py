@@ -10,11 +10,10 @@ import numpy as np
 from mvc.errors import FormatError
 from mvc.formats.manifest import tensor_id
 from mvc.ids import ID_BYTES
-from mvc.upkeep.sweep import IdSet
+from mvc.upkeep.sweep import IdSet, SweepMarks
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from mvc.upkeep.sweep import SweepMarks
     from mvc.workspace.context import Context
 
 _GIT_ID_BYTES = 20

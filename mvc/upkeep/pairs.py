@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.chunkstore.copies import NONE
+from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.relatives import MAX_CHAIN
-from mvc.dtypes import get_dtype
+from mvc.dtypes import DType, get_dtype
 from mvc.errors import MvcError
 from mvc.formats.deltas import MIN_DELTA_BYTES
-from mvc.formats.manifest import cut_sizes
+from mvc.formats.manifest import Manifest, StoredSegment, cut_sizes
 from mvc.workspace.bases import group_name, match_segments, segment_key
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from mvc.chunkstore.copies import StoredCopies
-    from mvc.dtypes import DType
-    from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context

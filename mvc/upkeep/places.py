@@ -29,14 +29,13 @@ from mvc.history.refs import HEAD
 from mvc.ids import ID_BYTES, is_hex_id
 from mvc.upkeep import sweep
 from mvc.upkeep.repacked import NOTE_NAME
-from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME
+from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME, Context
 from mvc.workspace.kept import FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mvc.workspace.context import Context
 
 _ASIDE = "damaged"
 _LOCKS = (LOCK_NAME, SWEEP_LOCK_NAME, SWEEP_GATE_NAME, sweep.LOCK_NAME)

@@ -32,14 +32,14 @@ from mvc.errors import ConflictError, CorruptionError, FormatError
 from mvc.fs import exclusive_lock
 from mvc.history.object_gather import gather_objects, plan_gathering
 from mvc.history.object_sweep import find_recent, list_garbage, remove_objects
-from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
-from mvc.ids import split_ids
+from mvc.history.reachability import DAY_S, ReflogExpiry, expire_reflogs, reachable_objects
+from mvc.ids import ChunkId, GitId, split_ids
 from mvc.progress import announce
 from mvc.upkeep.versions import Versions, find_live
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import released_blobs
-from mvc.workspace.releases import read_releases
+from mvc.workspace.releases import Release, read_releases
 from mvc.workspace.staging import remove_leftovers
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.dtypes import DType
-    from mvc.history.reachability import ReflogExpiry
-    from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
-    from mvc.workspace.releases import Release
 
 DEFAULT_GRACE_S = 14 * DAY_S
 LOCK_NAME = "upkeep.lock"

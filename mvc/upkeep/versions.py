@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
-from mvc.history.reachability import find_roots
+from mvc.history.reachability import ReflogExpiry, find_roots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from mvc.history.reachability import ReflogExpiry
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

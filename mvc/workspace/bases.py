@@ -20,7 +20,7 @@ import numpy as np
 from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
 from mvc.formats.casts import find_cast, round_words
-from mvc.formats.manifest import cut_sizes
+from mvc.formats.manifest import StoredSegment, cut_sizes
 from mvc.formats.planes import ARENA_BYTES
 from mvc.sources import ByteSource, FileSource
 from mvc.workspace.manifests import find_manifest
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import ChunkSpan
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.formats.layout import FileLayout, Segment
-    from mvc.formats.manifest import StoredSegment
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.states.share import Share

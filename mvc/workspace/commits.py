@@ -13,7 +13,7 @@ from mvc.history.messages import drop_trailers, format_message
 from mvc.workspace.commit_health import examine
 from mvc.workspace.health import COMPUTED_TRAILERS, read_failed
 from mvc.workspace.manifests import find_manifest, read_stored
-from mvc.workspace.trailers import AGREEMENT_TRAILERS, Agreement, read_agreement
+from mvc.workspace.trailers import AGREEMENT_TRAILERS, Agreement, Annotations, read_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
     from mvc.workspace.released import ReleasedTwin
-    from mvc.workspace.trailers import Annotations
 
     Tensor = tuple[TensorView, tuple[ChunkId, ...]]
 

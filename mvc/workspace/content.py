@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,23 +23,19 @@ from mvc.errors import (
     UnsupportedError,
     translate_os_errors,
 )
-from mvc.formats.manifest import cut_run
-from mvc.fs import DurableFile, write_symlink
+from mvc.formats.manifest import Manifest, cut_run
+from mvc.fs import DurableFile, FileStat, write_symlink
 from mvc.history.values import MODE_EXECUTABLE, MODE_SYMLINK
-from mvc.ids import hash_chunk
+from mvc.ids import ChunkId, GitId, hash_chunk
 from mvc.progress import report
 from mvc.sources import ByteSource, FileSource, read_bytes, split_buffer
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import git_mode, read_link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from mvc.formats.layout import Segment
-    from mvc.formats.manifest import Manifest
-    from mvc.fs import FileStat
-    from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 

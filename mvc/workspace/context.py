@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mvc.errors import FormatError, RepositoryNotFoundError
 from mvc.history.config import is_true
 from mvc.history.git import GitHistory
-from mvc.history.values import Stamp
+from mvc.history.values import Identity, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
-    from mvc.history.values import Identity
     from mvc.ids import ChunkId, GitId
     from mvc.storage.protocol import Storage
     from mvc.workspace.kept import Kept, PartDigests

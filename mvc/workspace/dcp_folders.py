@@ -13,7 +13,7 @@ from mvc.checkpoints.names import METADATA_NAME
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import Segment, TensorView
-from mvc.numbers.boxes import count_part, find_fault, locate_part, scatter
+from mvc.numbers.boxes import Box, Shape, count_part, find_fault, locate_part, scatter
 from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, read_requests
 from mvc.workspace.manifests import find_manifest, stored_size
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mvc.checkpoints.dcp.metadata import DcpMetadata, DcpTensor
     from mvc.chunkstore.values import ReadRequest
     from mvc.history.values import TreeEntry
-    from mvc.numbers.boxes import Box, Shape
     from mvc.workspace.context import Context
 
 MAX_STEP_BYTES = 32 * 2**20

@@ -16,11 +16,11 @@ from mvc.checkpoints.names import is_checkpoint_name
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
-from mvc.formats.layout import FileLayout, find_gaps
+from mvc.formats.layout import FileLayout, Segment, find_gaps
 from mvc.formats.manifest import MANIFEST_PREFIX, Manifest, StoredSegment, cut_sizes, is_manifest
 from mvc.fs import FileStat, RealFolders
 from mvc.history.values import MODE_SYMLINK
-from mvc.ids import hash_chunk, hash_git_object
+from mvc.ids import ChunkId, GitId, hash_chunk, hash_git_object
 from mvc.progress import report, reporting
 from mvc.sources import ByteSource, FileSource, MemorySource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.writer import ChunkWriter
-    from mvc.formats.layout import Segment
-    from mvc.ids import ChunkId, GitId
     from mvc.workspace.bases import Hint, Relatives
     from mvc.workspace.context import Context
     from mvc.workspace.measuring import SessionHealth

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.formats.manifest import cut_run
-from mvc.sources import MemorySource
+from mvc.sources import ByteSource, MemorySource
 from mvc.states.assembling import open_files
 from mvc.workspace.manifests import find_manifest
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc.ids import ChunkId
-    from mvc.sources import ByteSource
     from mvc.states.share import Peers, Share
     from mvc.workspace.context import Context
 

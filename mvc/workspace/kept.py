@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from blake3 import blake3
 
-from mvc.ids import hash_chunk
-from mvc.numbers.figures import decode_health
+from mvc.ids import ChunkId, GitId, hash_chunk
+from mvc.numbers.figures import Health, decode_health
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from mvc.ids import ChunkId, GitId
     from mvc.numbers.boxes import PartRun, TensorPart
-    from mvc.numbers.figures import Health
 
     ChunkKey: TypeAlias = tuple[ChunkId, str]
     """A chunk, and the element type that it is read as."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
-from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest
+from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, Manifest, is_manifest
 from mvc.tensor_names import takes
 from mvc.workspace.pathspec import filter_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.formats.manifest import Manifest
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context

@@ -12,9 +12,9 @@ from mvc.checkpoints.detect import read_layout
 from mvc.chunkstore.measuring import SMALL_BYTES, is_measured, measure_plain
 from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
-from mvc.formats.manifest import cut_sizes
+from mvc.formats.manifest import Manifest, StoredSegment, cut_sizes
 from mvc.numbers.figures import Health
-from mvc.sources import FileSource
+from mvc.sources import ByteSource, FileSource
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.values import ChunkSpan
     from mvc.chunkstore.writer import ChunkWriter
-    from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import ChunkId, GitId
-    from mvc.sources import ByteSource
     from mvc.workspace.context import Context
     from mvc.workspace.kept import ChunkKey
 

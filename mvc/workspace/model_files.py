@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.dcp.encode import encode_dcp_metadata
 from mvc.checkpoints.dcp.metadata import DcpItem, DcpMetadata, DcpTensor
+from mvc.checkpoints.dcp.metadata import Path as Steps
 from mvc.checkpoints.names import METADATA_NAME
 from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
 from mvc.checkpoints.torch_writer import find_torch_name, plan_torch, refer
@@ -23,7 +24,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import UnsupportedError
 from mvc.fs import DurableFile
-from mvc.numbers.boxes import whole_box
+from mvc.numbers.boxes import Box, whole_box
 from mvc.progress import report
 from mvc.workspace.dcp_folders import copy_items
 from mvc.workspace.model_tree import ModelTree, StoredObject
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from mvc.checkpoints.dcp.metadata import Path as Steps
-    from mvc.numbers.boxes import Box
     from mvc.workspace.context import Context
 
 

@@ -18,7 +18,7 @@ from mvc.formats.layout import TensorView, view_extent_bytes
 from mvc.states.document import STATE_FILE
 from mvc.states.outline import ArrayPlace, locate_arrays
 from mvc.tensor_names import takes
-from mvc.workspace.dcp_folders import find_stored_folders, read_items
+from mvc.workspace.dcp_folders import DcpFolder, find_stored_folders, read_items
 from mvc.workspace.models import check_there, find_tensors
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.state_files import find_state_files, read_small_file
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mvc.checkpoints.dcp.metadata import DcpItem, Path
     from mvc.history.values import TreeEntry
     from mvc.workspace.context import Context
-    from mvc.workspace.dcp_folders import DcpFolder
     from mvc.workspace.models import Version
 
 

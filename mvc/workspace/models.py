@@ -8,7 +8,7 @@ two of one id need not be read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,6 @@ from mvc.workspace.tensors import ModelTensor, live_tensors, stored_tensors, ten
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -17,13 +17,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mvc.errors import FormatError
-from mvc.history.notes import find_notes, read_notes, write_notes
+from mvc.history.notes import NoteFinder, find_notes, read_notes, write_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc.history.git import GitHistory
-    from mvc.history.notes import NoteFinder
     from mvc.history.values import Stamp
     from mvc.ids import GitId
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from mvc.history.paths import folders_of
-from mvc.history.values import Index, IndexEntry
+from mvc.history.values import Index, IndexEntry, TreeEntry
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from mvc.fs import FileStat
-    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

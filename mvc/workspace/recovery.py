@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mvc.errors import ConflictError
 from mvc.fs import find_stat
-from mvc.workspace.context import JOURNAL_NAME
-
-if TYPE_CHECKING:
-    from mvc.workspace.context import Context
+from mvc.workspace.context import JOURNAL_NAME, Context
 
 
 def recover(context: Context, *, dry_run: bool = False) -> bool:

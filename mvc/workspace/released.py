@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mvc.errors import MvcError, ReleasedError
 from mvc.workspace.manifests import has_chunks, is_complete
 from mvc.workspace.pathspec import list_paths
-from mvc.workspace.releases import drop_releases, join_releases, read_releases
+from mvc.workspace.releases import Release, drop_releases, join_releases, read_releases
 from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
-    from mvc.workspace.releases import Release
 
     Version = tuple[str, GitId]
     """(path, blob) of a file of a commit"""

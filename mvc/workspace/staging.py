@@ -33,16 +33,14 @@ from mvc.fs import (
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import GitId
 from mvc.workspace.content import stage_file
-from mvc.workspace.context import JOURNAL_NAME
-from mvc.workspace.journal import Was
+from mvc.workspace.context import JOURNAL_NAME, Context
+from mvc.workspace.journal import FileWrite, Was
 from mvc.workspace.worktree import find_obstacle, walk_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.fs import FileStat
-    from mvc.workspace.context import Context
-    from mvc.workspace.journal import FileWrite
 
 
 FOLDER = "tmp"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
@@ -13,8 +13,6 @@ from mvc.workspace.manifests import find_manifest, read_stored
 from mvc.workspace.released import check_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context

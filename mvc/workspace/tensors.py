@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import count_elements, get_dtype, get_framework, numpy_dtype, size_in_bytes
 from mvc.errors import CorruptionError, FormatError, StorageError, UnsupportedError
-from mvc.formats.layout import view_extent_bytes
-from mvc.formats.manifest import StoredSegment, tensor_id
+from mvc.formats.layout import Segment, TensorView, view_extent_bytes
+from mvc.formats.manifest import Manifest, StoredSegment, tensor_id
 from mvc.sources import ByteSource, read_bytes
 from mvc.workspace.content import LiveChunk, find_different, name_run
 from mvc.workspace.released import check_chunks
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mvc.formats.layout import Segment, TensorView
-    from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId, TensorId
     from mvc.numbers.boxes import PartRun, TensorPart
     from mvc.workspace.context import Context

@@ -43,10 +43,10 @@ from mvc.fs import (
 )
 from mvc.history.locks import check_git_lock
 from mvc.history.refnames import HEADS
-from mvc.history.values import Identity, Index, IndexEntry, Stamp
+from mvc.history.values import Head, Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
 from mvc.workspace.content import content_matches
-from mvc.workspace.context import JOURNAL_NAME
+from mvc.workspace.context import JOURNAL_NAME, Context
 from mvc.workspace.journal import (
     FileRemoval,
     FileWrite,
@@ -63,9 +63,6 @@ from mvc.workspace.worktree import check_parents, find_file_stat, find_obstacle,
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from mvc.history.values import Head
-    from mvc.workspace.context import Context
 
 
 _RESERVE_NAME = "reserve.mvc-tmp"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, FormatError
 from mvc.ids import GitId
-from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
 from mvc.workspace.trailers import read_agreement
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.history.values import CommitInfo, Stamp
-    from mvc.workspace.context import Context
 
 HEALTHY_REF = "refs/notes/healthy"
 DIVERGED_REF = "refs/notes/diverged"

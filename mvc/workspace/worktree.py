@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat
 from mvc.history.values import MODE_EXECUTABLE, MODE_FILE, MODE_SYMLINK
-from mvc.workspace.context import GIT_DIR_NAME
+from mvc.workspace.context import GIT_DIR_NAME, Context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mvc.history.ignore import IgnoreRules
-    from mvc.workspace.context import Context
 
     StrPath = str | os.PathLike[str]
     Paths = StrPath | Iterable[StrPath]

@@ -21,15 +21,13 @@ from mvc.checkpoints.torch_pickle.names import ROOT_NAME
 from mvc.checkpoints.torch_zip import layout_torch
 from mvc.checkpoints.zip_directory import find_archive_start, parse_zip_directory
 from mvc.errors import FormatError
-from mvc.formats.layout import FileLayout
-from mvc.sources import SlicedSource, read_beside
+from mvc.formats.layout import FileLayout, Segment
+from mvc.sources import ByteSource, SlicedSource, read_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mvc.checkpoints.dcp.metadata import DcpItem, DcpMetadata
-    from mvc.formats.layout import Segment
-    from mvc.sources import ByteSource
 
 
 def parse_distcp(source: ByteSource, name: str) -> FileLayout:

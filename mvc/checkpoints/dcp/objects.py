@@ -5,18 +5,13 @@ What else a pickle makes is refused, also a set, which would come out as a list.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mvc.checkpoints.torch_pickle.encode import MAX_DEPTH
 from mvc.checkpoints.torch_pickle.unpickler import unpickle
-from mvc.checkpoints.torch_pickle.values import Pairs
+from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.checkpoints.torch_zip import read_pickle
 from mvc.checkpoints.zip_directory import parse_zip_directory
 from mvc.errors import FormatError, UnsupportedError
 from mvc.sources import MemorySource
-
-if TYPE_CHECKING:
-    from mvc.checkpoints.torch_pickle.values import Global
 
 MAX_OBJECT_BYTES = 2**20
 """Longest object that is looked into."""

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.shards.records import columns, plain, tar
-from mvc.shards.records.stream import PACKINGS, unpack
+from mvc.shards.records.stream import PACKINGS, ShardBytes, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mvc.shards.records.stream import ShardBytes
 
     Counter = Callable[[ShardBytes], int]
 
