@@ -7,6 +7,7 @@ imported when the first file of it is met.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.formats.layout import FileLayout
 from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Parser = Callable[[ByteSource], FileLayout]
 
 LEGACY_WARNING = "legacy torch pickle is stored as opaque bytes"

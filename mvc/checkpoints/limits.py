@@ -5,15 +5,11 @@ Each bounds memory and time of reading a hostile file; what a file may legally h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, check_layout
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 MAX_TENSORS = 500_000
 """Named tensors of one file. A 40,000-tensor model with two Adam moments and a step has 160,000."""

@@ -15,8 +15,8 @@ Also the index of a sharded model of the Hub (``model.safetensors.index.json`` a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,10 +24,6 @@ from mvc.checkpoints.limits import MAX_TENSORS, check_limit, checked_layout
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, single_tensor
 from mvc.sources import ByteSource, read_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 LENGTH_BYTES = 8
 METADATA_KEY = "__metadata__"

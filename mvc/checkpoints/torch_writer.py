@@ -8,18 +8,15 @@ begin at multiples of 64, and every end record is there in its 64-bit form as we
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING
 
 from mvc.checkpoints.torch_pickle.encode import Persistent, PickledCall, encode_pickle
 from mvc.checkpoints.torch_pickle.values import Global
 from mvc.dtypes import TORCH_NAMES, get_dtype, size_in_bytes
 from mvc.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STORAGES = {
     "BOOL": "Bool", "U8": "Byte", "I8": "Char", "I16": "Short", "I32": "Int", "I64": "Long",

@@ -9,6 +9,7 @@ that no tensor names stay gaps. No tensor data is read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import check_limit, checked_layout
@@ -21,8 +22,6 @@ from mvc.formats.layout import FileLayout, Segment, TensorView
 from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.checkpoints.zip_directory import ZipEntry
 
 MAX_PICKLE_BYTES = 64 * 2**20

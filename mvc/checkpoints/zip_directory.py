@@ -10,16 +10,12 @@ decompressed: an entry that is not simply stored has no bytes of its own to name
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import ZIP_MAGIC
 from mvc.errors import FormatError
 from mvc.sources import ByteSource, read_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 MAX_ENTRIES = 600_000
 """Entries of one archive: one per tensor (``limits.MAX_TENSORS``) and some more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from mvc.errors import FormatError
 from mvc.sources import ByteSource, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.formats.layout import Segment
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32; the highest bit is the coefficient of x**0

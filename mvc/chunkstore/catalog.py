@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +34,6 @@ from mvc.formats.pack import PackRecord, scan_pack
 from mvc.formats.pack_index import MAX_INDEX_BYTES, PackIndex, index_records, parse_pack_index
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
     from numpy.typing import NDArray
 
     from mvc.ids import ChunkId, PackId

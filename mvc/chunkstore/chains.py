@@ -12,6 +12,7 @@ in one pack mostly have bases that are neighbours too, so bases are read through
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -41,8 +42,6 @@ from mvc.formats.pack import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.values import ChunkLocation
     from mvc.ids import ChunkId, PackId

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,8 +38,6 @@ from mvc.formats.pack_index import PackIndex, encode_pack_index
 from mvc.progress import announce, report
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from mvc.chunkstore.reader import ChunkReader
     from mvc.ids import PackId
     from mvc.storage.protocol import Storage

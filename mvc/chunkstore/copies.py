@@ -22,6 +22,7 @@ indexes one after another.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +32,6 @@ from mvc.formats.pack import MAX_BASES, MAX_DEPTH, RECORD_BYTES
 from mvc.ids import ID_BYTES, ChunkId, split_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from mvc.formats.pack_index import PackIndex

@@ -6,6 +6,7 @@ the commit itself. ``catalog`` knows all about where chunks are.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -13,8 +14,6 @@ from mvc.formats.pack_lookup import IndexColumns
 from mvc.ids import ID_BYTES, ChunkId, PackId, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from mvc.storage.protocol import Storage
 
 GATHER_PACKS = 50

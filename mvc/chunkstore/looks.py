@@ -8,6 +8,7 @@ and where no look saw a change, all other groups of the same type do, if they ar
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -17,8 +18,6 @@ from mvc.formats.deltas import MIN_DELTA_BYTES
 from mvc.formats.pack import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.chunkstore.values import ChunkSpan
     from mvc.dtypes import DType
     from mvc.ids import ChunkId

@@ -7,6 +7,7 @@ keep a figure for each.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.numbers.figures import Health
 from mvc.numbers.health import is_float, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from mvc.chunkstore.values import ChunkSpan
     from mvc.dtypes import DType
 

@@ -8,6 +8,7 @@ from the store, so that processes which want the same can let one of them read i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mvc.chunkstore.chains import Buffers
@@ -16,8 +17,6 @@ from mvc.errors import MvcError
 from mvc.ids import ChunkId, hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.values import ReadRequest
     from mvc.progress import ByteProgress

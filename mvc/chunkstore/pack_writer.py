@@ -8,6 +8,7 @@ always durable and visible before its index is.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,8 +31,6 @@ from mvc.formats.pack_index import PackIndex, encode_pack_index, index_records
 from mvc.ids import ChunkId, PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.storage.protocol import Buffer, PendingObject, Storage
 
 _PENDING_PACKS = 4

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from mvc.progress import ByteProgress

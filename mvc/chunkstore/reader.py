@@ -16,6 +16,7 @@ memory in use is one group and one plain chunk per worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from mvc.ids import ChunkId, PackId, hash_chunk
 from mvc.storage.protocol import Forgetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from mvc.chunkstore.catalog import PackCatalog
 
     Sink = Callable[[ReadRequest, memoryview], None]

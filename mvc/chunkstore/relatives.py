@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,6 @@ from mvc.formats.pack import MAX_BASES, MAX_DEPTH
 from mvc.ids import ChunkId, hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from mvc.chunkstore.parallel import NiceThreads
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan

@@ -12,6 +12,7 @@ once.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,6 @@ from mvc.progress import report
 from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.sweep_plan import Reencode, SweepBatch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PackCatalog, delete_packs, publish_index, scan_stored_pack
@@ -28,8 +29,6 @@ from mvc.formats.pack_index import encode_pack_index, index_records
 from mvc.ids import ChunkId, PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.sweep_plan import SweepBatch

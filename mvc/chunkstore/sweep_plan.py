@@ -9,6 +9,7 @@ costs more (with all that only it needs) than storing what builds on it without 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from mvc.chunkstore.copies import NONE
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from numpy.typing import NDArray
 
     from mvc.chunkstore.copies import Mask, StoredCopies

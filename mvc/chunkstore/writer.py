@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -44,7 +45,6 @@ from mvc.numbers.figures import Health
 from mvc.progress import report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from typing import Self
 
     from mvc.chunkstore.chains import Buffers

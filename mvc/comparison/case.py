@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,8 +10,6 @@ from mvc.comparison.kinds import is_state, kind_of
 from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.comparison.pairs import TensorChange
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics

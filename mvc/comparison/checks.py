@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from mvc.progress import report
 from mvc.workspace.content import LiveChunk, cut_live, find_different
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.comparison.pairs import TensorPair
     from mvc.numbers.deviation import Deviation, FirstDifference, Tolerance
     from mvc.workspace.tensors import ModelTensor

@@ -8,6 +8,7 @@ core, whatever the tensors' sizes; only a strided tensor is read whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from mvc.numbers.statistics import TensorStatistics
 from mvc.progress import announce, report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.ids import TensorId
     from mvc.workspace.context import Context
     from mvc.workspace.kept import Kept

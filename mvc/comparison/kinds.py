@@ -7,14 +7,13 @@ diffusers, timm, torchvision, torch's own layers, GGUF, PEFT and torch optimizer
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from mvc.comparison.pairs import TensorChange
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from mvc.workspace.dcp_folders import iterate_boxes, join_shards
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Sequence
-
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.workspace.models import Model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import lcm
@@ -14,8 +15,6 @@ from mvc.numbers.pieces import compare_pieces
 from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -7,6 +7,7 @@ up alike on both sides though elements differ.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.dtypes import get_dtype
 from mvc.mixing import STEP, mix_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from numpy.typing import NDArray
 
     from mvc.comparison.pairs import TensorChange

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ from mvc.numbers.statistics import TensorStatistics, join
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from mvc.comparison.pairs import TensorChange
 
 _MAX_DEPTH = 16

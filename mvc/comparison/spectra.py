@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,8 +19,6 @@ from mvc.numbers.spectral import Spectrum, find_spectrum
 from mvc.progress import announce, report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from mvc.comparison.pairs import TensorChange

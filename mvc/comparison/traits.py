@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mvc.comparison.case import (
@@ -21,8 +22,6 @@ from mvc.comparison.kinds import find_frozen_modules, kind_of, name_part
 from mvc.numbers.statistics import TensorStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.comparison.case import Case
 
 LORA_ENERGY = 0.95

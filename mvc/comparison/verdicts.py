@@ -8,6 +8,7 @@ and ΔW/W (the relative L2 distance) of 1.5, 5 and 12 % parts light, moderate, s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.comparison import traits
@@ -15,8 +16,6 @@ from mvc.comparison.case import Case, ComparisonVerdict, count, is_matrix, is_we
 from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from mvc.comparison.pairs import TensorChange
     from mvc.numbers.health import Health
     from mvc.numbers.spectral import Spectrum

@@ -20,6 +20,7 @@ All heavy steps release the GIL.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,6 @@ from mvc.formats.planes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.dtypes import DType
     from mvc.ids import ChunkId
 

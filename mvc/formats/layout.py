@@ -8,14 +8,11 @@ whatever its format. A parser only names byte ranges; it never has to rebuild th
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.dtypes import count_elements, get_dtype, size_in_bytes
 from mvc.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)

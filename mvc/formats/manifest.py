@@ -13,15 +13,12 @@ Equal manifests are equal bytes and so equal blob ids.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.formats.layout import Segment, TensorView, find_gaps
 from mvc.ids import ChunkId, TensorId, hash_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MANIFEST_PREFIX = b'{"mvc-manifest":'
 VERSION = 1

@@ -6,6 +6,7 @@ Apart from their values, because importing msgspec takes longer than most comman
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -26,8 +27,6 @@ from mvc.formats.manifest import (
 from mvc.ids import ID_BYTES, ChunkId, TensorId, hash_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     Content = tuple[str, bytes]
 
 

@@ -16,6 +16,7 @@ again. So the length of a chain of references is not written down; a reader foll
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -24,8 +25,6 @@ from mvc.errors import FormatError
 from mvc.ids import ID_BYTES, ChunkId, split_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     ReadAt = Callable[[int, int], bytes | memoryview]
     """(offset, size) → exactly that many bytes; raises FormatError where the file ends before."""
 

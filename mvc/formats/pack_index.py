@@ -7,6 +7,7 @@ in ascending order covers holes, overlaps and records outside the pack at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ from mvc.formats.pack_lookup import FRONT, MAGIC, PLAIN_VERSION, REFERRING_VERSI
 from mvc.ids import ID_BYTES, ChunkId, PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from numpy.typing import NDArray
 
 _COLUMNS = ("S32", "<u8", "<u4", "<u4", "u1")

@@ -28,16 +28,14 @@ plane of zeros costs nothing here and zig-zag has to join all planes first.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mvc.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.unsignedinteger[Any]]

@@ -5,6 +5,7 @@ Only Git's side is checked here; what manifests point to is checked by the layer
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, MvcError
@@ -15,8 +16,6 @@ from mvc.history.refs import HEAD, RefStore
 from mvc.history.values import HistoryProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
     from mvc.ids import GitId

@@ -12,17 +12,13 @@ import contextlib
 import io
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.locks import RepositoryLock, git_lock
 from mvc.history.translate import translate_damage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 MAX_CONFIG_BYTES = 1 << 20
 _PLAIN_HEADER = re.compile(rb'\[([A-Za-z0-9-]+)(?: "([^"\\\]\0]+)")?\]')

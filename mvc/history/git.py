@@ -11,6 +11,7 @@ ref calls ``sync_objects`` itself first, so a ref never points to something that
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from mvc import fs
@@ -41,7 +42,6 @@ from mvc.history.values import SWITCH_TEXT, CommitInfo, Index, Stamp, TreeEntry
 from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.ids import GitId

@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from mvc.history.pack_reader import PACK_HEADER
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 INDEX_MAGIC = b"\xfftOc\0\0\0\x02"

@@ -11,6 +11,7 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -31,8 +32,6 @@ from dulwich.protocol import Protocol as GitProtocol
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dulwich.config import StackedConfig
 
     from mvc.history.host_urls import GitUrl

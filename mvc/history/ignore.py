@@ -13,6 +13,7 @@ any other, so all stars but the last are made atomic: no pattern takes longer th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from mvc.history.paths import encode_path
 from mvc.sources import FileSource, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 IGNORE_NAME = ".mvcignore"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
@@ -19,7 +20,6 @@ from mvc.history.values import FILE_MODES, Index, IndexEntry, TreeEntry, clean_m
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 

@@ -38,6 +38,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,6 @@ from mvc import fs
 from mvc.errors import ConflictError, UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 LOCK_NAME = "mvc.lock"

@@ -9,12 +9,9 @@ lines are trailers. Values stand on one line: a line break inside a value become
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from mvc.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SPACE = " \t\r"  # what Git calls white space inside a line
 _KEY = re.compile(r"[A-Za-z0-9-]+")

@@ -9,6 +9,7 @@ gets long: ``12/34567…`` is the note of ``1234567…``. Stock Git reads and wr
 from __future__ import annotations
 
 import stat as stat_bits
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
@@ -18,8 +19,6 @@ from mvc.history.values import MODE_FILE, Stamp, TreeEntry
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
 

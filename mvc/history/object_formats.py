@@ -10,17 +10,14 @@ from __future__ import annotations
 import itertools
 import re
 import stat as stat_bits
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history.paths import MAX_PATH_BYTES, decode_path, encode_path, find_path_fault
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import FILE_MODES, CommitInfo, Identity, Stamp, TreeEntry, clean_mode
 from mvc.ids import GitId, is_git_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mvc import fs
@@ -19,8 +20,6 @@ from mvc.errors import CorruptionError, UsageError, translate_os_errors
 from mvc.history.git_pack import write_pack
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Sequence
-
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
     from mvc.ids import GitId

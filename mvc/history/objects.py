@@ -19,6 +19,7 @@ import re
 import threading
 import time
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object, is_git_id, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from mvc.history.values import CommitInfo
 
 _MAX_HEADER = 32

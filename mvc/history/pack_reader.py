@@ -10,16 +10,14 @@ import os
 import struct
 import weakref
 import zlib
+from collections.abc import Iterable, Iterator
 from hashlib import sha1
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mvc import fs
 from mvc.errors import FormatError
 from mvc.history.object_formats import KINDS, MAX_OBJECT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PACK_HEADER = struct.Struct(">4sLL")
 """Magic, version and number of objects."""

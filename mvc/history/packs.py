@@ -16,6 +16,7 @@ import contextlib
 import os
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -26,7 +27,6 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dulwich.object_store import DiskObjectStore

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 MAX_PATH_BYTES = 4094
 """Git's index has twelve bits for the length of a path, all ones meaning "longer"."""

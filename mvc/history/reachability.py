@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import stat as stat_bits
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from mvc.history.refs import HEAD, RefStore
 from mvc.history.translate import FSCK_HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
     from mvc.ids import GitId

@@ -7,6 +7,7 @@ A crash can tear the last line. It is passed over when reading and cut off befor
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import NO_ID, ReflogEntry, Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from mvc.ids import GitId

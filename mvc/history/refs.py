@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc import fs
@@ -27,7 +28,6 @@ from mvc.history.values import Head
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from dulwich.objects import ObjectID

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.history.config import Config, last_value
 from mvc.history.refnames import HEADS, REMOTES, TAGS, is_ref_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 _HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to delete'
 

@@ -5,6 +5,7 @@ The commits that it lists count as having no parents, for every walk; what is be
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from mvc import fs
@@ -13,7 +14,6 @@ from mvc.history.object_formats import parse_commit
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
 FILE_NAME = "shallow"

@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,6 @@ from mvc.history.walks import CLOCK_SLOP_S
 from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.history.objects import ObjectStore

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, FormatError, MvcError, translate_os_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FSCK_HINT = 'run "mvc fsck" to see what else is damaged'
 _MAX_DETAIL_CHARS = 200

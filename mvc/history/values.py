@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import stat as stat_bits
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,8 +22,6 @@ from mvc.history.messages import message_body, message_subject, parse_trailers
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.fs import FileStat
 
 MODE_FILE = 0o100644

@@ -11,11 +11,10 @@ line it looks at nothing ahead.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.history.objects import ObjectStore
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId

@@ -8,6 +8,7 @@ through the ``Cutter`` like any new file. What a zip archive says of its tensors
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,8 +31,6 @@ from mvc.merging.table import Outcome, decide
 from mvc.sources import ByteSource, JoinedSource, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId
     from mvc.merging.decided import DecidedTensors, Fit, Resolve, Tensors

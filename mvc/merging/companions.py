@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from mvc.sources import FileSource, read_bytes
 from mvc.workspace.state_files import check_small, read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.merging.recipe import TokenizerChoice
     from mvc.merging.tokenizer import Alignment
     from mvc.workspace.context import Context

@@ -6,6 +6,7 @@ if it is a checkpoint (``checkpoint``), as text, or not at all: then it is a con
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,8 +23,6 @@ from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_json, merge_text
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-
     from mvc.merging.decided import Fit, Resolve
     from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from mvc.merging.text import MAX_TEXT_BYTES
 from mvc.workspace.manifests import read_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

@@ -6,6 +6,7 @@ The tensors are those of the base model, or else of the first: the *host*.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,8 +24,6 @@ from mvc.merging.tokenizer import (
 from mvc.numbers.merge_methods.table import get_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
     from mvc.merging.tokenizer import Alignment

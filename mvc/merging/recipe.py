@@ -11,6 +11,7 @@ import difflib
 import math
 import reprlib
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,8 +20,6 @@ from mvc.errors import FormatError, UnsupportedError
 from mvc.numbers.merge_methods.table import METHODS, get_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.numbers.merge_methods.method import Value
 
 MAX_RECIPE_CHARACTERS = 2**18

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.states.document import STATE_FILE
 from mvc.tensor_names import takes
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 Side: TypeAlias = Literal["ours", "theirs", "base"]
 SIDES: tuple[Side, ...] = get_args(Side)

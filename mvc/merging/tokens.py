@@ -8,6 +8,7 @@ of the tokenizer follow; where it does not, nothing is computed from rows of dif
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -30,8 +31,6 @@ from mvc.workspace.models import read_tree_model
 from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.formats.tokenizer import Vocabulary
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId

@@ -7,6 +7,7 @@ again from the index.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,8 +25,6 @@ from mvc.workspace.journal import Undecided
 from mvc.workspace.recorded import tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, Tree

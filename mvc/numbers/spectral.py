@@ -10,14 +10,13 @@ structure with randomness" (2011), algorithm 5.5; the shift is that of Tropp, Yu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import NDArray
 
     Matrix = NDArray[np.float64]

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from mvc.errors import FormatError
 from mvc.numbers.health import Health
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HISTOGRAM_BUCKETS = 64
 HISTOGRAM_LOWEST = -48

@@ -6,6 +6,7 @@ the entries into the index as it stands then, so two adds at once both keep what
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -34,8 +35,6 @@ from mvc.workspace.worktree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.history.values import Index, IndexEntry
     from mvc.workspace.measuring import SessionHealth

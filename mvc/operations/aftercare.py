@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,7 +42,6 @@ from mvc.workspace.commits import CommitResult, summarise
 from mvc.workspace.context import STORE, Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from subprocess import Popen
 
     from mvc.ids import GitId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -20,8 +21,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.worktree import Paths

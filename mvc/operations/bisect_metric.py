@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from mvc.workspace.bisection import find_doubtful
 from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

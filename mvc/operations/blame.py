@@ -9,6 +9,7 @@ parent's line takes the blame, as in Git.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from mvc.workspace.pathspec import select_paths
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from mvc.formats.layout import TensorView
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId, TensorId

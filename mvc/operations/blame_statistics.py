@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.comparison.gather import gather
@@ -9,8 +10,6 @@ from mvc.comparison.pairs import TensorPair
 from mvc.workspace.models import read_tree_model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.ids import GitId
     from mvc.operations.blame_walk import TensorVersion, Trail
     from mvc.workspace.context import Context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.errors import NotFoundError
@@ -12,8 +13,6 @@ from mvc.workspace.tensors import ModelTensor, StoredSource, find_maker
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context

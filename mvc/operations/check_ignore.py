@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.history.ignore import IgnoreRule, IgnoreRules
 from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import StrPath
 

@@ -7,6 +7,7 @@ being made, since the state would be lost; it says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from mvc.workspace.context import Context, threads_of
 from mvc.workspace.trailers import MAX_DISPUTES, Agreement, Dispute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from mvc.formats.manifest import Manifest
     from mvc.states.share import CheckPeers, Share
     from mvc.workspace.stored_share import StoredShare

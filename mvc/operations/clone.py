@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.remotes.settings import RemoteUrl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.trailers import FACT_TRAILERS, Annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.ids import GitId
     from mvc.operations.add import AddResult
     from mvc.workspace.worktree import Paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import Manifest
@@ -27,8 +28,6 @@ from mvc.workspace.released import check_kept
 from mvc.workspace.transition import plan_head_move
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.ids import GitId
     from mvc.merging.plan import MergePlan
 

@@ -8,6 +8,7 @@ commit is made, since nothing names its chunks before. Only ids travel to the ra
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import islice
@@ -42,8 +43,6 @@ from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.stored_share import StoredShare, list_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import FileLayout, Segment

@@ -8,6 +8,7 @@ that commits from memory has a clean status with nothing on disk.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,6 @@ from mvc.workspace.transition import plan_head_move, run
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.values import WriteCounts
     from mvc.ids import GitId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.comparison.case import ComparisonVerdict
     from mvc.ids import GitId
     from mvc.workspace.models import Operand

@@ -7,6 +7,7 @@ merge had left is computed anew, to tell what a person has changed since.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -29,8 +30,6 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import check_parents, find_file_stat, relative_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.chunkstore.values import WriteCounts
     from mvc.workspace.worktree import StrPath
 

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import stat
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

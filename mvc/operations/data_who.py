@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from mvc.sampling.stretch import find_stretches
 from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

@@ -7,6 +7,7 @@ is read up to the first difference.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths
 

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from mvc.workspace.pending import find_pending, is_bisecting
 from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from mvc.workspace.context import Context

@@ -13,6 +13,7 @@ Bytes are those of chosen copies (``chunkstore.copies``), with their record head
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -28,8 +29,6 @@ from mvc.upkeep.versions import reach
 from mvc.workspace.ranges import list_commits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.copies import Numbers
     from mvc.ids import GitId
     from mvc.workspace.context import Context

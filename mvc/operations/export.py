@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from mvc.workspace.released import check_content, command_text
 from mvc.workspace.worktree import find_obstacle, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import StrPath
 

@@ -15,6 +15,7 @@ import random
 import re
 import shutil
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,7 +45,6 @@ from mvc.workspace.manifests import stored_size
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from mvc.errors import MvcError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from mvc.workspace.released import releases_by_blob
 from mvc.workspace.releases import Release, find_clone_fault, read_releases, release_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.values import StoreProblem
     from mvc.formats.layout import Segment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,6 @@ from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids

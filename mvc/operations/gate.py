@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.workspace.recorded import is_clean, staged_tree
 from mvc.workspace.worktree import find_file_stat, git_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.workspace.context import Context
 
     Rows = list[tuple[str, Health]]

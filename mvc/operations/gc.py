@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from mvc.upkeep.sweep import (
 from mvc.workspace.staging import list_leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.chunkstore.copies import Ids
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,6 @@ from mvc.upkeep.sweep import DEFAULT_GRACE_S
 from mvc.workspace.staging import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.copies import Ids

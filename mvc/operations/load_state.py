@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,8 +15,6 @@ from mvc.workspace.state_files import TensorIds, TensorSizes, read_state_text, r
 from mvc.workspace.tensors import ModelTensor, read_part, stored_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from mvc.history.values import TreeEntry
     from mvc.states.factory import Reader
     from mvc.states.reads import TensorRead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,6 @@ from mvc.workspace.trailers import (
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.history.notes import NoteFinder
     from mvc.history.values import CommitInfo, Identity, ReflogEntry
     from mvc.ids import GitId

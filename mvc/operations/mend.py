@@ -7,6 +7,7 @@ not store them again. Once it is set aside they are missing: a remote may give t
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +21,6 @@ from mvc.upkeep.sweep import upkeep_lock
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.chunkstore.store import ChunkStore
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.workspace.context import Context

@@ -8,6 +8,7 @@ leaves a merge under way: the index has the versions, ``MERGE_HEAD`` what is mer
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,8 +38,6 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from mvc.history.values import Head, Index, Stamp, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.rules import Rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +28,6 @@ from mvc.workspace.context import Context, threads_of
 from mvc.workspace.models import Model, open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.formats.tokenizer import Vocabulary
     from mvc.workspace.worktree import StrPath
 

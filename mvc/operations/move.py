@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import check_parents, find_file_stat, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.history.values import Index, IndexEntry
     from mvc.workspace.worktree import Paths, StrPath
 

@@ -6,6 +6,7 @@ What is not asked for is not read: a box of a tensor costs the chunks that it me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,6 @@ from mvc.workspace.tensors import ModelTensor, StoredPiece, read_runs, stored_te
 from mvc.workspace.worktree import relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -7,6 +7,7 @@ continued, skipped or given up at any of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +26,6 @@ from mvc.workspace.recorded import staged_tree, tree_of
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.ids import GitId
 
     PickKind = Literal["cherry-pick", "revert"]

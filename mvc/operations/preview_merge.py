@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,8 +23,6 @@ from mvc.tensor_names import natural_key
 from mvc.workspace.context import Context, threads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.workspace.tensors import ModelTensor
 
     Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides

@@ -16,6 +16,7 @@ is looked up when the plan is made and again when it is carried out; what it can
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -47,8 +48,6 @@ from mvc.workspace.state_files import find_state_files
 from mvc.workspace.trailers import read_annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
@@ -12,8 +13,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.history.values import Index
     from mvc.workspace.context import Context
     from mvc.workspace.worktree import Paths

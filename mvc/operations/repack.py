@@ -11,6 +11,7 @@ twice, and the next repack removes them.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from mvc.operations.merge_recipe import open_plan
 from mvc.workspace.context import Context, holds_sweep_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import GitId
 

@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
@@ -29,8 +30,6 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.ids import GitId
     from mvc.workspace.worktree import Paths
 

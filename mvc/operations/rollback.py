@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -45,8 +46,6 @@ from mvc.workspace.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.history.values import Head, Stamp
     from mvc.ids import GitId
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from mvc.scaling.results import RESULTS, ScaleResult, encode_result, plan_steps
 from mvc.workspace.context import Context, holds_sweep_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from mvc.ids import GitId
 
 _PLAN = "scale.plan"

@@ -9,6 +9,7 @@ garbage, which ``gc --remote`` takes.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,8 +37,6 @@ from mvc.workspace.stored_share import StoredShare, list_ids
 from mvc.workspace.whereabouts import Whereabouts, sees_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from mvc.chunkstore.copies import Ids
     from mvc.ids import ChunkId, GitId, PackId
 

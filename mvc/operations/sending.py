@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +23,6 @@ from mvc.remotes.sweeping import MovedError, check_base
 from mvc.workspace.context import RELEASED_REF, Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, GitId, PackId
     from mvc.remotes.remote import Remote

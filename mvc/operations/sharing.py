@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from mvc.interpreter import module_command
 from mvc.operations.doctor import find_mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mvc.workspace.context import Context
 
 _FOLDER = "meeting"

@@ -7,6 +7,7 @@ stack. What is put aside is durable before a file is touched.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,6 @@ from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat, relative_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from mvc.workspace.worktree import Paths
 
     Tree = Mapping[str, TreeEntry]

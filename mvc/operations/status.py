@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
     from mvc.history.values import Head, Index, IndexEntry, Stages, TreeEntry
     from mvc.merging.files import Conflict
     from mvc.workspace.context import Context

@@ -8,6 +8,7 @@ the same bytes in the same file; then, in files of the same folder, the same nam
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from mvc.formats.manifest import Manifest, StoredSegment, tensor_id
 from mvc.workspace.recorded import pair_renames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-
     from mvc.formats.layout import TensorView
 
     Pair = tuple[TensorView, StoredSegment]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.transition import head_moved, plan_head_move, plan_switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.workspace.context import Context
 

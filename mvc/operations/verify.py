@@ -6,6 +6,7 @@ another header, format or number of shards is distinguished from one whose tenso
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,8 +39,6 @@ from mvc.workspace.tensors import LivePart, find_different_parts, live_tensors, 
 from mvc.workspace.worktree import find_file_stat, read_link, relative_paths, scan_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import Manifest
     from mvc.ids import GitId

@@ -6,6 +6,7 @@ files all that has to be is read, also of those that the index knows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ from mvc.workspace.context import Context, threads_of
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.ids import GitId
     from mvc.workspace.models import Operand
     from mvc.workspace.tensors import ModelTensor

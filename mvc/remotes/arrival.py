@@ -8,6 +8,7 @@ the repository at the end. What a kill leaves is found by the next attempt, whic
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from graphlib import CycleError, TopologicalSorter
@@ -24,7 +25,6 @@ from mvc.storage.joined import JoinedStorage
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
     from typing import Self
 

@@ -6,6 +6,7 @@ one of them. Until a push from there has named them, they are only known by what
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,8 +18,6 @@ from mvc.remotes.remote_packs import read_sizes
 from mvc.remotes.root import Listing, Root, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from mvc.ids import PackId
     from mvc.remotes.remote import Remote
 

@@ -7,6 +7,7 @@ may push to the host as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from mvc.history.transfer import Entry, receive_host_pack
 from mvc.remotes.root import Listing, Root, with_packs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from mvc.history.host_urls import GitUrl

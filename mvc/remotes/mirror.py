@@ -6,6 +6,7 @@ names exists in it, and nothing comes from the caches or the chunks of the repos
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,7 +26,6 @@ from mvc.storage.protocol import ObjectInfo, SharedStorage, Storage
 from mvc.workspace.context import RELEASED_REF, Context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from mvc.ids import PackId

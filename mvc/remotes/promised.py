@@ -8,6 +8,7 @@ takes requests. What was read is in a cache for some time; nothing of it is part
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +27,6 @@ from mvc.storage.protocol import ObjectInfo, Storage
 from mvc.workspace.settings import CACHE_SIZE, parse_cache_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.workspace.context import Context
 
 _FILE_NAME = "packs.json"

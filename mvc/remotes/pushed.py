@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from mvc.remotes.settings import list_remotes
 from mvc.remotes.tracking import find_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.ids import GitId, PackId
     from mvc.workspace.context import Context

@@ -7,6 +7,7 @@ gc remove content: who fetches takes over just those of content that did not com
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import RELEASES, Release, add_releases, encode_release, read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.history.transfer import Entry
     from mvc.ids import ChunkId, GitId
     from mvc.remotes.remote import Remote

@@ -6,6 +6,7 @@ checked against its name before it leaves; ``content`` checks what has come.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -21,7 +22,6 @@ from mvc.ids import ID_BYTES, PackId, is_hex_id
 from mvc.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from mvc.progress import ByteProgress

@@ -6,7 +6,7 @@ Everything else on the store is found from here. What it lists beyond ``LIST_ENT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  msgspec looks at it when it runs
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 

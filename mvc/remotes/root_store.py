@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,6 @@ from mvc.remotes.root import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from mvc.storage.protocol import SharedStorage
 
 _PATIENCE_S = 60.0

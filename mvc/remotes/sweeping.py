@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,8 +23,6 @@ from mvc.errors import ConflictError, StorageError
 from mvc.remotes.root import Listing, Root, is_object_name, list_key, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from mvc.remotes.hosted import HostedRoots
     from mvc.remotes.root_store import RootStore
     from mvc.storage.protocol import Storage

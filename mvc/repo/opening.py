@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from mvc import workspace
 from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from typing import Self
 
     from mvc.history.values import Head, Identity

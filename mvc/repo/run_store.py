@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mvc import operations, runs, workspace
@@ -10,8 +11,6 @@ from mvc.lazy import verb
 from mvc.repo.namespaces import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.chunkstore.nearby import Nearby
     from mvc.operations import catch_up, commit_shares, commit_state, load_state, send_share  # noqa: F401
     from mvc.repo.opening import OpenRepo

@@ -20,6 +20,7 @@ import platform
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import ConflictError, MvcError, StorageError
@@ -28,7 +29,6 @@ from mvc.history.refnames import branch_ref
 from mvc.runs.records import KINDS, Record, encode_record, feed_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from mvc.runs.feed import is_process_alive, older_path, open_file
 from mvc.runs.records import KINDS, MAX_LINE_BYTES, Record, RunCommit, RunView, find, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 

@@ -13,6 +13,7 @@ a probability of 2^-256. It finds faults, not forgers: the mixing can be inverte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
@@ -24,8 +25,6 @@ from mvc.errors import FormatError
 from mvc.mixing import STEP, mix_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 LANES = 4

@@ -7,6 +7,7 @@ thousand windows take about 3 KB, which a commit only stores if they are not tho
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -19,8 +20,6 @@ from mvc.sampling.permutation import MAX_SIZE
 from mvc.sampling.skips import SkippedRange, SkippedWindow, Skips
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from mvc.sampling.plan import Located, SamplePlan

@@ -21,6 +21,7 @@ Without shuffling, samples come in the order of the sources, and the slots of a 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from json import dumps
@@ -46,8 +47,6 @@ from mvc.sampling.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]

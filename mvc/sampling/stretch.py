@@ -7,6 +7,7 @@ that the two agree. Of a plan, positions are looked at in blocks, so memory does
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from mvc.sampling.ids import IdList, Ids
 from mvc.sampling.ledger import DrawnEntry, LedgerEntry, PlanEntry, RunLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from mvc.sampling.plan import Located
 
 _BLOCK = 1 << 18

@@ -31,14 +31,11 @@ Not modelled: contention, stragglers, protocols that trade bandwidth for latency
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.scaling.fabric import Fabric, Link, check_fabric
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True)

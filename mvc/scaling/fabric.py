@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 MAX_RANKS = 10**7
 DIMENSIONS = (2, 3)

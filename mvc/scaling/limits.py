@@ -7,13 +7,11 @@ before the next size is tried: a fault that a small run shows costs a thousandth
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 GATES = ("bits", "deviation", "sync", "bandwidth", "recovery", "loss")
 _COUNTS = ("mismatches", "checks", "ranks")

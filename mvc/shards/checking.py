@@ -8,6 +8,7 @@ are counted as ``unproven``.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,8 +17,6 @@ from mvc.shards.hashing import HashedShard, StatCache, hash_shard, read_shards
 from mvc.shards.places import GONE, FoundShard, ShardPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.progress import ByteProgress
     from mvc.shards.shard_map import Shard, ShardMap
 

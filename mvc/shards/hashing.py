@@ -11,6 +11,7 @@ import hashlib
 import os
 import struct
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +25,6 @@ from mvc.shards.shard_map import Shard
 from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from mvc.progress import ByteProgress
     from mvc.shards.places import Folder, FoundShard, ShardPlace
     from mvc.shards.records.stream import Piece

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,6 @@ from mvc.workspace.content import let_tick_pass
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.fs import FileStat
     from mvc.storage.foreign import ForeignObject, ForeignObjects, ObjectSource
 

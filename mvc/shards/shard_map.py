@@ -13,16 +13,14 @@ import json
 import os
 import re
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
 from mvc.errors import FormatError, NotFoundError, UnsupportedError
 from mvc.sources import FileSource, read_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAP_SUFFIX = ".shards"
 """What the name of every map ends with."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError, UsageError
@@ -11,8 +12,6 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 

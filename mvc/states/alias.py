@@ -19,6 +19,7 @@ The chunk store keeps equal bytes once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ from mvc.states.files import LiveArray
 from mvc.states.memory import BYTE, MAX_SKEW, HostArray, Region, view_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
 

@@ -8,9 +8,9 @@ rest of each from the ranks that keep it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from mvc.numbers.boxes import scatter
 from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.states.cross_check import find_checker
 from mvc.states.share import CheckPeers, Peers, Share, find_part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True, eq=False)

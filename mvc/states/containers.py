@@ -8,16 +8,13 @@ outlining, comparing). Sets are not among them: their members are found by value
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mvc.errors import FormatError
 from mvc.states.document import JsonValue, Node, check_fields, get_field
 from mvc.states.refusals import Attribute, format_path, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
 
 MAX_DEPTH = 64
 """Containers within each other, far below where Python's own stack would end."""

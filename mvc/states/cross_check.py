@@ -16,15 +16,11 @@ these gathers them all: the one with the most, and never the rank that stores th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.numbers.boxes import locate_part
 from mvc.states.keepers import Keepers, round_up
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 CHECK_ROUNDS = 16
 _GOLDEN, _BITS = 0x9E3779B1, 32  # 2**32 divided by the golden ratio

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from mvc.errors import FormatError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 JsonValue: TypeAlias = (
     "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | KeptNode | None"

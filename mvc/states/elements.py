@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ from mvc.dtypes import TORCH_NAMES, DType, get_dtype
 from mvc.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     AnyDType = np.dtype[Any]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +23,6 @@ from mvc.states.files import LiveArray, Spread, clean_tensor_name, escape_file_n
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
 from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 FLAT_NAME = "model"
 """What a flat state is: its arrays are in the file that tools look for."""

@@ -8,6 +8,7 @@ NumPy lacks; ``float4_e2m1fn_x2`` as uint8, two elements a byte), and so does a 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,8 +22,6 @@ from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from mvc.numbers.boxes import TensorPart

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -24,8 +25,6 @@ from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.states.memory import Region
 
 _MAX_FILE_NAME = 120

@@ -13,6 +13,7 @@ each of these.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.boxes import Box, Shape, count_part, flatten_box
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
 SMALL_BYTES = 2**16

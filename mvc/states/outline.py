@@ -8,6 +8,7 @@ value is, to the bit, so that NaNs with other payloads, a set in another order o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,8 +24,6 @@ from mvc.states.reads import ReadTable, get_form, load_torch, measure_array
 from mvc.states.refusals import Attribute, format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from mvc.states.document import Document, JsonValue, Node
     from mvc.states.reads import Factory
 

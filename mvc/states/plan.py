@@ -17,6 +17,7 @@ does it in another way. A tree keeps no part of a live state in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,8 +33,6 @@ from mvc.states.memory import HostArray, HostBytes, Region, find_flat_bytes
 from mvc.states.refusals import Attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.sources import ByteSource
     from mvc.states.elements import ElementType
 

@@ -7,6 +7,7 @@ memory than the commit has.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,8 +24,6 @@ from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
 from mvc.states.refusals import format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from mvc.states.factory import Filler, LiveTarget
     from mvc.states.torch_arrays import TorchFactory
 

@@ -13,17 +13,14 @@ import math
 import re
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
 from mvc.errors import FormatError
 from mvc.states.document import JsonValue, Node, check_fields, get_dims, get_field
 from mvc.states.elements import find_numpy_element, get_numpy_element, parse_numpy_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 INLINE_BYTES: Final = 1024
 """Longer ``bytes`` go into the file of their top-level key."""

@@ -8,8 +8,9 @@ digest of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 from blake3 import blake3
@@ -21,9 +22,6 @@ from mvc.formats.manifest import DEFAULT_CHUNK_BYTES
 from mvc.numbers.boxes import Box, find_fault, locate_part, whole_box
 from mvc.states.cross_check import Check
 from mvc.states.keepers import ArrayForm, Holders, Keepers, list_holders, round_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MAX_FORM_BYTES = 2**28
 ITEM_BYTES = (1, 2, 4, 8, 16)

@@ -13,6 +13,7 @@ module says, for one live state:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,6 @@ from mvc.states.share import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
     from mvc.states.encode import FileDraft
     from mvc.states.keepers import KeptBox
 

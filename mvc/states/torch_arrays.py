@@ -8,6 +8,7 @@ elsewhere, and those that are conjugated or negated lazily, are copied to the ho
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,6 @@ from mvc.states.scalars import PlainScalars
 from mvc.states.torch_shards import find_spread, get_local, is_sharded, locate_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from mvc.formats.layout import TensorView

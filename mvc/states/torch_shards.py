@@ -6,6 +6,7 @@ Both follow from mesh and placements, so no rank has to ask another one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from mvc.states.memory import Region
 from mvc.states.refusals import format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.states.elements import ElementType
 
 

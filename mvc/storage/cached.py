@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from mvc.ids import ID_BYTES
 from mvc.storage.protocol import Forgetting, ObjectInfo, PendingObject, Storage, check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableSequence, Sequence
     from pathlib import Path
 
 

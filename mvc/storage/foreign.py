@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from mvc.storage.opening import open_objects
 from mvc.storage.urls import StoreOptions, StoreUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from obstore import GetOptions
     from obstore.store import ObjectStore
 

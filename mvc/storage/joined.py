@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from mvc.errors import UsageError
 from mvc.storage.protocol import Forgetting, ObjectInfo, PendingObject, Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class ReadOnlyStorage:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from mvc.storage.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from mvc.progress import ByteProgress

@@ -12,6 +12,7 @@ import contextlib
 import re
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.storage.protocol import ObjectInfo, Tagged, check_key, check_prefix, check_whole, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO, Self

@@ -11,6 +11,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,6 @@ from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.storage.object_store import ObjectStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from mvc.storage.protocol import SharedStorage, Tagged
 
 FOLDER = "check/"

@@ -8,13 +8,13 @@ An implementation must pass ``tests/support/storage_contract.py``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mvc.errors import CorruptionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import Self
 

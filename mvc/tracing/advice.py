@@ -7,13 +7,12 @@ Smaller buckets start earlier and leave less for the end, but each costs the lat
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.tracing.overlap import Overlap, Step
     from mvc.tracing.spans import Trace
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mvc.errors import FormatError, UnsupportedError
@@ -15,8 +16,6 @@ from mvc.tracing.spans import Collective, Cover, StepWindow, Trace, merge, subtr
 from mvc.tracing.stream import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from mvc.tracing.spans import Spans
 
 _MOST_EVENTS = 50_000_000

@@ -7,14 +7,13 @@ in a window is F(end) - F(start), and of two sets A and B, what A covers and B d
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     Spans = NDArray[np.float64]

@@ -11,13 +11,11 @@ import gzip
 import json
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 from mvc.errors import FormatError, NotFoundError, UsageError, translate_os_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _WINDOW_BYTES = 2**18
 _MOST_CHARS = 2**24  # of one value: an event has some hundred

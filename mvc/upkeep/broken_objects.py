@@ -6,6 +6,7 @@ index is garbage, or in the making; what it has is taken over, and it stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, MvcError
@@ -14,7 +15,6 @@ from mvc.history.transfer import is_whole_pack, receive_packs
 from mvc.upkeep.places import set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from mvc.history.objects import ObjectStore

@@ -8,6 +8,7 @@ that is the one to bring back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from mvc.errors import MvcError
 from mvc.formats.pack import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.chunkstore.store import ChunkStore
     from mvc.chunkstore.values import ChunkLocation, StoreProblem
     from mvc.ids import ChunkId

@@ -16,6 +16,7 @@ kind of users costs two arrays, however many users there are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,6 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from mvc.chunkstore.copies import Mask, Numbers, StoredCopies

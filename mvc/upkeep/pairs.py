@@ -11,6 +11,7 @@ those that are stored already, and ``PairSamples`` finds out in which packs it i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from mvc.workspace.bases import group_name, match_segments, segment_key
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context

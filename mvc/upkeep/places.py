@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,6 @@ from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME, Context
 from mvc.workspace.kept import FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 

@@ -6,6 +6,7 @@ new. It is a convenience: losing it costs time and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.ids import GitId, is_git_id
 from mvc.upkeep.versions import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.history.values import CommitInfo
     from mvc.workspace.context import Context
 

@@ -29,6 +29,7 @@ of these names is a model's, all others are state.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -39,8 +40,6 @@ from mvc.upkeep.durations import duration_text
 from mvc.upkeep.versions import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.ids import GitId
 
 DIVERGED = "diverged/"

@@ -22,6 +22,7 @@ Readers take no lock. One that finds a pack gone looks for its chunks again and 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,6 @@ from mvc.workspace.releases import Release, read_releases
 from mvc.workspace.staging import remove_leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.dtypes import DType

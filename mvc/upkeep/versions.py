@@ -7,6 +7,7 @@ as long as one of them was not released.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -14,8 +15,6 @@ from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
 from mvc.history.reachability import ReflogExpiry, find_roots
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -12,6 +12,7 @@ These are hints: the chunk store verifies every one before it builds on it.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.values import ChunkSpan

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +25,6 @@ from mvc.history.refnames import is_ref_name
 from mvc.workspace.pending import BISECTION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from mvc.history.git import GitHistory
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId

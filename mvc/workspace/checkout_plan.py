@@ -18,6 +18,7 @@ become a file, and files where a folder must be, are never removed: no one named
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -44,7 +45,6 @@ from mvc.workspace.transition import run
 from mvc.workspace.worktree import find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from mvc.fs import FileStat

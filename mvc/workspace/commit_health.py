@@ -7,6 +7,7 @@ is measured if it is small; otherwise there is no line, rather than a wrong one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from mvc.numbers.figures import Health
 from mvc.workspace.health import HEALTH_TRAILER, CheckpointHealth, read_gates, read_health
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from mvc.workspace.manifests import find_manifest, read_stored
 from mvc.workspace.trailers import AGREEMENT_TRAILERS, Agreement, Annotations, read_agreement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Stamp, TreeEntry

@@ -7,6 +7,7 @@ chunk store.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,6 @@ from mvc.history.git import GitHistory
 from mvc.history.values import Identity, Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.listing import PackListing

@@ -6,6 +6,7 @@ flight is in memory. ``content`` is the way back.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,8 +28,6 @@ from mvc.workspace.content import GapStream, let_tick_pass, open_source
 from mvc.workspace.worktree import find_file_stat, git_mode, read_link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.workspace.bases import Hint, Relatives
     from mvc.workspace.context import Context

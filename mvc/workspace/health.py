@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from mvc.errors import FormatError, GateError, UsageError
 from mvc.workspace.trailers import escape_word, parse_number, read_annotations, unescape_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from mvc.history.values import CommitInfo
 
 HEALTH_TRAILER = "Health"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from mvc.states.assembling import open_files
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.ids import ChunkId
     from mvc.states.share import Peers, Share
     from mvc.workspace.context import Context

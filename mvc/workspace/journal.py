@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,6 @@ from mvc.ids import GitId, is_git_id
 from mvc.workspace.pending import HEADS, MESSAGE, OPTIONS, ORIGIN, STEPS, TODO, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from blake3 import blake3
@@ -21,7 +22,6 @@ from mvc.numbers.figures import Health, decode_health
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from mvc.numbers.boxes import PartRun, TensorPart

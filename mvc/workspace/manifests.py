@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -10,8 +11,6 @@ from mvc.tensor_names import takes
 from mvc.workspace.pathspec import filter_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context

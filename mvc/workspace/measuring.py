@@ -6,6 +6,7 @@ time, see ``mvc.chunkstore.measuring``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import read_layout
@@ -18,8 +19,6 @@ from mvc.sources import ByteSource, FileSource
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.chunkstore.values import ChunkSpan
     from mvc.chunkstore.writer import ChunkWriter
     from mvc.ids import ChunkId, GitId

@@ -8,6 +8,7 @@ at the top, by name.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from mvc.workspace.state_files import find_state_files, read_small_file
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from mvc.checkpoints.dcp.metadata import DcpItem, Path
     from mvc.history.values import TreeEntry
     from mvc.workspace.context import Context

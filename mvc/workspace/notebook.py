@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -20,8 +21,6 @@ from mvc.errors import FormatError
 from mvc.history.notes import NoteFinder, find_notes, read_notes, write_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from mvc.history.git import GitHistory
     from mvc.history.values import Stamp
     from mvc.ids import GitId

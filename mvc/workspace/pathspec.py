@@ -9,13 +9,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 _WILDCARD = re.compile(r"[*?\[]")
 

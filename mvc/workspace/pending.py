@@ -6,6 +6,7 @@ be. A transition writes and removes them (``marks``) together with index, files 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -14,8 +15,6 @@ from mvc.fs import find_stat, open_file
 from mvc.history.refs import MERGE_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc.history.values import Index
     from mvc.ids import GitId
     from mvc.workspace.context import Context

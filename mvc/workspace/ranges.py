@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

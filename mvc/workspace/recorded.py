@@ -6,6 +6,7 @@ read; a racy entry (changed in the same tick as the index was written) is compar
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from mvc.history.paths import folders_of
@@ -13,8 +14,6 @@ from mvc.history.values import Index, IndexEntry, TreeEntry
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-
     from mvc.fs import FileStat
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -16,17 +16,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.ids import GitId
 from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME, Context
 from mvc.workspace.notebook import Notebook, NoteKind, find_time, split_paragraphs, time_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 _WEIGHTS_ONLY = "--weights-only"
 _FILE = re.compile(r'("(?:[^"\\]|\\.)*")(?: ([0-9a-f]{40}))?', re.ASCII)

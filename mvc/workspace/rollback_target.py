@@ -7,6 +7,7 @@ cannot be restored is not a place to go back to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from mvc.workspace.trailers import read_annotations
 from mvc.workspace.verdicts import HEALTH_MARKS, first_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, MvcError, NotFoundError, UsageError
@@ -26,10 +26,6 @@ from mvc.history.config import (
 )
 from mvc.history.locks import git_lock
 from mvc.history.values import Identity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 _SWITCHES = (*TRUE, "false", "no", "off", "0")
 CACHE_SIZE = "cache.size"

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,8 +39,6 @@ from mvc.workspace.journal import FileWrite, Was
 from mvc.workspace.worktree import find_obstacle, walk_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.fs import FileStat
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from mvc.errors import UsageError
 from mvc.history.revisions import STEP_TRAILER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from mvc.history.values import CommitInfo
 
 

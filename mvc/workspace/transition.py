@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,6 @@ from mvc.workspace.staging import stage_all, staging_folder, stat_mark, sweep
 from mvc.workspace.worktree import check_parents, find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,6 @@ from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragrap
 from mvc.workspace.trailers import read_agreement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.history.values import CommitInfo, Stamp
 
 HEALTHY_REF = "refs/notes/healthy"

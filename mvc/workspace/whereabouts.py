@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from mvc.errors import UsageError
 from mvc.workspace.staging import FOLDER, scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.workspace.context import Context
 
 _NAME = "mark"

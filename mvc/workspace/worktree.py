@@ -7,6 +7,7 @@ link of the user's: a link is a file whose content is its text.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from mvc.history.values import MODE_EXECUTABLE, MODE_FILE, MODE_SYMLINK
 from mvc.workspace.context import GIT_DIR_NAME, Context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from mvc.history.ignore import IgnoreRules
 
     StrPath = str | os.PathLike[str]

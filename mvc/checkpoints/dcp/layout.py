@@ -7,6 +7,7 @@ only numbered.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from mvc.formats.layout import FileLayout, Segment
 from mvc.sources import ByteSource, SlicedSource, read_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mvc.checkpoints.dcp.metadata import DcpItem, DcpMetadata
 
 

@@ -7,9 +7,10 @@ on is checked here: boxes lie in their tensors, and every item belongs to an ent
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from mvc.checkpoints.limits import check_limit
 from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES, reduce_torch
@@ -18,9 +19,6 @@ from mvc.checkpoints.torch_pickle.values import Global, Opaque, Pairs
 from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
 from mvc.errors import FormatError
 from mvc.numbers.boxes import Box, is_inside, whole_box
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_METADATA_BYTES = 64 * 2**20
 """A box takes 140 bytes, and its entry in memory two kilobytes."""

@@ -7,14 +7,11 @@ what is written is a tree.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_DEPTH = 100
 """Containers inside containers."""

@@ -8,16 +8,13 @@ every path, because tied weights have several names. Second uses of a name get `
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_NAMES_BYTES, MAX_TENSORS, Names
 from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef
 from mvc.checkpoints.torch_pickle.values import Opaque, Pairs
 from mvc.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ROOT_NAME = "tensor"
 """Name of a tensor that was saved alone, and so has no key."""

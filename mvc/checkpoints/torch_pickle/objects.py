@@ -6,15 +6,12 @@ that says where a tensor is. Anything not on the list stays ``Opaque``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
 from mvc.dtypes import MAX_DIMS, MAX_TENSOR_BYTES, TORCH_NAMES, count_elements
 from mvc.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 TORCH_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()} | {
     "qint8": "QI8", "quint8": "QU8", "qint32": "QI32",

@@ -14,7 +14,7 @@ Values may contain themselves; code that walks them must remember where it was.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from mvc.checkpoints.torch_pickle.values import (
     LITERALS,
@@ -24,9 +24,6 @@ from mvc.checkpoints.torch_pickle.values import (
     Pairs,
 )
 from mvc.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_OPCODES = 8_000_000
 """Opcodes run: a tensor takes 20 to 30, so 250,000 tensors; at most about a gigabyte of values.

@@ -15,14 +15,13 @@ is that long.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Literal = Callable[[bytes, int], tuple[object, int]]
 
 MAX_KEPT_BYTES = MAX_NAME_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,6 @@ from mvc.numbers.merge_methods.method import (
 from mvc.numbers.merge_methods.selection import find_places, rank_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from mvc.numbers.merge_methods.method import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
@@ -19,8 +20,6 @@ from mvc.numbers.merge_methods.fusion import ARCEE_FUSION, NEARSWAP, RAM, RAM_PL
 from mvc.numbers.merge_methods.task_vectors import TASK_VECTOR_METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.numbers.merge_methods.method import Method
 
 METHODS: dict[str, Method] = {

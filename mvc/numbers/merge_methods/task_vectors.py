@@ -10,6 +10,7 @@ its sign is that of the weighted sum.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -29,8 +30,6 @@ from mvc.numbers.merge_methods.method import (
 from mvc.numbers.merge_methods.selection import ArrayStore, order_keys, rank_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from mvc.numbers.merge_methods.method import Apply, Array, MergePiece, MergePieces

@@ -8,6 +8,7 @@ not known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -15,8 +16,6 @@ from mvc.shards.records import columns, plain, tar
 from mvc.shards.records.stream import PACKINGS, ShardBytes, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Counter = Callable[[ShardBytes], int]
 
 _COUNTERS: dict[str, Counter] = {

@@ -18,13 +18,12 @@ lengths of all record batches.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.shards.records.stream import ShardBytes
 
 _MAX_COUNT = 2**63 - 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from mvc.dtypes import DTYPES, numpy_dtype
 from mvc.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from mvc.shards.records.stream import Piece, ShardBytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import zstandard
@@ -16,8 +17,6 @@ import zstandard
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Piece = bytes | bytearray
 
 MAX_READ_BYTES = 64 << 20

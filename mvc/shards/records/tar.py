@@ -7,6 +7,7 @@ like ``__meta__`` are no part of a sample.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import adler32
@@ -14,8 +15,6 @@ from zlib import adler32
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mvc.shards.records.stream import ShardBytes
 
 _BLOCK = 512
