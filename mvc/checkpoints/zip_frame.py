@@ -72,13 +72,10 @@ class GapBytes(ByteSource):
 
 
 class ZipFrame:
-    """A zip archive without its tensors.
+    """A zip archive without its tensors."""
 
-    Attributes:
-        version: (entry, (its length, its checksum if it holds no tensor)): equal for archives that
-            differ in nothing but the values of their tensors, and what follows from these.
-    """
-
+    # (entry, (its length, its checksum if it holds no tensor)): equal for archives that differ in nothing but the
+    # values of their tensors, and what follows from these
     version: tuple[tuple[str, tuple[int, int | None]], ...]
 
     def __init__(self, file: GapBytes, segments: Sequence[Segment]) -> None:

@@ -20,18 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """What travels from a source to a target.
+    """What travels from a source to a target."""
 
-    Attributes:
-        whole: packs that travel as they are.
-        parts: packs with only some rows that do, in their order in the pack.
-        missing: wanted chunks that the source cannot give either.
-        needs: for each of ``whole``, which of the others its chunks are based on.
-    """
-
-    whole: tuple[PackIndex, ...]
+    whole: tuple[PackIndex, ...]  # packs that travel as they are
+    # packs with only some rows that do, in their order in the pack
     parts: tuple[tuple[PackIndex, tuple[int, ...]], ...]
-    missing: tuple[ChunkId, ...]
+    missing: tuple[ChunkId, ...]  # wanted chunks that the source cannot give either
+    # for each of ``whole``, which of the others its chunks are based on
     needs: tuple[frozenset[PackId], ...]
 
     @property

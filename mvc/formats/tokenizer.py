@@ -31,15 +31,10 @@ _ADDED_FILE = "added_tokens.json"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a tokenizer.
+    """The tokens of a tokenizer."""
 
-    Attributes:
-        ids: token → its row.
-        size: rows that an embedding needs at least: the highest id and one.
-    """
-
-    ids: Mapping[str, int]
-    size: int
+    ids: Mapping[str, int]  # token → its row
+    size: int  # rows that an embedding needs at least: the highest id and one
 
 
 def find_tokenizer(names: Iterable[str]) -> str | None:

@@ -35,23 +35,14 @@ _CREDENTIALS_HINT = "Git's credential helpers, ~/.netrc and the ssh agent are as
 
 @dataclass(frozen=True, slots=True)
 class GitUrl:
-    """Where a Git repository is, on a host or in a folder.
+    """Where a Git repository is, on a host or in a folder."""
 
-    Attributes:
-        scheme: how it is reached.
-        host: name or address; empty for a folder.
-        port: if it is not the usual one.
-        user: of ssh; None elsewhere.
-        path: on the host, relative to the home folder unless it begins with a slash.
-        text: the whole URL, as it was given.
-    """
-
-    scheme: HostScheme
-    host: str
-    port: int | None
-    user: str | None
-    path: str
-    text: str
+    scheme: HostScheme  # how it is reached
+    host: str  # name or address; empty for a folder
+    port: int | None  # if it is not the usual one
+    user: str | None  # of ssh; None elsewhere
+    path: str  # on the host, relative to the home folder unless it begins with a slash
+    text: str  # the whole URL, as it was given
 
     def __str__(self) -> str:
         return self.text

@@ -218,19 +218,12 @@ def _inflate(descriptor: int, offset: int, count: int) -> bytes:
 
 
 class PackEntry(NamedTuple):
-    """An entry of a pack.
+    """An entry of a pack."""
 
-    Attributes:
-        number: of its kind; beyond ``KINDS`` it is a delta.
-        base: of a delta: how far before it that begins, or its id.
-        data: the content, or the delta.
-        end: where the next entry begins.
-    """
-
-    number: int
-    base: int | bytes | None
-    data: bytes
-    end: int
+    number: int  # of its kind; beyond ``KINDS`` it is a delta
+    base: int | bytes | None  # of a delta: how far before it that begins, or its id
+    data: bytes  # the content, or the delta
+    end: int  # where the next entry begins
 
 
 def parse_entries(descriptor: int, name: str | None = None) -> Iterator[tuple[int, PackEntry]]:

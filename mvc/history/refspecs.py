@@ -14,17 +14,11 @@ _HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to dele
 
 @dataclass(frozen=True, slots=True)
 class Refspec:
-    """Which refs of one side become which refs of the other.
+    """Which refs of one side become which refs of the other."""
 
-    Attributes:
-        source: a ref or revision there, perhaps with ``*``; empty to delete the target.
-        target: a ref here, perhaps with ``*``; empty to keep nothing.
-        is_forced: whether the target may lose commits.
-    """
-
-    source: str
-    target: str
-    is_forced: bool = False
+    source: str  # a ref or revision there, perhaps with ``*``; empty to delete the target
+    target: str  # a ref here, perhaps with ``*``; empty to keep nothing
+    is_forced: bool = False  # whether the target may lose commits
 
     def map(self, name: str) -> str | None:
         """Return what a full ref name becomes, or None if the source does not match it."""

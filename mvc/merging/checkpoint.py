@@ -45,26 +45,19 @@ _READ_BYTES = 2**22
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMerge:
-    """The planned merge of one checkpoint.
-
-    Attributes:
-        path: its name.
-        tensors: the tensors of the result by name, in order; ours where there is a conflict.
-        header: what begins the file, or None if all around the tensors is as in ``like``.
-        frame: the zip archive around the tensors of ``like``, or None.
-        crc32s: chunks of a tensor → the CRC-32 of its bytes, in zip archives.
-        like: the manifest that the result takes after.
-        conflicts: (tensor, what happened) of those that nothing decides.
-        taken: how many tensors came ``ours``, ``theirs``, from ``base``, or were ``merged``.
-    """
+    """The planned merge of one checkpoint."""
 
     path: str
+    # the tensors of the result by name, in order; ours where there is a conflict
     tensors: Mapping[str, ModelTensor]
+    # what begins the file, or None if all around the tensors is as in ``like``
     header: bytes | None
-    like: Manifest
-    conflicts: tuple[tuple[str, str], ...]
+    like: Manifest  # the manifest that the result takes after
+    conflicts: tuple[tuple[str, str], ...]  # (tensor, what happened) of those that nothing decides
+    # how many tensors came ``ours``, ``theirs``, from ``base``, or were ``merged``
     taken: Mapping[str, int]
-    frame: ZipFrame | None = None
+    frame: ZipFrame | None = None  # the zip archive around the tensors of ``like``, or None
+    # chunks of a tensor → the CRC-32 of its bytes, in zip archives
     crc32s: Mapping[tuple[ChunkId, ...], int] = field(default_factory=dict)
 
     @property

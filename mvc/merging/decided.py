@@ -33,17 +33,13 @@ _BY_METHOD = (Outcome.MODIFY_MODIFY, Outcome.ADD_ADD)
 
 @dataclass(slots=True)
 class DecidedTensors:
-    """The planned merge of one file's tensors.
+    """The planned merge of one file's tensors."""
 
-    Attributes:
-        result: those that it has then, ours where there is a conflict.
-        conflicts: (tensor, what happened) of those that nothing decides.
-        taken: how many came from where.
-    """
-
+    # those that it has then, ours where there is a conflict
     result: dict[str, ModelTensor] = field(default_factory=dict)
+    # (tensor, what happened) of those that nothing decides
     conflicts: list[tuple[str, str]] = field(default_factory=list)
-    taken: Counter[str] = field(default_factory=Counter)
+    taken: Counter[str] = field(default_factory=Counter)  # how many came from where
 
 
 def decide_tensors(

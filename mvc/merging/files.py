@@ -50,28 +50,18 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class FileMerge:
-    """The planned merge of one file.
+    """The planned merge of one file."""
 
-    Attributes:
-        path: its name in the result.
-        row: its versions.
-        taken: the version that is the result as it is; None if the file goes, or is merged.
-        text: the merged text, with markers if there are conflicts, or None.
-        checkpoint: the merge of its tensors, or None.
-        data: content that no side has, or None.
-        mode: its Git mode in the result.
-        conflicts: what is not decided.
-        is_open: whether it is left undecided with others that have conflicts: the shards of a model.
-    """
-
-    path: str
-    row: MergeRow[TreeEntry]
+    path: str  # its name in the result
+    row: MergeRow[TreeEntry]  # its versions
+    # the version that is the result as it is; None if the file goes, or is merged
     taken: TreeEntry | None = None
-    text: MergedText | None = None
-    checkpoint: CheckpointMerge | None = None
-    data: bytes | None = None
-    mode: int = 0
-    conflicts: tuple[Conflict, ...] = ()
+    text: MergedText | None = None  # the merged text, with markers if there are conflicts, or None
+    checkpoint: CheckpointMerge | None = None  # the merge of its tensors, or None
+    data: bytes | None = None  # content that no side has, or None
+    mode: int = 0  # its Git mode in the result
+    conflicts: tuple[Conflict, ...] = ()  # what is not decided
+    # whether it is left undecided with others that have conflicts: the shards of a model
     is_open: bool = False
 
     @property
@@ -87,23 +77,15 @@ class FileMerge:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What is merged.
+    """What is merged."""
 
-    Attributes:
-        base: the files that the sides have in common.
-        trees: the files of every side, ours first.
-        labels: what markers call the first two.
-        beside: paths of other files that belong to the result.
-        tokenizer: whose tokens embeddings get: ``union``, ``base``, ``ours`` or ``theirs``; None if
-            rows stay where they are.
-        around: returns the whole trees that these are a part of; None if these are whole.
-    """
-
-    base: Tree
-    trees: Sequence[Tree]
-    labels: tuple[str, str] = ("ours", "theirs")
-    beside: Collection[str] = ()
+    base: Tree  # the files that the sides have in common
+    trees: Sequence[Tree]  # the files of every side, ours first
+    labels: tuple[str, str] = ("ours", "theirs")  # what markers call the first two
+    beside: Collection[str] = ()  # paths of other files that belong to the result
+    # whose tokens embeddings get: ``union``, ``base``, ``ours`` or ``theirs``; None if rows stay where they are
     tokenizer: str | None = None
+    # returns the whole trees that these are a part of; None if these are whole
     around: Callable[[], Sides] | None = None
 
     def paths(self) -> set[str]:

@@ -38,49 +38,32 @@ _MODEL_FILES = (re.compile(r"model[^/]*\.safetensors$"), re.compile(r"pytorch_mo
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor of the result.
+    """One tensor of the result."""
 
-    Attributes:
-        name: its name there.
-        tensor: where it is read: in a model, or merged as it is read.
-        sources: (model, name there) of what it is made of; the base first.
-        method: how; None if it is taken as it is.
-        parameters: its parameters, common ones first, then of each input.
-    """
-
-    name: str
-    tensor: ModelTensor
+    name: str  # its name there
+    tensor: ModelTensor  # where it is read: in a model, or merged as it is read
+    # (model, name there) of what it is made of; the base first
     sources: tuple[tuple[str, str], ...]
-    method: str | None = None
+    method: str | None = None  # how; None if it is taken as it is
+    # its parameters, common ones first, then of each input
     parameters: tuple[Mapping[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The planned result of a recipe.
-
-    Attributes:
-        recipe: the recipe.
-        seed: of methods that draw random numbers.
-        host: the model that names the tensors, and whose other files the result has.
-        tensors: all tensors of the result, in order.
-        layers: which layer of its first source every layer was, or None if the recipe does not count
-            them again.
-        alignment: whose tokens its embedding has, if the recipe says so.
-        notes: what a person should know.
-        commits: model → the commit that it was read from, or None for plain files.
-        places: files of the host, if that is a commit.
-    """
+    """The planned result of a recipe."""
 
     recipe: Recipe
-    seed: int
-    host: str
-    tensors: tuple[PlannedTensor, ...]
+    seed: int  # of methods that draw random numbers
+    host: str  # the model that names the tensors, and whose other files the result has
+    tensors: tuple[PlannedTensor, ...]  # all tensors of the result, in order
+    # which layer of its first source every layer was, or None if the recipe does not count them again
     layers: tuple[int, ...] | None
-    alignment: Alignment | None
-    notes: tuple[str, ...]
+    alignment: Alignment | None  # whose tokens its embedding has, if the recipe says so
+    notes: tuple[str, ...]  # what a person should know
+    # model → the commit that it was read from, or None for plain files
     commits: Mapping[str, GitId | None] = field(default_factory=dict)
-    places: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()  # files of the host, if that is a commit
 
     @property
     def size_bytes(self) -> int:

@@ -86,26 +86,18 @@ class TokenizerChoice:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A well-formed recipe; the models it names are not opened yet.
+    """A well-formed recipe; the models it names are not opened yet."""
 
-    Attributes:
-        method: name of the merge method.
-        slices: what is merged; one without layers if the recipe lists ``models``.
-        base: the base model, or None.
-        parameters: those of the whole merge.
-        dtype: of the result, or None for that of the base, or of the first model.
-        tokenizer: whose tokens the result has, or None to leave embeddings as they are.
-        text: the recipe itself.
-        ignored: what is said of parameters that do not count where they stand.
-    """
-
-    method: str
+    method: str  # name of the merge method
+    # what is merged; one without layers if the recipe lists ``models``
     slices: tuple[RecipeSlice, ...]
     base: str | None
-    parameters: Settings
-    dtype: str | None = None
+    parameters: Settings  # those of the whole merge
+    dtype: str | None = None  # of the result, or None for that of the base, or of the first model
+    # whose tokens the result has, or None to leave embeddings as they are
     tokenizer: TokenizerChoice | None = None
     text: str = ""
+    # what is said of parameters that do not count where they stand
     ignored: tuple[str, ...] = field(default=())
 
     @property

@@ -55,19 +55,12 @@ def _parse_value(name: str, text: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """The parameters for the methods of a merge.
+    """The parameters for the methods of a merge."""
 
-    Attributes:
-        sides: how many sides there are, ours included.
-        parameters: their values, for every method that has them.
-        seed: of methods that draw random numbers.
-        threads: that look at a whole tensor.
-    """
-
-    sides: int
-    parameters: Parameters
-    seed: int = 0
-    threads: int = 1
+    sides: int  # how many sides there are, ours included
+    parameters: Parameters  # their values, for every method that has them
+    seed: int = 0  # of methods that draw random numbers
+    threads: int = 1  # that look at a whole tensor
 
     def check(self, names: Iterable[str]) -> None:
         """Check the methods that a merge may use, and their parameters, before anything is read."""
@@ -134,18 +127,13 @@ _TOKENIZERS = ("union", "base", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class MergeChoices:
-    """The user's choices for a merge.
+    """The user's choices for a merge."""
 
-    Attributes:
-        rules: which strategy decides what.
-        parameters: of the merge methods; a sequence has one value for each side, ours first.
-        seed: of methods that draw random numbers.
-        tokenizer: whose tokens embeddings get, or None if their rows stay where they are.
-    """
-
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules = field(default_factory=Rules)  # which strategy decides what
+    # of the merge methods; a sequence has one value for each side, ours first
     parameters: Parameters = field(default_factory=dict)
-    seed: int = 0
+    seed: int = 0  # of methods that draw random numbers
+    # whose tokens embeddings get, or None if their rows stay where they are
     tokenizer: str | None = None
 
     def methods(self, context: Context, sides: int) -> Methods:

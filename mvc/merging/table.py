@@ -103,21 +103,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class MergeRow(Generic[Thing]):
-    """One thing on all sides.
+    """One thing on all sides."""
 
-    Attributes:
-        name: what the result calls it.
-        base: its version in the base, or None.
-        sides: its version on each side, or None; ours is the first.
-        decision: what follows.
-        renamed_from: its name in the base, if a side renamed it.
-    """
-
-    name: str
-    base: Thing | None
-    sides: tuple[Thing | None, ...]
-    decision: Decision
-    renamed_from: str | None = None
+    name: str  # what the result calls it
+    base: Thing | None  # its version in the base, or None
+    sides: tuple[Thing | None, ...]  # its version on each side, or None; ours is the first
+    decision: Decision  # what follows
+    renamed_from: str | None = None  # its name in the base, if a side renamed it
 
     @property
     def outcome(self) -> Outcome:

@@ -70,21 +70,13 @@ def is_row_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Where the rows of a merge come from.
+    """Where the rows of a merge come from."""
 
-    Attributes:
-        vocabulary: tokens of the result.
-        rows: rows of its embedding: at least one for every token.
-        places: model → for every row of the result, its row there, or -1.
-        host: the model whose tokens count first.
-        base: the base model, whose rows the others take for what they lack, or None.
-    """
-
-    vocabulary: Vocabulary
-    rows: int
-    places: Mapping[str, Rows]
-    host: str
-    base: str | None
+    vocabulary: Vocabulary  # tokens of the result
+    rows: int  # rows of its embedding: at least one for every token
+    places: Mapping[str, Rows]  # model → for every row of the result, its row there, or -1
+    host: str  # the model whose tokens count first
+    base: str | None  # the base model, whose rows the others take for what they lack, or None
 
     def align(self, model: str, tensors: Mapping[str, ModelTensor]) -> ModelTensor:
         """Return one model's tensor with the rows of the result; missing ones may come from the ``tensors`` of others."""

@@ -52,18 +52,13 @@ _HINT = "a merge with `tokenizer` aligns the rows by token: union, base, ours or
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """What lies beside the checkpoints of one folder, by side.
-
-    Attributes:
-        vocabularies: the tokens, or None.
-        rows: how many tokens the embedding has rows for, or None.
-        alignment: where the rows of the result come from; None if they stay where they are.
-        files: name → content of the tokenizer of the result, if rows are aligned.
-    """
+    """What lies beside the checkpoints of one folder, by side."""
 
     vocabularies: Mapping[str, Vocabulary | None]
-    rows: Mapping[str, int | None]
+    rows: Mapping[str, int | None]  # how many tokens the embedding has rows for, or None
+    # where the rows of the result come from; None if they stay where they are
     alignment: Alignment | None = None
+    # name → content of the tokenizer of the result, if rows are aligned
     files: Mapping[str, bytes] | None = None
 
 

@@ -36,15 +36,11 @@ _MAX_CROSSINGS = 32
 
 @dataclass(frozen=True, slots=True)
 class MergedTree:
-    """The result of a merge, written into the store.
+    """The result of a merge, written into the store."""
 
-    Attributes:
-        entries: path → what the worktree gets; for an undecided file with markers, or ours.
-        merges: the merge of every file.
-    """
-
+    # path → what the worktree gets; for an undecided file with markers, or ours
     entries: Mapping[str, TreeEntry]
-    merges: tuple[FileMerge, ...] = field(default=(), repr=False)
+    merges: tuple[FileMerge, ...] = field(default=(), repr=False)  # the merge of every file
 
     @property
     def conflicts(self) -> tuple[Conflict, ...]:

@@ -253,20 +253,13 @@ def _as_words(data: NDArray[np.uint8], item_bytes: int, shape: Shape) -> NDArray
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """What a part has of one chunk; offsets and sizes are in bytes.
+    """What a part has of one chunk; offsets and sizes are in bytes."""
 
-    Attributes:
-        number: of the chunk in its tensor, where it begins at ``offset``.
-        size_bytes: length of the chunk.
-        part_offset: where its elements begin in the part.
-        part_bytes: length of those, more than 0.
-    """
-
-    number: int
+    number: int  # of the chunk in its tensor, where it begins at ``offset``
     offset: int
-    size_bytes: int
-    part_offset: int
-    part_bytes: int
+    size_bytes: int  # length of the chunk
+    part_offset: int  # where its elements begin in the part
+    part_bytes: int  # length of those, more than 0
 
     @property
     def is_whole(self) -> bool:

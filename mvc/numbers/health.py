@@ -53,23 +53,17 @@ def measure(raw: NDArray[np.uint8], dtype: DType, *, zeros: bool = True) -> Heal
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a float type is laid out.
+    """How a float type is laid out."""
 
-    Attributes:
-        word: words as wide as it, and ``signed`` ones.
-        infinity: the bits of an infinity.
-        value: the type of NumPy that the words are read as; for BF16 once it is half of a float32.
-        places: of a short type: by how many bits the low and the high one of two neighbours move
-            left in their 32 bits to be a float32.
-        scale: the factor that makes that the value.
-    """
-
-    word: type[np.unsignedinteger[Any]]
+    word: type[np.unsignedinteger[Any]]  # words as wide as it, and ``signed`` ones
     signed: type[np.signedinteger[Any]]
-    infinity: int
+    infinity: int  # the bits of an infinity
+    # the type of NumPy that the words are read as; for BF16 once it is half of a float32
     value: type[np.floating[Any]]
+    # of a short type: by how many bits the low and the high one of two neighbours move left in their 32 bits to
+    # be a float32
     places: tuple[int, int] | None = None
-    scale: float = 1.0
+    scale: float = 1.0  # the factor that makes that the value
 
     def decode(self, magnitude: int) -> float:
         if self.word is np.uint16 and self.value is np.float32:

@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What was found on a remote.
-
-    Attributes:
-        remote: where.
-        commits: those that its refs and channels lead to, as far as they are here.
-        copies: the chunks of its packs that are there, whole and with their index.
-    """
+    """What was found on a remote."""
 
     remote: Remote
-    commits: frozenset[GitId]
-    copies: StoredCopies
+    commits: frozenset[GitId]  # those that its refs and channels lead to, as far as they are here
+    copies: StoredCopies  # the chunks of its packs that are there, whole and with their index
     _packs: Mapping[PackId, int]
 
     def find_lacking(self, ids: Ids) -> Ids:

@@ -89,32 +89,22 @@ class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What a remote holds.
+    """What a remote holds."""
 
-    Attributes:
-        refs: full name → id of commit or tag.
-        head: the branch that a clone checks out, a full name that ``refs`` may lack.
-        channels: name → what is published there.
-        listed: packs named here.
-        lists: names of the lists that name the others.
-        hosts: repositories on Git hosts whose history needs the packs.
-        nonce: who wrote this version, in hex; no two versions have the same.
-        removed: names of objects (``packs/<id>``) that a sweep has taken out → when, in seconds since
-            1970; they are deleted once a grace period has passed since.
-        deleting: names of objects that a sweep deletes → since when.
-        sweeps: how often a sweep has begun to delete.
-    """
-
-    refs: Mapping[str, GitId] = field(default_factory=dict)
+    refs: Mapping[str, GitId] = field(default_factory=dict)  # full name → id of commit or tag
+    # the branch that a clone checks out, a full name that ``refs`` may lack
     head: str = "refs/heads/main"
-    channels: Mapping[str, Channel] = field(default_factory=dict)
-    listed: Listing = field(default_factory=Listing)
-    lists: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    nonce: str = ""
+    channels: Mapping[str, Channel] = field(default_factory=dict)  # name → what is published there
+    listed: Listing = field(default_factory=Listing)  # packs named here
+    lists: tuple[str, ...] = ()  # names of the lists that name the others
+    hosts: tuple[str, ...] = ()  # repositories on Git hosts whose history needs the packs
+    nonce: str = ""  # who wrote this version, in hex; no two versions have the same
+    # names of objects (``packs/<id>``) that a sweep has taken out → when, in seconds since 1970; they are deleted
+    # once a grace period has passed since
     removed: Mapping[str, int] = field(default_factory=dict)
+    # names of objects that a sweep deletes → since when
     deleting: Mapping[str, int] = field(default_factory=dict)
-    sweeps: int = 0
+    sweeps: int = 0  # how often a sweep has begun to delete
 
     def tips(self) -> list[GitId]:
         """Return the commits and tags that refs and channels name: all below them is there."""

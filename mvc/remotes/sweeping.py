@@ -43,18 +43,12 @@ class MovedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What is on a store and not named by its root.
+    """What is on a store and not named by its root."""
 
-    Attributes:
-        name: the folder and the name, without what follows it.
-        keys: of its objects.
-        size_bytes: of all of them.
-        since_s: when it was last written or named, as far as is known; None: it may have been just now.
-    """
-
-    name: str
+    name: str  # the folder and the name, without what follows it
     keys: tuple[str, ...]
-    size_bytes: int
+    size_bytes: int  # of all of them
+    # when it was last written or named, as far as is known; None: it may have been just now
     since_s: float | None
 
 

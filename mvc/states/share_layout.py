@@ -41,19 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageRun:
-    """Bytes of one live array that are copied to the image.
+    """Bytes of one live array that are copied to the image."""
 
-    Attributes:
-        offset: where they go in the image.
-        index: number of the array, in the order in which the walk over the state met it.
-        start: where they begin among the bytes of the array that this rank has.
-        size_bytes: how many they are.
-    """
-
-    offset: int
-    index: int
-    start: int
-    size_bytes: int
+    offset: int  # where they go in the image
+    index: int  # number of the array, in the order in which the walk over the state met it
+    start: int  # where they begin among the bytes of the array that this rank has
+    size_bytes: int  # how many they are
 
     def open(self, source: ByteSource) -> ByteSource:
         """Return these bytes, given all bytes of the array that this rank has."""

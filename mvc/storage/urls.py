@@ -30,17 +30,11 @@ _NOT_HERE_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """Where a store is.
+    """Where a store is."""
 
-    Attributes:
-        scheme: what kind of store it is.
-        bucket: bucket, container or name; for ``hf`` namespace and bucket; empty for folders.
-        prefix: where in the bucket, without slashes at the ends; of a folder its absolute path.
-    """
-
-    scheme: Scheme
-    bucket: str
-    prefix: str
+    scheme: Scheme  # what kind of store it is
+    bucket: str  # bucket, container or name; for ``hf`` namespace and bucket; empty for folders
+    prefix: str  # where in the bucket, without slashes at the ends; of a folder its absolute path
 
     def __str__(self) -> str:
         if self.scheme == "file":
@@ -51,20 +45,15 @@ class StoreUrl:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How a store is reached, beside its URL.
+    """How a store is reached, beside its URL."""
 
-    Attributes:
-        endpoint: URL of an S3 server that is not Amazon's; else what the environment names.
-        region: of the bucket; else what the environment names.
-        timeout_s: after how many seconds without an answer a request is given up and tried again.
-        spool: the folder of objects on their way; the system's own by default.
-        bare_tags: whether it is known to want the tags of conditional puts without quotes.
-    """
-
+    # URL of an S3 server that is not Amazon's; else what the environment names
     endpoint: str | None = None
-    region: str | None = None
+    region: str | None = None  # of the bucket; else what the environment names
+    # after how many seconds without an answer a request is given up and tried again
     timeout_s: int = DEFAULT_TIMEOUT_S
-    spool: Path | None = None
+    spool: Path | None = None  # the folder of objects on their way; the system's own by default
+    # whether it is known to want the tags of conditional puts without quotes
     bare_tags: bool = False
 
 

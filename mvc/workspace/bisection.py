@@ -46,21 +46,15 @@ _RESET = '"mvc bisect reset" ends the bisection'
 
 @dataclass(frozen=True, slots=True)
 class BisectOptions:
-    """What a bisection is started with.
+    """What a bisection is started with."""
 
-    Attributes:
-        paths: only commits that changed these are tested; empty means all.
-        tensors: only commits that changed tensors of these names (a wildcard) are tested.
-        terms: what a bad and a good commit are called; None before the first mark.
-        checks_out: whether the commit to test is checked out.
-        first_parent: whether only first parents are followed.
-    """
-
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # only commits that changed these are tested; empty means all
+    # only commits that changed tensors of these names (a wildcard) are tested
     tensors: str | None = None
+    # what a bad and a good commit are called; None before the first mark
     terms: tuple[str, str] | None = None
-    checks_out: bool = True
-    first_parent: bool = False
+    checks_out: bool = True  # whether the commit to test is checked out
+    first_parent: bool = False  # whether only first parents are followed
 
     def words(self, revisions: Sequence[str]) -> list[str]:
         """Return the command line that starts such a bisection."""
@@ -77,21 +71,13 @@ class BisectOptions:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """A bisection that is going on.
+    """A bisection that is going on."""
 
-    Attributes:
-        start: the branch, or the commit, that HEAD was on.
-        options: what it was started with.
-        bad: the first commit known to be bad, so far.
-        good: those known to be good.
-        skipped: those that cannot be tested.
-    """
-
-    start: str
-    options: BisectOptions
-    bad: GitId | None
-    good: tuple[GitId, ...]
-    skipped: tuple[GitId, ...]
+    start: str  # the branch, or the commit, that HEAD was on
+    options: BisectOptions  # what it was started with
+    bad: GitId | None  # the first commit known to be bad, so far
+    good: tuple[GitId, ...]  # those known to be good
+    skipped: tuple[GitId, ...]  # those that cannot be tested
 
     @property
     def terms(self) -> tuple[str, str]:

@@ -42,14 +42,10 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTree:
-    """All that is written.
+    """All that is written."""
 
-    Attributes:
-        tree: the files of the commit.
-        leaves: key → path in the nested value, and what is there, which may be nested again.
-    """
-
-    tree: Mapping[str, TreeEntry]
+    tree: Mapping[str, TreeEntry]  # the files of the commit
+    # key → path in the nested value, and what is there, which may be nested again
     leaves: dict[str, tuple[Path, object]] = field(default_factory=dict)
 
     def add(self, key: str, path: Path, leaf: object) -> None:

@@ -36,23 +36,15 @@ _MAX_MESSAGE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is under way.
+    """What is under way."""
 
-    Attributes:
-        kind: ``merge``, ``cherry-pick`` or ``revert``.
-        heads: the commits that are merged, picked or reverted.
-        message: the message that the commit will have.
-        rest: what a sequence of commits has left to do after this one, oldest first.
-        origin: where HEAD was before the sequence, or None if there is none.
-        options: of the sequence, for the rest of it.
-    """
-
-    kind: Kind
-    heads: tuple[GitId, ...]
-    message: str
+    kind: Kind  # ``merge``, ``cherry-pick`` or ``revert``
+    heads: tuple[GitId, ...]  # the commits that are merged, picked or reverted
+    message: str  # the message that the commit will have
+    # what a sequence of commits has left to do after this one, oldest first
     rest: tuple[GitId, ...] = ()
-    origin: GitId | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    origin: GitId | None = None  # where HEAD was before the sequence, or None if there is none
+    options: Mapping[str, str] = field(default_factory=dict)  # of the sequence, for the rest of it
 
 
 def find_pending(context: Context) -> Pending | None:

@@ -58,16 +58,12 @@ class DcpTensor:
 
 @dataclass(frozen=True, slots=True)
 class DcpMetadata:
-    """A DCP folder.
+    """A DCP folder."""
 
-    Attributes:
-        entries: key of the flat state dict → its tensor, or None for an object.
-        files: name of a file → its items, ascending.
-        paths: key → the path in the nested state dict; a key that has none is its own.
-    """
-
+    # key of the flat state dict → its tensor, or None for an object
     entries: Mapping[str, DcpTensor | None]
-    files: Mapping[str, tuple[DcpItem, ...]]
+    files: Mapping[str, tuple[DcpItem, ...]]  # name of a file → its items, ascending
+    # key → the path in the nested state dict; a key that has none is its own
     paths: Mapping[str, Path]
 
 

@@ -28,17 +28,11 @@ MAX_ROW_ELEMENTS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class MergePiece:
-    """A run of elements of all tensors of a merge, in C order, as float32 or float64.
+    """A run of elements of all tensors of a merge, in C order, as float32 or float64."""
 
-    Attributes:
-        first: index of its first element in the tensor.
-        base: elements of the base; None where the method uses none.
-        inputs: elements of the inputs, in their order.
-    """
-
-    first: int
-    base: Array | None
-    inputs: tuple[Array, ...]
+    first: int  # index of its first element in the tensor
+    base: Array | None  # elements of the base; None where the method uses none
+    inputs: tuple[Array, ...]  # elements of the inputs, in their order
 
     @property
     def deltas(self) -> list[Array]:
@@ -67,19 +61,12 @@ class MergePieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MethodSettings:
-    """The settings of a method, beside the elements.
+    """The settings of a method, beside the elements."""
 
-    Attributes:
-        name: the tensor's name.
-        common: parameters of the whole merge.
-        each: parameters of every input, in their order.
-        seed: of the random numbers.
-    """
-
-    name: str
-    common: Mapping[str, Value]
-    each: tuple[Mapping[str, Value], ...]
-    seed: int = 0
+    name: str  # the tensor's name
+    common: Mapping[str, Value]  # parameters of the whole merge
+    each: tuple[Mapping[str, Value], ...]  # parameters of every input, in their order
+    seed: int = 0  # of the random numbers
 
     def of_inputs(self, name: str) -> list[float]:
         """Return one parameter of every input."""
@@ -92,27 +79,16 @@ Prepare: TypeAlias = Callable[[MergePieces, MethodSettings], Apply]
 
 @dataclass(frozen=True, slots=True)
 class MethodParameter:
-    """One parameter of a method, by mergekit's name.
+    """One parameter of a method, by mergekit's name."""
 
-    Attributes:
-        name: as in a recipe.
-        kind: what its values are; a whole number is a float, too.
-        default: its value where a recipe says nothing; None if the recipe has to.
-        usual: its value in a merge without a recipe, where that differs.
-        low: the smallest value.
-        high: the largest value.
-        is_open: whether ``low`` itself is too small.
-        per_input: whether every input has its own.
-    """
-
-    name: str
-    kind: type[bool | int | float] = float
-    default: Value | None = None
-    usual: Value | None = None
+    name: str  # as in a recipe
+    kind: type[bool | int | float] = float  # what its values are; a whole number is a float, too
+    default: Value | None = None  # its value where a recipe says nothing; None if the recipe has to
+    usual: Value | None = None  # its value in a merge without a recipe, where that differs
     low: float = -math.inf
     high: float = math.inf
-    is_open: bool = False
-    per_input: bool = False
+    is_open: bool = False  # whether ``low`` itself is too small
+    per_input: bool = False  # whether every input has its own
 
     def find_fault(self, value: object) -> str | None:
         """Return what is wrong with a value, or None."""
@@ -139,31 +115,22 @@ class MethodParameter:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One merge method.
+    """One merge method."""
 
-    Attributes:
-        name: as in a recipe.
-        prepare: looks at all pieces if it has to, and returns the function that merges one.
-        base: whether it merges into a base: always, if there is one, or never.
-        fewest: inputs that it needs, beside the base.
-        most: inputs that it takes; None for any number.
-        parameters: what can be set.
-        find_fault: says what is wrong with settings whose single values are right.
-        needs_rows: whether a piece has to consist of whole rows (runs of the last dimension).
-        keeps_equal: whether equal tensors give just that tensor, so that they need not be read.
-        is_seeded: whether it draws random numbers.
-    """
-
-    name: str
-    prepare: Prepare
+    name: str  # as in a recipe
+    prepare: Prepare  # looks at all pieces if it has to, and returns the function that merges one
+    # whether it merges into a base: always, if there is one, or never
     base: Literal["needed", "optional", "none"]
-    fewest: int = 1
-    most: int | None = None
-    parameters: tuple[MethodParameter, ...] = ()
+    fewest: int = 1  # inputs that it needs, beside the base
+    most: int | None = None  # inputs that it takes; None for any number
+    parameters: tuple[MethodParameter, ...] = ()  # what can be set
+    # says what is wrong with settings whose single values are right
     find_fault: Callable[[MethodSettings], str | None] = lambda _: None
+    # whether a piece has to consist of whole rows (runs of the last dimension)
     needs_rows: Callable[[MethodSettings], bool] = lambda _: False
+    # whether equal tensors give just that tensor, so that they need not be read
     keeps_equal: Callable[[MethodSettings], bool] = lambda _: True
-    is_seeded: bool = False
+    is_seeded: bool = False  # whether it draws random numbers
 
 
 def check_finite(name: str, *values: float) -> None:

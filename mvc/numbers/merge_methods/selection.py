@@ -48,17 +48,11 @@ def order_keys(values: Array) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where a rank is.
+    """Where a rank is."""
 
-    Attributes:
-        key: of the element that has it.
-        below: how many elements have a smaller key.
-        before: by the first element of a piece: how many before that have this key.
-    """
-
-    key: int
-    below: int
-    before: Mapping[int, int]
+    key: int  # of the element that has it
+    below: int  # how many elements have a smaller key
+    before: Mapping[int, int]  # by the first element of a piece: how many before that have this key
 
     def cut(self, first: int, keys: Keys, rank: int) -> NDArray[np.bool_]:
         """Return which keys of the piece at ``first`` have a rank, one with this key, or a higher."""
