@@ -5,10 +5,9 @@ from __future__ import annotations
 import calendar
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import eq, ge, gt, le, lt
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.parameters import parse_number
 from mvc.errors import UsageError
@@ -16,7 +15,7 @@ from mvc.upkeep.durations import parse_duration
 from mvc.workspace.health import find_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mvc.operations.log import LogEntry
 
@@ -28,45 +27,36 @@ _METRIC = re.compile(r"([^<>=]+)(?:(<=|>=|<|>|=)(.+))?")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq}
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What a commit must pass to be shown, as the options of the log say it."""
+def make_tests(options: Mapping[str, Any]) -> list[Test]:
+    """Return what a commit must pass to be shown, as the options of the log say it.
 
-    since: str | None = None
-    until: str | None = None
-    messages: Sequence[str] = ()
-    authors: Sequence[str] = ()
-    metrics: Sequence[str] = ()
-    ignore_case: bool = False
-    all_match: bool = False
-    invert: bool = False
-    kind: Literal["merges", "others"] | None = None
-
-    def tests(self) -> list[Test]:
-        """Return tests of a commit; UsageError names a value that is not valid."""
-        tests: list[Test] = []
-        if self.since is not None:
-            since_s = parse_moment("--since", self.since)
-            tests.append(lambda entry: entry.info.commit_time_s >= since_s)
-        if self.until is not None:
-            until_s = parse_moment("--until", self.until)
-            tests.append(lambda entry: entry.info.commit_time_s <= until_s)
-        if self.messages:
-            message = self._matcher("--grep", self.messages, all if self.all_match else any)
-            tests.append(lambda entry: message(entry.message) != self.invert)
-        if self.authors:
-            author = self._matcher("--author", self.authors, any)
-            tests.append(lambda entry: author(f"{entry.author.name} <{entry.author.email}>"))
-        if self.kind is not None:
-            tests.append(lambda entry: (len(entry.info.parents) > 1) is (self.kind == "merges"))
-        return [*tests, *map(_metric_test, self.metrics)]
-
-    def _matcher(
-        self, option: str, patterns: Sequence[str], enough: Callable[[Iterable[bool]], bool]
-    ) -> Callable[[str], bool]:
-        flags = re.MULTILINE | (re.IGNORECASE if self.ignore_case else 0)
-        compiled = [_compile(option, pattern, flags) for pattern in patterns]
-        return lambda text: enough(one.search(text) is not None for one in compiled)
+    Raises:
+        UsageError: a value is not valid.
+    """
+    tests: list[Test] = []
+    flags = re.MULTILINE | (re.IGNORECASE if options["ignore-case"] else 0)
+    if options["since"] is not None:
+        since_s = parse_moment("--since", options["since"])
+        tests.append(lambda entry: entry.info.commit_time_s >= since_s)
+    if options["until"] is not None:
+        until_s = parse_moment("--until", options["until"])
+        tests.append(lambda entry: entry.info.commit_time_s <= until_s)
+    if options["grep"]:
+        patterns = [_compile("--grep", pattern, flags) for pattern in options["grep"]]
+        enough, invert = all if options["all-match"] else any, options["invert-grep"]
+        tests.append(
+            lambda entry: enough(p.search(entry.message) is not None for p in patterns) != invert
+        )
+    if options["author"]:
+        authors = [_compile("--author", pattern, flags) for pattern in options["author"]]
+        tests.append(
+            lambda entry: any(
+                author.search(f"{entry.author.name} <{entry.author.email}>") for author in authors
+            )
+        )
+    if options["merges"] is not None:
+        tests.append(lambda entry: (len(entry.info.parents) > 1) is options["merges"])
+    return [*tests, *map(_metric_test, options["metric"])]
 
 
 def _compile(option: str, pattern: str, flags: int) -> re.Pattern[str]:

@@ -13,7 +13,9 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TextIO
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,7 +52,7 @@ class Output:
 
     def style(self, text: str, *names: str) -> str:
         """Return text in colours if the stream shows them."""
-        if not self.colour or not text:
+        if not (self.colour and text and names):
             return text
         codes = ";".join(_CODES[name] for name in names)
         return f"\x1b[{codes}m{text}\x1b[0m"
@@ -237,7 +239,23 @@ def json_ready(value: object) -> object:
     return value
 
 
-def pick(value: object, names: str) -> dict[str, object]:
-    """Return attributes of a value for JSON; ``to=target`` gives one another name."""
-    pairs = (name.partition("=") for name in names.split())
-    return {name: getattr(value, attribute or name) for name, _, attribute in pairs}
+def pick(value: object, names: str) -> dict[str, Any]:
+    """Return attributes of a value for JSON.
+
+    ``to=commit.id`` gives one another name, ``refs(name old)`` picks from what is there: a value,
+    each of several, or None.
+    """
+    fields: dict[str, Any] = {}
+    for name, find, inner in _parse_names(names):
+        found = find(value)
+        if inner and isinstance(found, (list, tuple)):
+            fields[name] = [pick(item, inner) for item in found]
+        else:
+            fields[name] = pick(found, inner) if inner and found is not None else found
+    return fields
+
+
+@lru_cache
+def _parse_names(names: str) -> list[tuple[str, Callable[[object], Any], str]]:
+    matches = re.finditer(r"(\w+)(?:=([\w.]+))?(?:\(([^)]*)\))?", names)
+    return [(match[1], attrgetter(match[2] or match[1]), match[3]) for match in matches]

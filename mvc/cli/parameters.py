@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mvc.cli.commands import HOMES
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -126,7 +127,11 @@ def option_set(make: Callable[..., object], **options: Any) -> Any:
 
 def named(*options: Any) -> Any:
     """Declare options that a command takes as a mapping of their long names, without dashes."""
-    return OptionSet(dict, {option.names[-1].lstrip("-"): option for option in options})
+    members = {}
+    for option in options:
+        longs = [name for name in option.names if name.startswith("--")]
+        members[[*longs, *option.names][0].lstrip("-")] = option
+    return OptionSet(dict, members)
 
 
 def _declare(
@@ -173,7 +178,8 @@ def parse_number(word: str) -> float | None:
 def load_command(name: str) -> Callable[..., None]:
     """Import a command and return its function."""
     name = name.replace("-", "_")
-    command: Callable[..., None] = getattr(import_module(f"mvc.cli.commands.{name}"), name)
+    module = import_module(f"mvc.cli.commands.{HOMES.get(name, name)}")
+    command: Callable[..., None] = getattr(module, name)
     return command
 
 

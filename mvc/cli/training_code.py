@@ -56,23 +56,14 @@ def run_behaviour(
     command += [] if repo is None else [f"--repo={repo.worktree}"]
     command += ["--", *(one for one in (old, new) if one is not None)]
     done = subprocess.run(command, check=False, env=os.environ, stdout=subprocess.PIPE)  # noqa: S603  the user's own code, which they name, is what is to run
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        raise _make_death(done.returncode) from None
-    if "error" in found:
-        raise _make_error(**found["error"])
-    return found
-
-
-def _make_death(code: int) -> MvcError:
-    """Return the error for a process that ended without an answer."""
+    code = done.returncode
+    death: MvcError = UsageError(f"the entry's code ended the process with {code}")
     if code < 0:
-        return StorageError(
+        death = StorageError(
             f"the process that runs the models was killed by signal {-code}",
             hint="memory may have run out: try a smaller --batch-size",
         )
-    return UsageError(f"the entry's code ended the process with {code}")
+    return _read_answer(done.stdout, death)
 
 
 def _make_error(kind: str, message: str, hint: str | None) -> MvcError:
@@ -127,7 +118,7 @@ def run_doctor(ranks: int | None) -> dict[str, Any] | None:
         done = subprocess.run(  # noqa: S603  our own module
             module_command(_DOCTOR), check=False, env=_quiet(), stdout=subprocess.PIPE
         )
-        return _read_answer(done.stdout, done.returncode)
+        return _read_rank(done.stdout, done.returncode)
     with tempfile.TemporaryDirectory(prefix="mvc-doctor-") as folder, ExitStack() as stack:
         started = [_start_rank(rank, ranks, folder) for rank in range(ranks)]
         for one in started:
@@ -136,7 +127,7 @@ def run_doctor(ranks: int | None) -> dict[str, Any] | None:
         answer, _ = started[0].communicate()
         for one in started[1:]:
             one.wait()
-        return _read_answer(answer, started[0].returncode)
+        return _read_rank(answer, started[0].returncode)
 
 
 def _start_rank(rank: int, ranks: int, folder: str) -> subprocess.Popen[bytes]:
@@ -154,15 +145,19 @@ def _quiet() -> dict[str, str]:
     return {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
 
 
-def _read_answer(answer: bytes, code: int) -> dict[str, Any] | None:
+def _read_rank(answer: bytes, code: int) -> dict[str, Any] | None:
     if not answer and code == 0:
         return None
+    death = f"a rank ended with {code} and said nothing"
+    return _read_answer(answer, StorageError(death, hint="standard error has what it met"))
+
+
+def _read_answer(answer: bytes, death: MvcError) -> dict[str, Any]:
+    """Return what another process found; raise what it met, or ``death`` if it says nothing."""
     try:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:
-        raise StorageError(
-            f"a rank ended with {code} and said nothing", hint="standard error has what it met"
-        ) from None
+        raise death from None
     if "error" in found:
         raise _make_error(**found["error"])
     return found

@@ -2,11 +2,12 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli.output import json_ready, json_text, printable
+from mvc.cli.output import Output, Shown, json_ready, json_text, pick, printable
 
 
 @given(st.text())
@@ -44,3 +45,23 @@ def test_json_has_a_line_for_each_row_however_much_is_in_it():
     lines = json_text({"total": {"sigma": 0.5, "old": {"nan": 0}}, "tensors": rows}).splitlines()
     assert lines[:5] == ["{", '  "total": {', '    "sigma": 0.5,', '    "old": {"nan": 0}', "  },"]
     assert [json.loads(line.removesuffix(",")) for line in lines[6:-2]] == rows
+
+
+def test_attributes_are_picked_by_name_by_place_and_from_what_is_inside():
+    ref = SimpleNamespace(name="main", old=None)
+    value = SimpleNamespace(url="u", commit=SimpleNamespace(id="c"), refs=(ref, ref), head=None)
+    picked = pick(value, "url id=commit.id refs(name was=old) head(name)")
+    main = {"name": "main", "was": None}
+    assert picked == {"url": "u", "id": "c", "refs": [main, main], "head": None}
+
+
+def test_an_answer_is_json_or_else_text_unless_quiet(capsys):
+    for shown, said in (
+        (Shown(), "text\n"), (Shown(as_json=True), '{\n  "a": 1\n}\n'), (Shown(quiet=True), ""),
+        (Shown(quiet=True, as_json=True), '{\n  "a": 1\n}\n'),
+    ):  # fmt: skip
+        for fields in ({"a": 1}, lambda: {"a": 1}):
+            shown.answer(fields, Output.line, "text")
+            assert capsys.readouterr().out == said
+    Shown(quiet=True).aloud().answer(None, Output.line, "text")
+    assert capsys.readouterr().out == "text\n"

@@ -15,9 +15,9 @@ READ = {
     "status -s -b": {"short": True, "branch": True},
     "status -sb --no-untracked": {"short": True, "branch": True, "untracked": False},
     "status --": {"short": False},
-    "log -5 --oneline": {"limit": 5, "oneline": True},
-    "log -n 1 -n5 HEAD~2 -- a b": {"limit": 5, "names": ["HEAD~2", "--", "a", "b"]},
-    "log --max-count=3 main a/b": {"limit": 3, "names": ["main", "a/b"]},
+    "log -5 --oneline": {"max-count": 5, "oneline": True},
+    "log -n 1 -n5 HEAD~2 -- a b": {"max-count": 5, "names": ["HEAD~2", "--", "a", "b"]},
+    "log --max-count=3 main a/b": {"max-count": 3, "names": ["main", "a/b"]},
     "log -- -p": {"names": ["--", "-p"], "patch": False},
     "log --sort -loss": {"sort": "-loss"},
     "log --no-merges --grep a --grep=": {"merges": False, "grep": ["a", ""]},
@@ -56,7 +56,8 @@ REFUSED = {
 
 def read(line):
     name, *words = line.split(" ")
-    return Line(load_command(name)).read(words)
+    values = Line(load_command(name)).read(words)
+    return values and {**values, **values.get("options", {})}
 
 
 def test_lines_are_read_as_git_reads_them():
@@ -83,9 +84,8 @@ def test_values_of_one_line_are_not_those_of_the_next():
 
 def test_the_table_of_commands_is_true():
     folder = Path(commands.__file__).parent
-    assert sorted([*(name.replace("-", "_") for name in NAMES), "__init__"]) == sorted(
-        path.stem for path in folder.glob("*.py")
-    )
+    homes = {commands.HOMES.get(name, name) for name in (name.replace("-", "_") for name in NAMES)}
+    assert sorted([*homes, "__init__"]) == sorted(path.stem for path in folder.glob("*.py"))
     assert len(NAMES) == len(set(NAMES))
     for name in NAMES:
         assert "--json" in Line(load_command(name)).options, name

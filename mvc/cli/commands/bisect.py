@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.options import PROGRESS_JSON, TENSORS, check_alone, check_no_more
 from mvc.cli.output import Output, Shown, pick, printable, stdout
-from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, string
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, decimal, flag, named, string
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, number_text, short_id, step_text
 from mvc.cli.session import open_repo, split_revisions
@@ -32,19 +32,20 @@ _ANSWERS = ("bad", "good", "new", "old")
 _SHOWN = ("terms", "log", "view", "visualize")
 
 
+_START = named(
+    flag("--no-checkout", "start: check nothing out; BISECT_HEAD names the commit."),
+    flag("--first-parent", "start: follow only the first parent of merges."),
+    TENSORS,
+    string("--term-bad, --term-new WORD", "start: use this word for bad."),
+    string("--term-good, --term-old WORD", "start: use this word for good."),
+)
+
+
 def bisect(
     names: list[str] = arguments(
         "[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]", raw_after=["run"]
     ),
-    no_checkout: bool = flag(
-        "--no-checkout", "start: check nothing out; BISECT_HEAD names the commit."
-    ),
-    first_parent: bool = flag("--first-parent", "start: follow only the first parent of merges."),
-    tensors: str | None = TENSORS,
-    term_bad: str | None = string("--term-bad, --term-new WORD", "start: use this word for bad."),
-    term_good: str | None = string(
-        "--term-good, --term-old WORD", "start: use this word for good."
-    ),
+    start: dict[str, Any] = _START,
     metric: str | None = string("--metric NAME", "Search by a stored metric, without tests."),
     above: float | None = decimal("--above X", "With --metric: larger values are bad."),
     below: float | None = decimal("--below X", "With --metric: smaller values are bad."),
@@ -66,13 +67,10 @@ def bisect(
     the metric are skipped.
     """
     check_alone([("--above", above is not None), ("--below", below is not None)])
-    starting = {
-        "--no-checkout": no_checkout, "--first-parent": first_parent, "--tensors": tensors,
-        "--term-bad": term_bad, "--term-good": term_good,
-    }  # fmt: skip
-    used = [option for option, value in starting.items() if value not in (None, False)]
+    used = [f"--{name}" for name, value in start.items() if value not in (None, False)]
     if metric is not None:
-        _by_metric(names, metric, above, below, used, shown)
+        check_alone([*((option, True) for option in used[:1]), ("--metric", True)])
+        _by_metric(names, metric, above, below, shown)
         return
     if above is not None or below is not None:
         raise CommandUsageError("--above and --below need --metric")
@@ -88,18 +86,25 @@ def bisect(
         elif name == "reset":
             _reset(repo, rest, shown)
         elif name == "start":
-            terms = (term_bad or "bad", term_good or "good") if term_bad or term_good else None
+            bad, good = start["term-bad"], start["term-good"]
+            terms = (bad or "bad", good or "good") if bad or good else None
             revisions, paths = split_revisions(repo, rest)
             step = repo.bisect.start(
-                *revisions, paths=paths, tensors=tensors, terms=terms, checkout=not no_checkout,
-                first_parent=first_parent,
+                *revisions, paths=paths, tensors=start["tensors"], terms=terms,
+                checkout=not start["no-checkout"], first_parent=start["first-parent"],
             )  # fmt: skip
             _write(repo, step, shown)
         else:
             _write(repo, _step(repo, name, rest, as_json=shown.as_json), shown)
 
 
-def _step(repo: Repo, name: str, words: list[str], *, as_json: bool) -> BisectStep:
+def _step(
+    repo: Repo,
+    name: str,
+    words: list[str],
+    *,
+    as_json: bool,
+) -> BisectStep:
     """Carry out a subcommand that leads to another commit."""
     if name == "skip":
         return repo.bisect.skip(*words)
@@ -164,11 +169,8 @@ def _by_metric(
     metric: str,
     above: float | None,
     below: float | None,
-    used: Sequence[str],
     shown: Shown,
 ) -> None:
-    if used:
-        raise CommandUsageError(f"{used[0]} and --metric cannot be used together")
     if above is None and below is None:
         raise CommandUsageError("say which values are bad: --above X or --below X")
     repo = open_repo()
@@ -180,10 +182,10 @@ def _by_metric(
 def step_fields(repo: Repo, step: BisectStep) -> dict[str, object]:
     """Return a step for ``--json``."""
     entry = None if step.commit is None else repo.show(step.commit)
+    known = {"subject": None, "step": None} if entry is None else pick(entry, "subject step")
     return {
         **pick(step, "status commit"),
-        "subject": None if entry is None else entry.subject,
-        "step": None if entry is None else entry.step,
+        **known,
         **pick(step, "left steps terms bad good doubtful merge_base=is_merge_base released"),
     }
 
@@ -214,11 +216,9 @@ def write_step(out: Output, repo: Repo, step: BisectStep) -> None:
 
 def break_fields(repo: Repo, broken: MetricBreak) -> dict[str, object]:
     """Return where a metric went wrong for ``--json``."""
-    entry = repo.show(broken.commit)
     return {
         **pick(broken, "metric commit"),
-        "subject": entry.subject,
-        "step": entry.step,
+        **pick(repo.show(broken.commit), "subject step"),
         **pick(broken, "value before before_value unknown others earlier tested"),
     }
 

@@ -19,11 +19,15 @@ from mvc.cli.render.data import (
     diff_fields,
     info_fields,
     report_fields,
+    seen_fields,
+    who_fields,
     write_added,
     write_map_diffs,
     write_maps,
     write_reports,
+    write_seen,
     write_shards,
+    write_who,
 )
 from mvc.cli.session import open_repo, to_paths
 from mvc.errors import NotFoundError
@@ -146,8 +150,6 @@ def _rm(repo: Repo, words: Words, _: Options, shown: Shown) -> None:
 
 
 def _seen(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
-    from mvc.cli.render.ledger import seen_fields, write_seen
-
     check_no_more(words, 1)
     word = words[0] if words else "HEAD"
     parts = split_range(word)
@@ -163,8 +165,6 @@ def _seen(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
 
 
 def _who(repo: Repo, words: Words, options: Options, shown: Shown) -> None:
-    from mvc.cli.render.ledger import who_fields, write_who
-
     shard, everything = options["shard"], options["all"]
     sample = None if shard is not None or not words else words.pop(0)
     if sample is None and shard is None:

@@ -171,8 +171,5 @@ def write_gates(out: Output, report: GateReport) -> None:
 
 def gate_fields(report: GateReport) -> dict[str, object]:
     """Return the report for ``--json``."""
-    return {
-        "gates": dict(report.limits),
-        "health": [pick(one, "path nan inf largest norm saturated") for one in report.health],
-        "failures": [pick(failure, "gate value limit path tensor") for failure in report.failures],
-    }
+    found = "health(path nan inf largest norm saturated) failures(gate value limit path tensor)"
+    return {"gates": dict(report.limits), **pick(report, found)}

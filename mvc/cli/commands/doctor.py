@@ -10,8 +10,7 @@ from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import JSON, check_alone
 from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, Exit, flag, integer
-from mvc.cli.render.profile import short_text
-from mvc.cli.render.text import count_text, fact_lines, size_text
+from mvc.cli.render.text import count_text, fact_lines, short_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _write_sharing(out: Output, report: SharingReport) -> None:
         *(("", member) for member in report.members),
         ("a new file", f"seen by all within {report.seen_s:.2f} s"),
     ]
-    out.lines(fact_lines(out, [(name, printable(text)) for name, text in rows]))
+    out.lines(fact_lines(out, ((name, printable(text)) for name, text in rows)))
     for trap in report.warnings:
         out.line(f"{out.style('risky:', 'yellow', 'bold')} {printable(trap)}")
     for problem in report.problems:
@@ -139,7 +138,7 @@ _LEVELS = {
 
 def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:
     """Yield machines, the measured link and the advice, each with its reason and source."""
-    yield from fact_lines(out, [*_rank_rows(fields)])
+    yield from fact_lines(out, _rank_rows(fields))
     for one in fields["advice"]:
         word, colour = _LEVELS[one["level"]]
         some = len(one["ranks"]) < fields["ranks"]

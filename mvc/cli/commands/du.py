@@ -18,6 +18,7 @@ from mvc.cli.render.text import (
     ratio_text,
     short_id,
     size_text,
+    table_lines,
 )
 from mvc.cli.session import is_revision, open_repo
 
@@ -132,9 +133,8 @@ def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
 
 
 def _size_lines(out: Output, rows: Sequence[tuple[str, int, str]]) -> Iterator[str]:
-    cells = columns([(name, size_text(size), text) for name, size, text in rows], "<><")
-    for name, size, text in cells:
-        yield f"{out.style(name, 'bold')}  {size}  {out.style(text.rstrip(), 'dim')}".rstrip()
+    cells = [((name, "bold"), size_text(size), (text, "dim")) for name, size, text in rows]
+    return table_lines(out, cells, "<><")
 
 
 def _list_lines(

@@ -1,4 +1,4 @@
-"""Bring history and content from a remote."""
+"""Bring history and content from a remote, and merge it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from mvc.cli.output import Shown, stdout, write_json
 from mvc.cli.parameters import CommandUsageError, argument, arguments, flag, integer, strings
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.remotes import fetch_fields, write_fetch
+from mvc.cli.sequence import fast_forward, show_merge
 from mvc.cli.session import open_repo
 
 
@@ -52,3 +53,21 @@ def fetch(
             write_fetch(stdout(), done)
     if shown.as_json:
         write_json(fields if every else fields[0])
+
+
+def pull(
+    remote: str | None = argument("[REMOTE]"),
+    branch: str | None = argument("[BRANCH]"),
+    ff_only: bool = flag("--ff-only", "Refuse if that takes more than to fast-forward."),
+    no_ff: bool = flag("--no-ff", "Make a merge commit even where none is needed."),
+    limit_bytes_s: int | None = LIMIT_RATE,
+    shown: Shown = QUIET_PROGRESS_JSON,
+) -> None:
+    """Fetch, and merge what the current branch follows (or BRANCH of REMOTE) into it."""
+    way = fast_forward(only=ff_only, never=no_ff)
+    repo = open_repo()
+    with byte_progress("pulling", wanted=shown.progress):
+        done = repo.pull(remote, branch, fast_forward=way, limit_bytes_s=limit_bytes_s)
+    if shown.as_text:
+        write_fetch(stdout(), done.fetched)
+    show_merge(repo, "merge", done.merged, shown, fetched=fetch_fields(done.fetched))

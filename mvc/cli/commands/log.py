@@ -1,4 +1,4 @@
-"""Show the history."""
+"""The history: commits, and where branches have been."""
 
 from __future__ import annotations
 
@@ -9,56 +9,58 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.options import JSON, LIMIT, STAT, check_clashes, check_limit, choose_one
-from mvc.cli.output import Output, Shown, paged, write_json
-from mvc.cli.parameters import CommandUsageError, arguments, flag, string, strings
+from mvc.cli.output import Output, Shown, paged, pick, printable
+from mvc.cli.parameters import CommandUsageError, argument, arguments, flag, named, string, strings
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
+from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mvc.cli.log_filter import Test
-    from mvc.cli.render.log import Below
     from mvc.operations.log import LogEntry
     from mvc.repo import Repo
 
 
+_OPTIONS = named(
+    flag("--oneline", "Print one line per commit, with step and metrics in columns."),
+    flag("--graph", "Draw branches and merges on the left."),
+    flag("--all", "Start at every branch and tag, not only at HEAD."),
+    LIMIT,
+    flag("--first-parent", "Follow only the first parent of merges."),
+    flag("--decorate / --no-decorate", "Show the names of branches and tags.", default=True),
+    string("--since, --after DATE", "From DATE on, or an age: 12h, 2 weeks ago."),
+    string("--until, --before DATE", "Up to DATE, or an age."),
+    strings("--grep PATTERN", "The message matches (a regular expression)."),
+    flag("-i, --ignore-case", "--grep and --author ignore case."),
+    flag("--all-match", "Every --grep must match, not only one."),
+    flag("--invert-grep", "The message must not match --grep."),
+    flag("--merges / --no-merges", "Only merges, or no merges.", default=None),
+    strings("--author PATTERN", "NAME <EMAIL> matches."),
+    strings("--metric NAME", 'Commits with this metric, or "NAME<2.5".'),
+    string("--sort, --sort-by NAME", "Sort by step, date or a metric; -NAME: largest first."),
+    flag("--plot", "Draw each --metric (default: loss) as a curve."),
+    flag("--log-scale", "With --plot: a logarithmic vertical axis."),
+    flag("--reverse", "Print the oldest first."),
+    flag("-p, --patch", "Also show what each commit changed."),
+    STAT,
+    string("--format, --pretty TEXT", "TEXT for each: %h %s %(metric:loss)."),
+    flag("--health", "NaN, infinities, largest magnitude and norm of the weights."),
+)
+_CLASHES = {
+    "--plot": ("--health", "--graph", "--oneline", "--format", "--stat", "--patch", "--sort",
+               "--reverse", "--json"),
+    "--health": ("--oneline", "--format", "--graph", "--stat", "--patch"),
+    "--graph": ("--reverse", "--sort", "--format"),
+    "--oneline": ("--format",),
+}  # fmt: skip
+
+
 def log(
     names: list[str] = arguments("[REV | A..B]... [[--] PATH...]"),
-    oneline: bool = flag(
-        "--oneline", "Print one line per commit, with step and metrics in columns."
-    ),
-    graph: bool = flag("--graph", "Draw branches and merges on the left."),
-    everything: bool = flag("--all", "Start at every branch and tag, not only at HEAD."),
-    limit: int | None = LIMIT,
-    first_parent: bool = flag("--first-parent", "Follow only the first parent of merges."),
-    decorate: bool = flag(
-        "--decorate / --no-decorate", "Show the names of branches and tags.", default=True
-    ),
-    since: str | None = string(
-        "--since, --after DATE", "From DATE on, or an age: 12h, 2 weeks ago."
-    ),
-    until: str | None = string("--until, --before DATE", "Up to DATE, or an age."),
-    grep: list[str] = strings("--grep PATTERN", "The message matches (a regular expression)."),
-    ignore_case: bool = flag("-i, --ignore-case", "--grep and --author ignore case."),
-    all_match: bool = flag("--all-match", "Every --grep must match, not only one."),
-    invert: bool = flag("--invert-grep", "The message must not match --grep."),
-    merges: bool | None = flag(
-        "--merges / --no-merges", "Only merges, or no merges.", default=None
-    ),
-    author: list[str] = strings("--author PATTERN", "NAME <EMAIL> matches."),
-    metric: list[str] = strings("--metric NAME", 'Commits with this metric, or "NAME<2.5".'),
-    sort: str | None = string(
-        "--sort, --sort-by NAME", "Sort by step, date or a metric; -NAME: largest first."
-    ),
-    plot: bool = flag("--plot", "Draw each --metric (default: loss) as a curve."),
-    log_scale: bool = flag("--log-scale", "With --plot: a logarithmic vertical axis."),
-    reverse: bool = flag("--reverse", "Print the oldest first."),
-    patch: bool = flag("-p, --patch", "Also show what each commit changed."),
-    stat: bool = STAT,
-    form: str | None = string("--format, --pretty TEXT", "TEXT for each: %h %s %(metric:loss)."),
-    health: bool = flag("--health", "NaN, infinities, largest magnitude and norm of the weights."),
+    options: dict[str, Any] = _OPTIONS,
     shown: Shown = JSON,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
@@ -73,93 +75,85 @@ def log(
     --format takes Git's fields %H %h %P %p %T %s %b %B %an %ae %ad %aI %at %d %D %n %%, and
     %(step), %(metric:NAME), %(meta:NAME).
     """
-    check_limit(limit)
-    detail = choose_one({"stat": stat, "patch": patch}, "")
-    check_clashes(
-        _CLASHES,
-        {"--plot": plot, "--health": health, "--graph": graph, "--oneline": oneline,
-         "--format": form, f"--{detail}": detail, "--sort": sort, "--reverse": reverse,
-         "--json": shown.as_json, "--log-scale": log_scale}
-    )  # fmt: skip
-    if log_scale and not plot:
+    check_limit(options["max-count"])
+    detail = choose_one({name: options[name] for name in ("stat", "patch")}, "")
+    given = {f"--{name}": value for name, value in options.items()}
+    check_clashes(_CLASHES, {**given, "--json": shown.as_json})
+    if options["log-scale"] and not options["plot"]:
         raise CommandUsageError("--log-scale needs --plot")
-    if form is not None:
+    if options["format"] is not None:
         from mvc.cli.render.log_format import check_format
 
-        form = check_format(form)
+        options["format"] = check_format(options["format"])
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
-    # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
-    kind = None if merges is None else "merges" if merges else "others"
-    wanted = [one for one in metric or () if not plot or any(sign in one for sign in "<>=")]
-    given = (since, until, grep or (), author or (), wanted, ignore_case, all_match, invert, kind)
-    tests = _make_tests(repo, paths, given)
-    options = {"everything": everything, "first_parent": first_parent}
-    entries, parents = _select(repo, revisions, tests, limit, sort, options, is_drawn=graph or plot)
-    entries = entries[::-1] if reverse else entries
-    if shown.as_json:
-        write_json([_fields(repo, entry, paths, detail) for entry in entries])
-        return
-    if plot:
-        _draw(entries, parents, metric or (), log_scale=log_scale)
-        return
-    entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
-    if health:
-        from mvc.cli.render.health import write_health
+    entries, parents = _select(repo, revisions, _make_tests(repo, paths, options), options)
+    entries = entries[::-1] if options["reverse"] else entries
 
-        write_health(paged(), entries)
-        return
-    out = paged()
-    below = partial(_changed_lines, repo, out, paths, detail) if detail else None
-    if form is not None:
-        _write_format(out, entries, form, below)
-        return
-    write = write_oneline if oneline else write_full
-    write(out, entries, parents if graph else None, below)
+    def fields() -> list[dict[str, object]]:
+        from mvc.cli.render.files import diff_fields
+
+        if not detail:
+            return list(map(entry_fields, entries))
+        changes = (repo.changes(entry.info.id, paths=paths) for entry in entries)
+        files = map(diff_fields, changes)
+        return [{**entry_fields(entry), **more} for entry, more in zip(entries, files, strict=True)]
+
+    if options["plot"]:
+        _draw(entries, parents, options)
+    else:
+        below = partial(_changed_lines, repo, paths, detail) if detail else None
+        shown.page(fields, _write, entries, parents, options, below)
 
 
-_CLASHES = {
-    "--plot": ("--health", "--graph", "--oneline", "--format", "--stat", "--patch", "--sort",
-               "--reverse", "--json"),
-    "--health": ("--oneline", "--format", "--graph", "--stat", "--patch"),
-    "--graph": ("--reverse", "--sort", "--format"),
-    "--oneline": ("--format",),
-}  # fmt: skip
-
-
-def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> dict[str, object]:
-    from mvc.cli.render.files import diff_fields
-
-    files = diff_fields(repo.changes(entry.info.id, paths=paths)) if detail else {}
-    return {**entry_fields(entry), **files}
-
-
-def _make_tests(
-    repo: Repo,
-    paths: Sequence[str],
-    given: Sequence[Any],
-) -> list[Test]:
-    """Return what a commit must pass to be shown; ``given`` are the fields of a Filter."""
+def _make_tests(repo: Repo, paths: Sequence[str], options: Mapping[str, Any]) -> list[Test]:
+    """Return what a commit must pass to be shown."""
     tests: list[Test] = []
-    if any(one not in (None, (), [], False) for one in given):
-        from mvc.cli.log_filter import Filter
+    # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
+    signs = "<>=" if options["plot"] else ""
+    metrics = [text for text in options["metric"] if not signs or set(signs) & set(text)]
+    names = ("since", "until", "grep", "author")
+    if metrics or options["merges"] is not None or any(options[name] for name in names):
+        from mvc.cli.log_filter import make_tests
 
-        tests = Filter(*given).tests()
+        tests = make_tests({**options, "metric": metrics})
     return [*tests, lambda entry: _touches(repo, entry, paths)] if paths else tests
 
 
 def _draw(
-    entries: Sequence[LogEntry],
-    parents: Mapping[str, Sequence[str]],
-    asked: Sequence[str],
-    *,
-    log_scale: bool,
+    entries: Sequence[LogEntry], parents: Mapping[str, Sequence[str]], options: Mapping[str, Any]
 ) -> None:
     from mvc.cli.log_filter import metric_name
     from mvc.cli.render.plot import chosen_metrics, write_curves
 
-    metrics = chosen_metrics(entries, [metric_name(one) for one in asked])
-    write_curves(paged(), entries, parents, metrics, log_scale=log_scale)
+    metrics = chosen_metrics(entries, [metric_name(text) for text in options["metric"]])
+    write_curves(paged(), entries, parents, metrics, log_scale=options["log-scale"])
+
+
+def _write(
+    out: Output,
+    entries: Sequence[LogEntry],
+    parents: Mapping[str, Sequence[str]],
+    options: Mapping[str, Any],
+    changes: Callable[[Output, LogEntry], list[str]] | None,
+) -> None:
+    """Write commits in the form that options choose; ``changes`` has what goes below each."""
+    below = None if changes is None else partial(changes, out)
+    metrics, decorate = options["metric"], options["decorate"]
+    entries = [_shown(entry, metrics, decorate=decorate) for entry in entries]
+    if options["health"]:
+        from mvc.cli.render.health import write_health
+
+        write_health(out, entries)
+    elif options["format"] is not None:
+        from mvc.cli.render.log_format import format_entry
+
+        for entry in entries:
+            out.line(format_entry(options["format"], entry))
+            out.lines([] if below is None else ["", *below(entry), ""])
+    else:
+        write = write_oneline if options["oneline"] else write_full
+        write(out, entries, parents if options["graph"] else None, below)
 
 
 def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEntry:
@@ -176,7 +170,7 @@ def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEnt
 
 
 def _changed_lines(
-    repo: Repo, out: Output, paths: Sequence[str], detail: str, entry: LogEntry
+    repo: Repo, paths: Sequence[str], detail: str, out: Output, entry: LogEntry
 ) -> list[str]:
     """Return what a commit changed as ``mvc show`` writes it."""
     from mvc.cli.render.files import write_diff
@@ -188,14 +182,6 @@ def _changed_lines(
     see_all = f'"mvc show --all {short_id(entry.info.id)}"'
     write_diff(replace(out, stream=text), files, form, everything=False, see_all=see_all)
     return text.getvalue().splitlines()
-
-
-def _write_format(out: Output, entries: Sequence[LogEntry], form: str, below: Below) -> None:
-    from mvc.cli.render.log_format import format_entry
-
-    for entry in entries:
-        out.line(format_entry(form, entry))
-        out.lines([] if below is None else ["", *below(entry), ""])
 
 
 def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool]:
@@ -212,21 +198,30 @@ def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool
 
 
 def _select(
-    repo: Repo,
-    revisions: Sequence[str],
-    tests: Sequence[Test],
-    limit: int | None,
-    sort: str | None,
-    options: Mapping[str, bool],
-    *,
-    is_drawn: bool,
+    repo: Repo, revisions: Sequence[str], tests: Sequence[Test], options: Mapping[str, Any]
 ) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
     """Return the entries to show, in their order, and the parents to draw for each."""
+    limit, sort, first_parent = (options[name] for name in ("max-count", "sort", "first-parent"))
     plain, hides_bases = _plain_ranges(repo, revisions)
     is_stream = not tests and sort is None
-    found = repo.log(*plain, limit=limit if is_stream else None, **options)
-    cut, first_parent = None if sort is not None else limit, options["first_parent"]
-    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=is_drawn)
+    how = {"everything": options["all"], "first_parent": first_parent}
+    found = repo.log(*plain, limit=limit if is_stream else None, **how)
+    cut = None if sort is not None else limit
+
+    def parents_of(entry: LogEntry) -> tuple[str, ...]:
+        return entry.info.parents[:1] if first_parent else entry.info.parents
+
+    if tests and (options["graph"] or options["plot"]):
+        from mvc.cli.render.graph import close_gaps
+
+        everything = list(found)
+        entries = [entry for entry in everything if all(test(entry) for test in tests)][:cut]
+        history = [(str(entry.info.id), parents_of(entry)) for entry in everything]
+        parents = close_gaps(history, {entry.info.id for entry in entries})
+    else:
+        passing = (entry for entry in found if all(test(entry) for test in tests))
+        entries = list(islice(passing, cut))
+        parents = {entry.info.id: parents_of(entry) for entry in entries}
     is_cut = limit is not None and len(entries) == limit and is_stream
     if hides_bases and not is_cut:
         parents = {child: tuple(p for p in many if p in parents) for child, many in parents.items()}
@@ -237,32 +232,6 @@ def _select(
     return entries, parents
 
 
-def _choose(
-    found: Iterator[LogEntry],
-    tests: Sequence[Test],
-    limit: int | None,
-    *,
-    first_parent: bool,
-    drawn: bool,
-) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
-    """Return the entries that pass all tests, and the parents to draw for each."""
-
-    def parents_of(entry: LogEntry) -> tuple[str, ...]:
-        return entry.info.parents[:1] if first_parent else entry.info.parents
-
-    passing = (entry for entry in found if all(test(entry) for test in tests))
-    if not tests or not drawn:
-        entries = list(islice(passing, limit))
-        return entries, {entry.info.id: parents_of(entry) for entry in entries}
-    from mvc.cli.render.graph import close_gaps
-
-    everything = list(found)
-    entries = [one for one in everything if all(test(one) for test in tests)][:limit]
-    shown: set[str] = {entry.info.id for entry in entries}
-    history = [(str(entry.info.id), parents_of(entry)) for entry in everything]
-    return entries, close_gaps(history, shown)
-
-
 def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
     """Return whether a commit differs from every parent in these paths."""
     info = entry.info
@@ -271,3 +240,33 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
     return all(
         repo.diff(parent, info.id, paths=paths, with_tensors=False) for parent in info.parents
     )
+
+
+def reflog(
+    ref: str = argument("[REF]", default="HEAD"),
+    limit: int | None = LIMIT,
+    shown: Shown = JSON,
+) -> None:
+    """Show where a branch or HEAD has been, newest first.
+
+    REF@{N} is a revision: "mvc checkout HEAD@{1}" goes back to where HEAD was before its last move.
+    """
+    repo = open_repo()
+    entries = list(enumerate(repo.reflog(ref)))[:limit]
+    fields = [
+        {
+            "ref": f"{ref}@{{{number}}}",
+            **pick(entry, "old new"),
+            "who": f"{entry.who.name} <{entry.who.email}>",
+            "date": iso_date(entry.time_s, entry.timezone_s),
+            "message": entry.message,
+        }
+        for number, entry in entries
+    ]
+
+    def write(out: Output) -> None:
+        for number, entry in entries:
+            name = out.style(short_id(entry.new), "yellow")
+            out.line(f"{name} {printable(ref)}@{{{number}}}: {printable(entry.message)}")
+
+    shown.page(fields, write)

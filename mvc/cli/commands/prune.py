@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import DRY_RUN, QUIET_JSON
 from mvc.cli.output import Output, Shown, pick, printable, stderr, stdout
-from mvc.cli.parameters import CommandUsageError, Exit, argument, flag, integer, string, strings
+from mvc.cli.parameters import (
+    CommandUsageError,
+    Exit,
+    argument,
+    flag,
+    integer,
+    named,
+    string,
+    strings,
+)
 from mvc.cli.render.text import (
-    columns,
     count_text,
     cut_end,
     iso_date,
     short_id,
     size_text,
     some_text,
+    table_lines,
 )
 from mvc.cli.session import open_repo
+from mvc.upkeep.durations import parse_duration
 
 if TYPE_CHECKING:
     from mvc.operations.prune import CommitPlan, PrunePlan
@@ -33,30 +43,27 @@ _WEIGHTS_RULE = (
 )
 
 
+_RULES = named(
+    integer("--keep-last N", "Keep the newest N commits of each branch."),
+    integer("--keep-every M", "Keep commits whose step is a multiple of M."),
+    integer("--keep-best K", "Keep the K commits that are best by --metric."),
+    string("--metric NAME", "What --keep-best compares; lower is better."),
+    flag("--max", "Higher is better for --metric."),
+    string(
+        "--keep-within AGE", "Keep commits younger than AGE: 12h, 7d, 2w, 1y.", read=parse_duration
+    ),
+    flag("--keep-tagged", "Keep tagged commits (always on)."),
+    flag("--keep-branch-tips", "Keep branch tips, even of named diverged/ branches."),
+    flag("--weights-only", "Release optimizer and other state but keep the model."),
+    strings("--also-diverged GLOB", "Also release from these diverged/ branches."),
+)
+_NAMES = {"max": "maximise", "keep-within": "keep_within_s"}
+"""What rules are called where that is not how their option is called."""
+
+
 def prune(
     remote: str | None = argument("[REMOTE]"),
-    keep_last: int | None = integer("--keep-last N", "Keep the newest N commits of each branch."),
-    keep_every: int | None = integer(
-        "--keep-every M", "Keep commits whose step is a multiple of M."
-    ),
-    keep_best: int | None = integer(
-        "--keep-best K", "Keep the K commits that are best by --metric."
-    ),
-    metric: str | None = string("--metric NAME", "What --keep-best compares; lower is better."),
-    maximise: bool = flag("--max", "Higher is better for --metric."),
-    keep_within: str | None = string(
-        "--keep-within AGE", "Keep commits younger than AGE: 12h, 7d, 2w, 1y."
-    ),
-    keep_tagged: bool = flag("--keep-tagged", "Keep tagged commits (always on)."),
-    keep_branch_tips: bool = flag(
-        "--keep-branch-tips", "Keep branch tips, even of named diverged/ branches."
-    ),
-    weights_only: bool = flag(
-        "--weights-only", "Release optimizer and other state but keep the model."
-    ),
-    also_diverged: list[str] = strings(
-        "--also-diverged GLOB", "Also release from these diverged/ branches."
-    ),
+    rules: dict[str, Any] = _RULES,
     pushed: bool = flag(
         "--pushed", "Release only what REMOTE has, and only here: reads fetch it back."
     ),
@@ -76,23 +83,9 @@ def prune(
     """
     if remote is not None and not pushed:
         raise CommandUsageError("REMOTE goes with --pushed")
-    from mvc.upkeep.durations import parse_duration
-
-    within_s = None if keep_within is None else parse_duration(keep_within)
     repo = open_repo()
-    plan = repo.upkeep.plan_prune(
-        keep_last=keep_last,
-        keep_every=keep_every,
-        keep_best=keep_best,
-        metric=metric,
-        maximise=maximise,
-        keep_tagged=keep_tagged,
-        keep_branch_tips=keep_branch_tips,
-        keep_within_s=within_s,
-        weights_only=weights_only,
-        also_diverged=also_diverged,
-        pushed=(remote or True) if pushed else False,
-    )
+    chosen = {_NAMES.get(name, name.replace("-", "_")): rule for name, rule in rules.items()}
+    plan = repo.upkeep.plan_prune(**chosen, pushed=(remote or True) if pushed else False)
     if shown.as_text:
         _write_prune_plan(stdout(), plan)  # before the release, which takes a while
     if plan.releases and not (dry_run or yes or pushed):
@@ -148,11 +141,11 @@ def _action(one: CommitPlan) -> str:
 
 
 def _write_prune_plan(out: Output, plan: PrunePlan) -> None:
-    colours = {"keep": ("green",), "release": ("red",)}
+    colours = {"keep": "green", "release": "red"}
     rows = [
         (
-            _action(commit),
-            short_id(commit.commit),
+            (_action(commit), colours.get(_action(commit), "dim")),
+            (short_id(commit.commit), "yellow"),
             "" if commit.step is None else f"step {commit.step:,}",
             cut_end(printable(commit.subject), _SUBJECT_WIDTH),
             size_text(commit.size_bytes) if commit.paths else "",
@@ -160,11 +153,7 @@ def _write_prune_plan(out: Output, plan: PrunePlan) -> None:
         )
         for commit in plan.commits
     ]
-    for one, cells in zip(plan.commits, columns(rows, "<<><><"), strict=True):
-        verb, name, *rest = cells
-        style = colours.get(_action(one), ("dim",))
-        line = f"{out.style(verb, *style)}  {out.style(name, 'yellow')}  {'  '.join(rest)}"
-        out.line(line.rstrip())
+    out.lines(table_lines(out, rows, "<<><><"))
     if plan.policy.weights_only:
         out.line(out.style(_WEIGHTS_RULE, "dim"))
 

@@ -10,7 +10,7 @@ from mvc.cli.options import CONTENT, JSON
 from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.render.remotes import fetched_line, state_fields, write_state
-from mvc.cli.render.text import columns
+from mvc.cli.render.text import table_lines
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def _fields(settings: RemoteSettings) -> dict[str, object]:
 
 def _write_check(out: Output, report: ProbeReport) -> None:
     words = {True: "yes", False: "no", None: "?"}
-    rows = [(promise.name, words[promise.kept], promise.detail) for promise in report.promises]
-    for promise, cells in zip(report.promises, columns(rows, "<<<"), strict=True):
+    rows = []
+    for promise in report.promises:
         colour = "green" if promise.kept else "red" if promise.needed else "yellow"
-        name, kept, detail = cells
-        out.line(f"{name}  {out.style(kept, colour)}  {printable(detail)}".rstrip())
+        rows.append((promise.name, (words[promise.kept], colour), printable(promise.detail)))
+    out.lines(table_lines(out, rows, "<<<"))
     if report.ok:
         out.line(f"{out.style('ok:', 'green', 'bold')} the store keeps what mvc needs")
     else:

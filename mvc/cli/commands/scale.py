@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import astuple, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import DRY_RUN, JSON, check_no_more, check_options
-from mvc.cli.output import Output, Shown
+from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import (
     CommandUsageError,
     Exit,
@@ -21,13 +22,18 @@ from mvc.cli.parameters import (
     string,
     strings,
 )
+from mvc.cli.render.text import count_text, ratio_text, short_id, table_lines, utc_date
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from mvc.operations.scale import ScaleStatus
+    from mvc.scaling.allreduce import Prediction
     from mvc.scaling.fabric import Fabric
+    from mvc.scaling.limits import GateVerdict
+    from mvc.scaling.results import ScaleResult
 
 
 VERBS = "allreduce plan status gate"
@@ -105,13 +111,12 @@ def scale(
 
 
 def _predict(options: Mapping[str, Any], shown: Shown) -> None:
-    from mvc.cli.render.scale import prediction_fields, write_predictions
     from mvc.scaling.allreduce import predict_all
 
     fabric, size_bytes = _make_fabric(options)
     found = predict_all(fabric, size_bytes, options["algorithm"])
-    fields = prediction_fields(fabric, size_bytes, found)
-    shown.answer(fields, write_predictions, fabric, size_bytes, found)
+    fields = _prediction_fields(fabric, size_bytes, found)
+    shown.answer(fields, _write_predictions, fabric, size_bytes, found)
 
 
 def _plan(options: Mapping[str, Any], shown: Shown) -> None:
@@ -124,17 +129,13 @@ def _plan(options: Mapping[str, Any], shown: Shown) -> None:
 
 
 def _show(ranks: int | None, shown: Shown, revision: str = "HEAD") -> None:
-    from mvc.cli.render.scale import status_fields, write_status
-
     status = open_repo().runs.scale_status(revision)
     if ranks is not None:
         status.check(ranks)
-    shown.answer(status_fields(status), write_status, status)
+    shown.answer(_status_fields(status), _write_status, status)
 
 
 def _judge(options: Mapping[str, Any], shown: Shown, revision: str = "HEAD") -> None:
-    from mvc.cli.render.scale import result_fields, write_result
-
     if options["measured"] is None:
         raise CommandUsageError("name what was measured: --measured FILE, or - for standard input")
     values = _read_measured(options["measured"])
@@ -142,7 +143,7 @@ def _judge(options: Mapping[str, Any], shown: Shown, revision: str = "HEAD") -> 
     result = open_repo().runs.record_scale(
         values, revision, ranks=options["ranks"], limits=limits, waive=options["waive"]
     )
-    shown.answer(result_fields(result), write_result, result)
+    shown.answer(_result_fields(result), _write_result, result)
     if not result.ok:
         raise Exit(NEGATIVE)
 
@@ -216,3 +217,121 @@ def _parse_shape(text: str, ranks: int) -> tuple[int, ...]:
     if not _SHAPE.fullmatch(text):
         raise CommandUsageError(f"{text[:80]!r} is not a torus such as 8x8x8 or 16x32")
     return tuple(map(int, text.split("x")))
+
+
+_COLOURS = {"passed": "green", "failed": "red", "waived": "yellow", "none": "dim"}
+_WORDS = {"passed": "ok", "failed": "failed", "waived": "waived", "none": "-"}
+
+
+def _best(predictions: Sequence[Prediction]) -> Prediction:
+    return min(predictions, key=lambda one: one.time_s)
+
+
+def _prediction_fields(
+    fabric: Fabric, size_bytes: float, predictions: Sequence[Prediction]
+) -> dict[str, object]:
+    """Return what was assumed, and what each algorithm takes."""
+    link = "latency_s bandwidth_bytes_s"
+    figures = "algorithm time_s latency_s transfer_s reduce_s bandwidth_used shape"
+    return {
+        "ranks": fabric.ranks,
+        "size_bytes": size_bytes,
+        **pick(fabric, f"link({link}) inside({link}) per_node"),
+        "reduce_bytes_s": fabric.reduce_bytes_s if math.isfinite(fabric.reduce_bytes_s) else None,
+        "best": _best(predictions).algorithm,
+        "algorithms": [pick(prediction, figures) for prediction in predictions],
+    }
+
+
+def _write_predictions(
+    out: Output, fabric: Fabric, size_bytes: float, predictions: Sequence[Prediction]
+) -> None:
+    """Write what was assumed, and a table with the best algorithm marked."""
+    out.line(f"{fabric.ranks:,} ranks, {size_bytes:,.0f} bytes on each")
+    for name, link in (("a link", fabric.link), ("within a node", fabric.inside)):
+        if link is not None:
+            speed = f"{link.bandwidth_bytes_s / 1e9:.6g} GB/s"
+            out.line(f"{name}: {link.latency_s * 1e6:.4g} us per message, {speed}")
+    if math.isfinite(fabric.reduce_bytes_s):
+        out.line(f"adding: {fabric.reduce_bytes_s / 1e9:.6g} GB/s")
+    out.line()
+    best = _best(predictions)
+    head = ("algorithm", "", "time", "messages", "bytes", "adding", "bandwidth used", "")
+    rows = [
+        (
+            prediction.algorithm,
+            "x".join(map(str, prediction.shape)),
+            *(f"{part * 1e3:.3f} ms" for part in (prediction.time_s, prediction.latency_s)),
+            *(f"{part * 1e3:.3f} ms" for part in (prediction.transfer_s, prediction.reduce_s)),
+            ratio_text(prediction.bandwidth_used),
+            "best" if prediction is best else "",
+        )
+        for prediction in predictions
+    ]
+    heading, *lines = table_lines(out, [head, *rows], "<<>>>>><")
+    out.line(out.style(heading, "bold"))
+    for prediction, line in zip(predictions, lines, strict=True):
+        out.line(out.style(line, "green") if prediction is best else line)
+
+
+def _result_fields(result: ScaleResult) -> dict[str, object]:
+    """Return the answers of the gates at one size."""
+    return {
+        **pick(result, "commit ranks passed=ok"),
+        "time": utc_date(result.time_s),
+        **pick(result, "gates=verdicts(gate status value limit text)"),
+    }
+
+
+def _write_result(out: Output, result: ScaleResult) -> None:
+    """Write the answer of each gate, and of all."""
+    rows = [
+        (verdict.gate, (_WORDS[verdict.status], _COLOURS[verdict.status]), printable(verdict.text))
+        for verdict in result.verdicts
+    ]
+    out.lines(table_lines(out, rows, "<<<"))
+    what = f"{count_text(result.ranks, 'rank')} at {short_id(result.commit)}"
+    if result.ok:
+        out.line(f"{out.style('passed:', 'green', 'bold')} {what}")
+    else:
+        out.line(f"{out.style('failed:', 'red', 'bold')} {what}, at {_names(result.failed)}")
+
+
+def _names(verdicts: Sequence[GateVerdict]) -> str:
+    return ", ".join(verdict.gate for verdict in verdicts)
+
+
+def _status_fields(status: ScaleStatus) -> dict[str, object]:
+    """Return the plan, and the latest result of each size."""
+    return {
+        "steps": [
+            {
+                "ranks": ranks,
+                "result": _result_fields(status.results[ranks])
+                if ranks in status.results
+                else None,
+            }
+            for ranks in status.steps
+        ],
+        "next_ranks": status.next_ranks,
+    }
+
+
+def _write_status(out: Output, status: ScaleStatus) -> None:
+    """Write a line for each size, and which is next."""
+    rows = []
+    for ranks in status.steps:
+        result = status.results.get(ranks)
+        word, text, commit = "-", "", ""
+        if result is not None:
+            word, commit = ("passed" if result.ok else "failed"), short_id(result.commit)
+            waived = [verdict for verdict in result.verdicts if verdict.status == "waived"]
+            text = "; ".join(one.text for one in result.failed)
+            text = text or (f"waived: {_names(waived)}" if waived else "")
+        verdict = (word, _COLOURS.get(word, "dim"))
+        rows.append((f"{ranks:,}", verdict, commit, printable(text)))
+    out.lines(table_lines(out, rows, "><<<"))
+    if status.next_ranks is None:
+        out.line(out.style("all sizes have passed", "green"))
+    else:
+        out.line(f"next: {count_text(status.next_ranks, 'rank')}")

@@ -57,11 +57,9 @@ def _fields(found: Status) -> dict[str, object]:
     ]
     under_way: dict[str, object] = {}
     if found.pending is not None:
-        under_way["pending"] = pick(found.pending, "kind heads")
+        under_way |= pick(found, "pending(kind heads)")
     if found.pending is not None or found.conflicts:
-        from mvc.cli.render.merges import conflict_fields
-
-        under_way["conflicts"] = conflict_fields(found.conflicts)
+        under_way |= pick(found, "conflicts(path tensor reason)")
     if found.bisecting:
         under_way["bisecting"] = True
     if found.left_out:
@@ -112,39 +110,33 @@ def _write_long(out: Output, repo: Repo, found: Status) -> None:
     staged = [file for file in found.files if file.staged not in ("unmodified", "unmerged")]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]
     unstage = "rm --cached" if found.commit is None else "restore --staged"
+    update = "add/rm" if any(file.worktree == "removed" for file in changed) else "add"
+    include = "to include in what will be committed"
+    entries = [_entry(repo, out, file, file.staged, "green") for file in staged]
     _write_section(
         out,
         "Changes to be committed:",
-        [f'"mvc {unstage} <file>..." to unstage'],
-        [
-            *(_entry(repo, out, file, file.staged, "green") for file in staged),
-            *_moved(repo, staged),
-        ],
+        [*entries, *_moved(repo, staged)],
+        f'"mvc {unstage} <file>..." to unstage',
     )
-    update = "add/rm" if any(file.worktree == "removed" for file in changed) else "add"
     _write_section(
         out,
         "Changes not staged for commit:",
-        [
-            f'"mvc {update} <file>..." to update what will be committed',
-            '"mvc restore <file>..." to discard changes in the worktree',
-        ],
         [_entry(repo, out, replace(file, old_path=None), file.worktree, "red") for file in changed],
-    )
-    add = "to include in what will be committed"
-    _write_section(
-        out, "Untracked files:", [f'"mvc add <file>..." {add}'], _names(repo, out, found.untracked)
-    )
-    _write_section(
-        out,
-        "Not written here:",
-        ['"mvc checkout HEAD -- <file>..." to write what you need'],
-        _names(repo, out, found.left_out),
+        f'"mvc {update} <file>..." to update what will be committed',
+        '"mvc restore <file>..." to discard changes in the worktree',
     )
     hidden = [file.path for file in found.files if file.worktree == "ignored"]
-    _write_section(
-        out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
-    )
+    for title, paths, hint in (
+        ("Untracked files:", found.untracked, f'"mvc add <file>..." {include}'),
+        (
+            "Not written here:",
+            found.left_out,
+            '"mvc checkout HEAD -- <file>..." to write what you need',
+        ),
+        ("Ignored files:", hidden, f'"mvc add -f <file>..." {include}'),
+    ):
+        _write_section(out, title, _names(repo, out, paths), hint)
     if not staged and found.pending is None and not found.conflicts:
         out.lines(_last_line(found, changed))
 
@@ -177,7 +169,7 @@ def _moved(repo: Repo, staged: Sequence[FileStatus]) -> list[str]:
     return []
 
 
-def _write_section(out: Output, title: str, hints: Sequence[str], entries: Sequence[str]) -> None:
+def _write_section(out: Output, title: str, entries: Sequence[str], *hints: str) -> None:
     if entries:
         out.lines(["", title, *(f"  (use {hint})" for hint in hints)])
         out.lines(f"\t{entry}" for entry in entries)

@@ -143,7 +143,7 @@ def _verify_models(
     if options["html"] is not None:
         sides = (old, None if chosen == [] else new or _WORKTREE)
         _write_report(fields, sides, options["html"], quiet=not shown.as_text)
-    from mvc.cli.render.verify_models import write_models
+    from mvc.cli.render.verify import write_models
 
     shown.aloud(when=not fields["passed"]).answer(fields, write_models, behaviour, check)
     raise Exit(0 if fields["passed"] else NEGATIVE)
@@ -188,7 +188,7 @@ def _verify_worktree(names: list[str], shown: Shown) -> None:
 
 def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was found for ``--json``."""
-    from mvc.cli.render.verify_models import model_fields
+    from mvc.cli.render.verify import model_fields
 
     verdicts = [behaviour[layer]["passed"] for layer in _LAYERS[1:] if behaviour[layer]]
     verdicts += [setting["passed"] for setting in behaviour["settings"]]

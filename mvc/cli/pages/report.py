@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import mvc
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.cli.output import printable, stdout
-from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, style_text
-from mvc.cli.pages.overview import overview_of_diff, overview_of_profile
-from mvc.cli.pages.verifying import overview_of_verify
+from mvc.cli.pages.overview import overview_of_diff, overview_of_profile, overview_of_verify
 from mvc.cli.render.log import entry_fields
 from mvc.cli.render.text import size_text
 from mvc.cli.session import open_repo
@@ -35,6 +33,29 @@ _OVERVIEWS = {
     "verify": overview_of_verify,
 }
 _SHARED = ("frame.js", "histogram.js", "heatmap.js", "table.js")
+
+# All text has a contrast of at least 4.5.
+LIGHT = {
+    "ground": "#f6f7f9", "raised": "#ffffff", "ink": "#1a2230", "quiet": "#596273",
+    "line": "#dde1e8", "hover": "#f0f3f8", "accent": "#2456c5", "on-accent": "#ffffff",
+    "second": "#c2570c", "good": "#1b7a3d", "warning": "#8f5a00", "bad": "#c22030",
+    "same": "#e9ebef", "empty": "#c9ced8",
+}  # fmt: skip
+"""Names and colours on a light ground."""
+
+DARK = {
+    "ground": "#11151c", "raised": "#191f29", "ink": "#e6eaf1", "quiet": "#9aa5b5",
+    "line": "#2c3442", "hover": "#212937", "accent": "#7aa8ff", "on-accent": "#0d1420",
+    "second": "#f0954a", "good": "#5cc98a", "warning": "#e6b450", "bad": "#ff7b81",
+    "same": "#242b37", "empty": "#475163",
+}  # fmt: skip
+"""The same names on a dark ground."""
+
+LIGHT_RAMP = ("#dbe7f6", "#a3c4ea", "#6495d8", "#5a62bf", "#6f2c91", "#4f0a3c")
+"""From a small difference to a large one, ever darker."""
+
+DARK_RAMP = ("#1f3350", "#24567f", "#24828f", "#58b077", "#c9cf53", "#fff3bd")
+"""From a small difference to a large one, ever brighter."""
 
 
 def check_target(target: str | None) -> None:
@@ -107,7 +128,7 @@ def page_bytes(kind: str, title: str, report: object) -> bytes:
         report: what ``--json`` prints, and what the page adds to it.
     """
     style = Template(_part("page.css")).substitute(
-        light=style_text(LIGHT, LIGHT_RAMP), dark=style_text(DARK, DARK_RAMP)
+        light=_style_text(LIGHT, LIGHT_RAMP), dark=_style_text(DARK, DARK_RAMP)
     )
     # One scope for all parts, so that nothing of them is in the window's own.
     script = f'"use strict";\n{{\n{"".join(map(_part, (*_SHARED, f"{kind}.js")))}}}\n'
@@ -123,6 +144,12 @@ def page_bytes(kind: str, title: str, report: object) -> bytes:
         report=data,
     )
     return text.encode()
+
+
+def _style_text(colours: dict[str, str], ramp: tuple[str, ...]) -> str:
+    """Return colours as custom properties of CSS."""
+    pairs = {**colours, "ramp": ", ".join(ramp)}
+    return " ".join(f"--{name}: {value};" for name, value in pairs.items())
 
 
 def _part(name: str) -> str:

@@ -187,9 +187,7 @@ def comparison_fields(diff: ModelDiff, view: View | None = None) -> dict[str, ob
     changes = sorted(diff.changes, key=lambda change: natural_key(change.name))
     chosen = changes if view is None else choose(changes, view, view.sort or "name")
     return {
-        "old": pick(diff.old, "label commit"),
-        "new": pick(diff.new, "label commit"),
-        "verdicts": [pick(verdict, "kind level text tensors") for verdict in diff.verdicts],
+        **pick(diff, "old(label commit) new(label commit) verdicts(kind level text tensors)"),
         "tokens": None if diff.tokens is None else _token_fields(diff.tokens),
         "total": _group_fields(diff.total),
         "kinds": [_group_fields(group) for group in by_kind(changes)],
@@ -249,9 +247,6 @@ def _spectrum_fields(spectrum: Spectrum) -> dict[str, object]:
 def _statistics_fields(statistics: TensorStatistics) -> dict[str, object]:
     counts = enumerate(statistics.histogram, HISTOGRAM_LOWEST)
     return {
-        **pick(statistics, _FIGURES),
-        "max": statistics.largest,
-        "old": pick(statistics.old, _HEALTH),
-        "new": pick(statistics.new, _HEALTH),
+        **pick(statistics, f"{_FIGURES} max=largest old({_HEALTH}) new({_HEALTH})"),
         "histogram": [[exponent, count] for exponent, count in counts if count],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, printable
-from mvc.cli.render.text import columns, cut_end, number_text, short_id
+from mvc.cli.render.text import cut_end, number_text, short_id, table_lines
 from mvc.workspace.health import overall
 
 if TYPE_CHECKING:
@@ -28,13 +28,10 @@ def write_health(out: Output, entries: Sequence[LogEntry]) -> None:
     """
     found = {entry.id: overall(entry.health) for entry in entries}
     rows = [_HEAD, *(_row(entry, found) for entry in entries)]
-    for number, cells in enumerate(columns(rows, "<>>>>>><<")):
-        line = "  ".join(cells).rstrip()
-        line = line if out.width is None else cut_end(line, out.width)
-        is_marked = number and rows[number][-2]
-        out.line(
-            out.style(line, "dim") if not number else out.style(line, "red") if is_marked else line
-        )
+    for row, text in zip(rows, table_lines(out, rows, "<>>>>>><<"), strict=True):
+        line = text if out.width is None else cut_end(text, out.width)
+        styles = ["dim"] if row is _HEAD else ["red"] if row[-2] else []
+        out.line(out.style(line, *styles))
 
 
 def _row(entry: LogEntry, found: Mapping[GitId, CheckpointHealth | None]) -> tuple[str, ...]:

@@ -43,12 +43,10 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
     info, facts, release = entry.info, entry.annotations, entry.released
     diverged, agreement = entry.diverged, entry.agreement
     return {
-        "commit": info.id,
-        "parents": info.parents,
+        **pick(info, "commit=id parents"),
         "author": f"{info.author.name} <{info.author.email}>",
         "date": iso_date(info.author_time_s, info.author_timezone_s),
-        "subject": info.subject,
-        "step": facts.step,
+        **pick(entry, "subject=info.subject step"),
         "metrics": dict(facts.metrics or {}),
         "meta": dict(facts.meta or {}),
         "refs": entry.refs,
@@ -61,15 +59,9 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
             "branch": diverged.branch or None,
             "time": utc_date(diverged.time_s),
         },
-        "health": [pick(one, "path nan inf largest norm saturated") for one in entry.health],
-        "failed_gates": entry.failed_gates,
+        **pick(entry, "health(path nan inf largest norm saturated) failed_gates"),
         "replicas": agreement
-        and {
-            **pick(agreement, "agreed chunks differed"),
-            "disputes": [
-                pick(dispute, "path tensor chunk stored checked") for dispute in agreement.disputes
-            ],
-        },
+        and pick(agreement, "agreed chunks differed disputes(path tensor chunk stored checked)"),
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.output import Output, pick, printable, warn
 from mvc.cli.render.moves import commit_line, write_counts
-from mvc.cli.render.text import columns, count_text, short_id, size_text, some_text
+from mvc.cli.render.text import count_text, short_id, size_text, some_text, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,13 +60,8 @@ def merge_fields(result: MergeResult) -> dict[str, object]:
     return {
         **pick(result, "kind commit branch heads written removed bytes_computed"),
         "tensors": {kind: result.tensors.get(kind, 0) for kind in ("kept", *WORDS)},
-        "conflicts": conflict_fields(result.conflicts),
+        **pick(result, "conflicts(path tensor reason)"),
     }
-
-
-def conflict_fields(conflicts: Sequence[Conflict]) -> list[dict[str, object]]:
-    """Return conflicts for ``--json``."""
-    return [pick(conflict, "path tensor reason") for conflict in conflicts]
 
 
 def write_merge(out: Output, repo: Repo, verb: str, result: MergeResult) -> None:
@@ -150,8 +145,7 @@ def preview_fields(preview: MergePreview) -> dict[str, object]:
     """Return a preview for ``--json``."""
     total = preview.total
     return {
-        **pick(preview, "kind sides base files outcomes notes"),
-        "conflicts": conflict_fields(preview.conflicts),
+        **pick(preview, "kind sides base files outcomes notes conflicts(path tensor reason)"),
         "total": None if total is None else _fields(total),
         "layers": [{"name": name, **_fields(one)} for name, one in preview.by_layer().items()],
         "tensors": [
@@ -190,8 +184,8 @@ def write_preview(out: Output, preview: MergePreview) -> None:
     sides = ", ".join(map(printable, preview.sides))
     out.line(f"Interference of {sides} over {printable(preview.base or '')}:")
     rows = [_HEAD, *(_row(*one) for one in [*preview.by_layer().items(), ("in all", total)])]
-    for line in columns(rows, "<>>>>>", width=None if out.width is None else out.width - 10):
-        out.line("  ".join(line).rstrip())
+    width = None if out.width is None else out.width - 10
+    out.lines(table_lines(out, rows, "<>>>>>", width=width))
     out.line("Nothing was written")
 
 

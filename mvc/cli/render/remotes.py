@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
-from mvc.cli.render.text import columns, pad, short_id, size_text
+from mvc.cli.render.text import count_text, pad, short_id, size_text, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,14 +24,12 @@ _WIDTH = 17
 
 def push_fields(done: PushResult) -> dict[str, object]:
     """Return a push for ``--json``."""
-    refs = [pick(ref, "name old new status") for ref in done.refs]
-    return {**pick(done, "url sent_bytes"), "refs": refs}
+    return pick(done, "url sent_bytes refs(name old new status)")
 
 
 def fetch_fields(done: FetchResult) -> dict[str, object]:
     """Return a fetch for ``--json``."""
-    refs = [pick(ref, "source name old new status") for ref in done.refs]
-    return {**pick(done, "url head received_bytes"), "refs": refs}
+    return pick(done, "url head received_bytes refs(source name old new status)")
 
 
 def upstream_fields(one: Upstream | None) -> dict[str, object] | None:
@@ -64,8 +62,8 @@ def write_state(out: Output, found: RemoteState) -> None:
 def _section(out: Output, title: str, rows: Mapping[str, str]) -> None:
     if rows:
         out.line(f"{title}:")
-        shown = columns([(printable(name), printable(text)) for name, text in rows.items()], "<<")
-        out.lines(f"  {'  '.join(row).rstrip()}" for row in shown)
+        cells = [(printable(name), printable(text)) for name, text in rows.items()]
+        out.lines(table_lines(out, cells, "<<", indent="  "))
 
 
 def write_push(out: Output, done: PushResult, *, dry_run: bool) -> None:
@@ -147,9 +145,10 @@ def upstream_line(one: Upstream) -> str:
             f"{one.ahead} and {one.behind} commits that the other lacks."
         )
     if one.ahead:
-        return f"Your branch is ahead of '{name}' by {_commits(one.ahead)}."
+        return f"Your branch is ahead of '{name}' by {count_text(one.ahead, 'commit')}."
     if one.behind:
-        return f"Your branch is behind '{name}' by {_commits(one.behind)}: \"mvc pull\" catches up."
+        count = count_text(one.behind, "commit")
+        return f"Your branch is behind '{name}' by {count}: \"mvc pull\" catches up."
     return f"Your branch is up to date with '{name}'."
 
 
@@ -158,7 +157,3 @@ def upstream_text(one: Upstream) -> str:
     parts = [f"ahead {one.ahead}"] * bool(one.ahead) + [f"behind {one.behind}"] * bool(one.behind)
     parts = ["gone"] if one.commit is None else parts
     return f"{one.remote}/{one.branch}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _commits(count: int) -> str:
-    return f"{count:,} commit{'' if count == 1 else 's'}"

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from mvc.cli.output import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mvc.cli.output import Output
+
+    Cell = str | tuple[str, ...]
 
 SHORT_ID = 7
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -24,6 +26,8 @@ CHANGES = {
 _SIGNS = {"+": "green", "-": "red", "@": "cyan"}
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+_ROUNDED, _LONG_S = 0.9995, 1000.0  # what would round to four digits
 _NEXT_UNIT_FROM = 999.5  # what would round to four digits
 _WHOLE_FROM = 99.95  # what would round to four digits with one decimal
 _SMALLEST_NAME = 12
@@ -75,6 +79,16 @@ def seconds_text(seconds: float) -> str:
     if minutes < 60:  # noqa: PLR2004  an hour
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def short_text(seconds: float) -> str:
+    """Return a duration: ``41 µs``, ``3.25 ms``, ``1.5 s``."""
+    if seconds <= 0:
+        return "0"
+    unit, scale = next(
+        (one for one in _TIME_UNITS if seconds >= _ROUNDED * one[1]), _TIME_UNITS[-1]
+    )
+    return f"{seconds / scale:,.0f} s" if seconds >= _LONG_S else f"{seconds / scale:.3g} {unit}"
 
 
 def number_text(value: float) -> str:
@@ -239,15 +253,26 @@ def columns(
     ]
 
 
-def table_lines(rows: Sequence[Sequence[str]], aligns: str) -> Iterator[str]:
-    """Yield rows of cells as lines of a table."""
-    return ("  ".join(row).rstrip() for row in columns(rows, aligns))
+def table_lines(
+    out: Output,
+    rows: Sequence[Sequence[Cell]],
+    aligns: str,
+    *,
+    indent: str = "",
+    width: int | None = None,
+) -> Iterator[str]:
+    """Yield rows of cells as lines; a cell is a text, or a text and the names of its styles."""
+    pairs = [[cell if isinstance(cell, tuple) else (cell,) for cell in row] for row in rows]
+    shown = columns([[cell[0] for cell in row] for row in pairs], aligns, width=width)
+    for row, texts in zip(pairs, shown, strict=True):
+        texts[-1] = texts[-1].rstrip()
+        cells = (out.style(text, *cell[1:]) for text, cell in zip(texts, row, strict=True))
+        yield f"{indent}{'  '.join(cells)}".rstrip()
 
 
-def fact_lines(out: Output, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+def fact_lines(out: Output, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each name, in bold, and what there is to say of it."""
-    for name, text in columns(rows, "<<"):
-        yield f"{out.style(name, 'bold')}  {text}".rstrip()
+    return table_lines(out, [((name, "bold"), text) for name, text in rows], "<<")
 
 
 def change_lines(

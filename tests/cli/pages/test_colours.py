@@ -1,6 +1,6 @@
 """Colours can be told apart by people who see little contrast, in both themes."""
 
-from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP
+from mvc.cli.pages.report import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP
 
 
 def _luminance(colour):
