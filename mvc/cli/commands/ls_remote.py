@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 
 from mvc.cli.options import JSON
 from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import argument, arguments, flag
+from mvc.cli.render.remotes import channel_fields
 from mvc.cli.session import open_repo
 
 
@@ -37,5 +37,5 @@ def ls_remote(
     rows += [(value, printable(name)) for name, value in refs.items()]
     for name, channel in channels.items():
         rows.append((channel.commit, f"channel {printable(name)} {channel.number}"))
-    moves = {name: asdict(channel) for name, channel in channels.items()}
-    shown.page({"head": head, "refs": refs, "channels": moves}, Output.lines, map("\t".join, rows))
+    fields = {"head": head, "refs": refs, "channels": channel_fields(channels)}
+    shown.page(fields, Output.lines, map("\t".join, rows))

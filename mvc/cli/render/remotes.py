@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick, printable
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from mvc.operations.push import PushResult
     from mvc.operations.remotes import RemoteState
     from mvc.operations.sending import RefPush
+    from mvc.remotes.root import Channel
     from mvc.remotes.tracking import Upstream
 
 _PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/")
@@ -37,12 +37,17 @@ def upstream_fields(one: Upstream | None) -> dict[str, object] | None:
     return None if one is None else pick(one, "remote branch commit ahead behind")
 
 
+def channel_fields(channels: Mapping[str, Channel]) -> dict[str, object]:
+    """Return name → where a channel stands for ``--json``."""
+    return {name: pick(channel, "commit number") for name, channel in channels.items()}
+
+
 def state_fields(found: RemoteState) -> dict[str, object]:
     """Return a remote and what is known of it for ``--json``."""
     return {
         **pick(found, "url head branches"),
         "followers": {name: upstream_fields(one) for name, one in found.followers.items()},
-        "channels": {name: asdict(one) for name, one in found.channels.items()},
+        "channels": channel_fields(found.channels),
     }
 
 
