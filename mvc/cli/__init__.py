@@ -72,3 +72,19 @@ COMMANDS = {
 """What commands are for: their names, each with one line about it."""
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+HOMES = {
+    "switch": "checkout",
+    "reset": "restore",
+    "cherry_pick": "pick",
+    "revert": "pick",
+    "pull": "fetch",
+    "publish": "push",
+    "repack": "gc",
+    "mv": "rm",
+    "tag": "branch",
+    "reflog": "log",
+    "rollback": "undo",
+    "cat": "ls",
+}
+"""Command → the module that it is in together with its kin, if that has another name."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mvc.cli.commands import HOMES
+from mvc.cli import HOMES
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:

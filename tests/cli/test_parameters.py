@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.cli import NAMES, commands, top
+from mvc.cli import HOMES, NAMES, commands, top
 from mvc.cli.output import Shown
 from mvc.cli.parameters import CommandUsageError, Line, load_command
 
@@ -84,7 +84,7 @@ def test_values_of_one_line_are_not_those_of_the_next():
 
 def test_the_table_of_commands_is_true():
     folder = Path(commands.__file__).parent
-    homes = {commands.HOMES.get(name, name) for name in (name.replace("-", "_") for name in NAMES)}
+    homes = {HOMES.get(name, name) for name in (name.replace("-", "_") for name in NAMES)}
     assert sorted([*homes, "__init__"]) == sorted(path.stem for path in folder.glob("*.py"))
     assert len(NAMES) == len(set(NAMES))
     for name in NAMES:
