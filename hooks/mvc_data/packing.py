@@ -21,7 +21,7 @@ A sequence that is longer than a window fills whole windows by itself; only its 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,6 @@ from mvc.sampling import BlockOrder
 from mvc_data.fetching import fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]

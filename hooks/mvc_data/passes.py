@@ -16,16 +16,13 @@ from torch.utils.data import DataLoader
 from mvc import MvcError, UsageError
 from mvc_data.fetching import unwrap_error
 from mvc_data.iterables import StreamEndedError
-from mvc_data.sampler import find_end
+from mvc_data.sampler import MicroBatch, find_end
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.tree import Difference
+from mvc_hooks.parts.tree import Difference, Steps
 from mvc_hooks.parts.watch import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from mvc_data.sampler import MicroBatch
-    from mvc_hooks.parts.tree import Steps
 
 
 class LoaderPass:

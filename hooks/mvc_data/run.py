@@ -7,7 +7,7 @@ is a change of anything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,16 +17,13 @@ from mvc import ConflictError, UsageError, training
 from mvc_data.guard import DataGuard
 from mvc_data.record import DataRecord
 from mvc_data.shards import as_checks, find_checks, find_other_maps, list_texts, refuse_maps
-from mvc_hooks.extension import Comparison, Contribution, Extension
+from mvc_hooks.extension import Comparison, Contribution, Extension, Host, Origin, StoredCommit
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.reports import spell_size
 from mvc_hooks.run.extensions import DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mvc.training import NodeDiff
-    from mvc_hooks.extension import Host, Origin, StoredCommit
     from mvc_hooks.parts.part import Entry
     from mvc_hooks.ranks.group import Ranks
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -26,8 +26,6 @@ from mvc import ConflictError, MvcError, NotFoundError, UsageError
 from mvc_hooks.run.extensions import DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc import Repo
     from mvc.shards import MapChanges, ShardMap
     from mvc_hooks.parts.restoring import StateSource

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from mvc.sampling import BlockOrder
 from mvc_data.iterables import ReadAhead, gather
 from mvc_data.readers.columns import ArrowRows, ParquetRows
 from mvc_data.readers.files import (
+    Reader,
     TarSamples,
     describe_fault,
     iterate_compressed_lines,
@@ -35,11 +36,7 @@ from mvc_data.readers.files import (
 from mvc_data.shards import ShardCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import NDArray
-
-    from mvc_data.readers.files import Reader
 
 
 _LINES = (".jsonl", ".ndjson")

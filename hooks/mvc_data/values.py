@@ -19,7 +19,7 @@ import re
 import struct
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path, PurePath
 from types import (
@@ -44,15 +44,12 @@ from mvc_data.functions import (
     digest_module,
     digest_partial,
 )
-from mvc_data.reading import PLAIN, File, digest_plain, is_constant
+from mvc_data.reading import PLAIN, File, NodeReading, digest_plain, is_constant
 from mvc_data.source import digest_parts
 from mvc_hooks.installed import is_library_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from mvc_data.reading import NodeReading, Read
-
+    from mvc_data.reading import Read
 
 MARK = "_mvc_node"  # the attribute of an object that says that it is a node
 _MOST_ITEMS, _MOST_ITEM_BYTES = 1000, 2**20  # of an attribute of a dataset

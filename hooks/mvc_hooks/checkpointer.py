@@ -19,25 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
 from mvc_hooks.commits.coordinator import as_count, as_numbers
-from mvc_hooks.divergence.ladder import Rollback
+from mvc_hooks.divergence.ladder import Action, Rollback, Steps
 from mvc_hooks.ending import EndingRun, end_earlier
 from mvc_hooks.log import ranged
 from mvc_hooks.opening import open_run
 from mvc_hooks.parts.make import join_parts
 from mvc_hooks.recovery import RollbackRequest
-from mvc_hooks.session import Settings
+from mvc_hooks.session import OnFailure, Replicate, Settings, WhenBehind
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc import Identity
-    from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.extension import Extension
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.run.audit import Audit
-    from mvc_hooks.session import OnFailure, Replicate, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
 _LOOKS = (2, 3, 10, 100, 1000)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _LARGEST = 1 << 62
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from mvc import MvcError, UsageError
-from mvc_hooks.reports import DivergedError
+from mvc_hooks.reports import DivergedError, RollbackReport
 from mvc_hooks.training import StepRun
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mvc_hooks.opening import OpenRun
-    from mvc_hooks.reports import RollbackReport
 
 
 class EndingRun(StepRun):

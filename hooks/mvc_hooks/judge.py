@@ -14,18 +14,14 @@ import numpy as np
 import torch
 
 from mvc import UsageError
-from mvc_hooks.divergence.history import Reading
-from mvc_hooks.divergence.ladder import Ladder
-from mvc_hooks.divergence.watch import Watch, default_detectors
-from mvc_hooks.log import ranged
+from mvc_hooks.divergence.history import Reading, Verdict
+from mvc_hooks.divergence.ladder import Action, Ladder, Steps
+from mvc_hooks.divergence.watch import Judges, Watch, default_detectors
+from mvc_hooks.log import RunLog, ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mvc_hooks.divergence.history import Verdict
-    from mvc_hooks.divergence.ladder import Action, Steps
-    from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.log import RunLog
     from mvc_hooks.ranks.messages import StepSums, Value
 
 

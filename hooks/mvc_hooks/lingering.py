@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -32,7 +32,6 @@ from mvc.interpreter import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import NoReturn
 
 HELD, DONE = b"held", b"done"
 MOST_IMAGES = 200  # descriptors that go in one message: the kernel allows 253

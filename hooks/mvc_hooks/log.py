@@ -12,22 +12,20 @@ import functools
 import logging
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import distributed
 from torch.autograd import profiler
 
 from mvc import MvcError
-from mvc_hooks.reports import CommitFailedError
+from mvc_hooks.reports import CommitFailedError, CommitReport, RollbackReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from mvc.training import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
-    from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.snapshot.ring import Snapshot
 
 

@@ -23,10 +23,10 @@ from mvc_hooks.log import RunLog
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.repositories import catch_up, open_repository
 from mvc_hooks.recovery import Recovery
-from mvc_hooks.resuming import resume
+from mvc_hooks.resuming import Resumed, resume
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.signals import SignalWatch
-from mvc_hooks.session import Session
+from mvc_hooks.session import Session, Settings
 from mvc_hooks.writer.messages import Open, RankCrew
 from mvc_hooks.writer.place import open_listeners
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.resuming import Resumed
-    from mvc_hooks.session import Settings
 
 
 @dataclass(frozen=True, slots=True)

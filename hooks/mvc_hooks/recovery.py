@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, NoReturn
 from mvc import MvcError, NotFoundError, ReleasedError, StorageError
 from mvc.training import RunStore
 from mvc_hooks.divergence.history import SPIKE, TREND
-from mvc_hooks.divergence.ladder import Rollback
+from mvc_hooks.divergence.ladder import Action, Rollback
 from mvc_hooks.log import ranged
 from mvc_hooks.parts.restoring import MisfitError, from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
-from mvc_hooks.resuming import LOST, restore_first
+from mvc_hooks.resuming import LOST, RestoreFailure, restore_first
 from mvc_hooks.tiers.shelf import sharing_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc_hooks.commits.coordinator import Commits
-    from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.resuming import RestoreFailure
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.session import Session
     from mvc_hooks.snapshot.ring import Snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -22,8 +22,6 @@ from mvc_hooks.ranks.messages import StepMessages, Talk
 from mvc_hooks.snapshot.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mvc_hooks.divergence.history import Reading
     from mvc_hooks.judge import Judge
     from mvc_hooks.run.live import LiveRun

@@ -21,12 +21,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import UsageError
-from mvc_hooks.judge import SCALE, read_values
+from mvc_hooks.judge import SCALE, Judge, read_values
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Action, Steps
     from mvc_hooks.divergence.watch import Judges
-    from mvc_hooks.judge import Judge
     from mvc_hooks.log import RunLog
     from mvc_hooks.ranks.messages import StepMessages
     from mvc_hooks.run.live import LiveRun

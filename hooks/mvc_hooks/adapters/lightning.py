@@ -24,19 +24,18 @@ from typing import TYPE_CHECKING, Any
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.lightning_state import LightningState
 from mvc_hooks.adapters.session import (
+    FitSession,
     SessionCallback,
     check_strategy,
     has_length,
     import_library,
     one_or_all,
 )
-from mvc_hooks.reports import DivergedError
+from mvc_hooks.reports import DivergedError, RollbackReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mvc_hooks.adapters.session import FitSession
-    from mvc_hooks.reports import RollbackReport
 
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
 _CALLBACK: Any = _PYTORCH.Callback

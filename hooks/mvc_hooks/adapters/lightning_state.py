@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc_hooks.adapters.session import ENDED, LibraryState
+from mvc_hooks.adapters.session import ENDED, FitSession, LibraryState
 from mvc_hooks.parts.tree import map_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.adapters.session import FitSession
 
 log = logging.getLogger("mvc_hooks")
 # What loops remember besides their counters: the x axis of loggers, and when loaders were made.

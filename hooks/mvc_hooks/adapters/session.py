@@ -21,7 +21,7 @@ from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
 from mvc_hooks.parts.make import GRADIENTS, RNG, check_named, make_parts
 from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
-from mvc_hooks.parts.part import DETAILS
+from mvc_hooks.parts.part import DETAILS, Part
 from mvc_hooks.parts.restoring import capture_parts, from_values, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.tree import walk_leaves
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    from mvc_hooks.parts.part import Part
     from mvc_hooks.reports import RollbackReport
 
 ENDED = "early stopping has ended this run; to train on, raise its patience or take it out"

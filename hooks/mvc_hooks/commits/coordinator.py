@@ -15,17 +15,15 @@ from mvc import MvcError, UsageError
 from mvc_hooks.log import ranged
 from mvc_hooks.ranks.messages import Note
 from mvc_hooks.ranks.pieces import naming
-from mvc_hooks.reports import CommitFailedError
-from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
+from mvc_hooks.reports import CommitFailedError, CommitReport
+from mvc_hooks.snapshot.ring import Snapshot, SnapshotRing, take_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc_hooks.commits.queue import CommitQueue
     from mvc_hooks.ranks.own import RankView
-    from mvc_hooks.reports import CommitReport
     from mvc_hooks.session import Session
-    from mvc_hooks.snapshot.ring import Snapshot
 
 
 class Schedule:

@@ -7,7 +7,7 @@ them is. ``Filler`` fills the tensors and objects of a plan from there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
@@ -38,10 +38,7 @@ from mvc_hooks.dcp.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from torch.distributed.checkpoint._extension import ExtensionRegistry
-    from torch.distributed.checkpoint.planner import ReadItem
 
     from mvc import Repo
     from mvc.training import StoredState

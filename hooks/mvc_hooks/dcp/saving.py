@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 
 from mvc import StorageError, UnsupportedError
 from mvc.training import CommitRequest, RunStore, SpreadTensor, layout_state, parse_stored_share
-from mvc_hooks.dcp.meeting import meeting, parse_shared
-from mvc_hooks.dcp.targets import open_home
-from mvc_hooks.dcp.values import STREAMS, make_stream, nest, unpack_object
+from mvc_hooks.dcp.meeting import ObjectWords, SharedPlan, TensorWords, meeting, parse_shared
+from mvc_hooks.dcp.targets import SaveTarget, open_home
+from mvc_hooks.dcp.values import STREAMS, Path, make_stream, nest, unpack_object
 from mvc_hooks.snapshot.copying import copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 from mvc_hooks.writer.messages import Answer
@@ -28,13 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch.distributed.checkpoint._extension import StreamTransformExtension
-    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
     from mvc import Repo
     from mvc.training import StateLayout
-    from mvc_hooks.dcp.meeting import ObjectWords, SharedPlan, TensorWords
-    from mvc_hooks.dcp.targets import SaveTarget
-    from mvc_hooks.dcp.values import Path
     from mvc_hooks.writer.mesh import Mesh
 
 log = logging.getLogger("mvc_hooks")

@@ -19,20 +19,15 @@ restored only when a run resumes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import Count, parse_state
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from mvc_hooks.divergence.history import Verdict
+from mvc_hooks.divergence.history import Count, Verdict, parse_state
 
 FORGET_AFTER_STEPS = 2000
 

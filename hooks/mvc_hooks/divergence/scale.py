@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from mvc_hooks.checks import check_count, check_ranges
-from mvc_hooks.divergence.history import SCALE, Verdict
+from mvc_hooks.divergence.history import SCALE, History, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from mvc_hooks.divergence.history import History
 
 _SET_BY_HAND = 16.0
 """By more than this no scaler grows at once: the script has set the scale, which begins a search."""

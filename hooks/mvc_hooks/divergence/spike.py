@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mvc_hooks.checks import check_count, check_ranges
-from mvc_hooks.divergence.history import NOT_FINITE, SPIKE, Verdict
+from mvc_hooks.divergence.history import NOT_FINITE, SPIKE, History, Verdict
 from mvc_hooks.divergence.robust import (
     find_levels,
     find_medians,
@@ -21,7 +21,6 @@ from mvc_hooks.divergence.robust import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mvc_hooks.divergence.history import History
 
 _LOG_PART = 0.75
 _NEARLY = 0.99

@@ -10,13 +10,12 @@ import numpy as np
 
 from mvc import UsageError
 from mvc_hooks.checks import check_ranges
-from mvc_hooks.divergence.history import TREND, Verdict
+from mvc_hooks.divergence.history import TREND, History, Verdict
 from mvc_hooks.divergence.robust import MAD_TO_SIGMA, MEAN_TO_SIGMA, find_levels, find_medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mvc_hooks.divergence.history import History
 
 _LOOKS_PER_BLOCK = 8
 _FEWEST_BLOCKS_BEFORE = 2

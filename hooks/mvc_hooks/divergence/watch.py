@@ -7,24 +7,19 @@ by the history and ``Watch``, so it is committed, restored and rolled back with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy as np
 
 from mvc import UsageError
 from mvc_hooks.checks import check_count
-from mvc_hooks.divergence.history import Count, History, Verdict, parse_state
+from mvc_hooks.divergence.history import Count, History, Reading, Verdict, parse_state
 from mvc_hooks.divergence.scale import ScaleCollapse
 from mvc_hooks.divergence.spike import NotFinite, Spike
 from mvc_hooks.divergence.trend import Trend
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from mvc_hooks.divergence.history import Reading
 
 _MAX_NAMES = 1024
 Judges: TypeAlias = "Callable[[History], object] | Iterable[Callable[[History], object]]"

@@ -38,12 +38,11 @@ from mvc_hooks.parts.loaders import (
 )
 from mvc_hooks.parts.own_state import OwnState
 from mvc_hooks.parts.rng import capture_generators, keep_rng, restore_rng
-from mvc_hooks.parts.tree import Difference
+from mvc_hooks.parts.tree import Difference, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mvc_hooks.parts.tree import Steps
 
 SHARED = "is_shared"  # entry of a position that is that of all ranks, however many there are
 

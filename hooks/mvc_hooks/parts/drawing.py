@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import distributed
 from torch.utils.data import DataLoader
@@ -34,9 +34,6 @@ from mvc_hooks.parts.rng import capture_generators, capture_rng
 from mvc_hooks.parts.tree import hash_values
 from mvc_hooks.parts.value import Stateful
 from mvc_hooks.parts.watch import LoaderWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class DrawnLoader(Part):

@@ -41,14 +41,13 @@ from mvc_hooks.parts.shards import (
     list_unreduced,
     make_blank,
 )
-from mvc_hooks.parts.tree import Difference, compare_arrays, find_at, is_sharded, locate
+from mvc_hooks.parts.tree import Difference, Steps, compare_arrays, find_at, is_sharded, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from torch.optim import Optimizer
 
-    from mvc_hooks.parts.tree import Steps
 
 log = logging.getLogger("mvc_hooks")
 UNREDUCED = "unreduced"  # where gradients are named that cannot be stored; see ``refuse_unreduced``

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import reprlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
+    Steps,
     compare_arrays,
     compare_keys,
     find_at,
@@ -41,12 +42,6 @@ from mvc_hooks.parts.tree import (
     list_items,
 )
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from mvc_hooks.parts.tree import Steps
-
 
 _MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from mvc_hooks.parts.shards import fits_whole, make_blank, nest_present, shard_like
 from mvc_hooks.parts.tree import (
     Difference,
+    Steps,
     describe,
     format_path,
     is_array,
@@ -23,8 +24,6 @@ from mvc_hooks.parts.tree import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from mvc_hooks.parts.tree import Steps
 
 
 def find_optimizers(value: object) -> list[Optimizer]:

@@ -16,7 +16,7 @@ import torch
 
 from mvc import ConflictError, MvcError, NotFoundError
 from mvc.training import RunStore, compare_image, outline_image, read_image
-from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
+from mvc_hooks.parts.part import DETAILS, Entry, Part, flatten_parts, list_places
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.shards import blank_shards
 from mvc_hooks.parts.tree import (
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from mvc import Repo
-    from mvc_hooks.parts.part import Part
 
 State: TypeAlias = "Mapping[str, Any]"
 _NAMED = 10

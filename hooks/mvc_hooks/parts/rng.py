@@ -11,12 +11,11 @@ import torch
 
 from mvc import UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.tree import Difference
+from mvc_hooks.parts.tree import Difference, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from mvc_hooks.parts.tree import Steps
 
 _BIT_GENERATORS = {
     name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")

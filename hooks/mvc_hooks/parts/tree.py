@@ -10,18 +10,15 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 
 from mvc.training import ArrayOutline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Steps: TypeAlias = "tuple[object, ...]"  # a path in a state
 ABSENT: Final = object()  # in place of a value if there is none

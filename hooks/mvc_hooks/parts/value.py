@@ -19,6 +19,7 @@ from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.tree import (
     Difference,
+    Steps,
     compare_arrays,
     compare_fixed_arrays,
     compare_keys,
@@ -29,8 +30,6 @@ from mvc_hooks.parts.tree import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from mvc_hooks.parts.tree import Steps
 
 
 log = logging.getLogger("mvc_hooks")

@@ -26,13 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc import FormatError
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.names import name_parameters
-from mvc_hooks.parts.part import find_parts
+from mvc_hooks.parts.part import Part, find_parts
 from mvc_hooks.parts.tree import format_path, is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from mvc_hooks.parts.part import Part
 
     Order = list[list[str]]
     _Kind = tuple[torch.dtype, torch.device]

@@ -39,11 +39,12 @@ from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.names import clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.optimizer_state import index_parameters
-from mvc_hooks.parts.part import DETAILS, find_parts, flatten_parts
+from mvc_hooks.parts.part import DETAILS, Part, find_parts, flatten_parts
 from mvc_hooks.parts.reach import find_reachable
 from mvc_hooks.parts.shards import COPIED, spell_placements
 from mvc_hooks.parts.tree import (
     ABSENT,
+    Steps,
     find_at,
     format_path,
     is_array,
@@ -59,8 +60,6 @@ from mvc_hooks.ranks.pieces import PIECES, RANKS, make_piece
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from mvc_hooks.parts.part import Part
-    from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
 
 

@@ -10,17 +10,12 @@ import contextlib
 import copy
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc import FormatError, UnsupportedError
-from mvc_hooks.parts.tree import ABSENT, edit_at, find_at, is_sharded, walk_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from mvc_hooks.parts.tree import Steps
+from mvc_hooks.parts.tree import ABSENT, Steps, edit_at, find_at, is_sharded, walk_leaves
 
 RANKS, PIECES = "ranks", "pieces"
 """Top-level names: what a state says about its ranks, and the pieces in a rank's own state."""

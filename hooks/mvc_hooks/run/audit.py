@@ -15,7 +15,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import nn
 
 from mvc_hooks.installed import is_library_class
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.part import DETAILS
+from mvc_hooks.parts.part import DETAILS, Entry, Part
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
 from mvc_hooks.parts.tree import format_path, list_items, read_bits, to_local, walk_leaves
@@ -48,9 +48,7 @@ from mvc_hooks.run.uncovered import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import FrameType
 
-    from mvc_hooks.parts.part import Entry, Part
 
 _POSITIONS = {
     "exact": "its own state has the position",

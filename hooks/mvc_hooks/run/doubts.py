@@ -17,9 +17,9 @@ from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.optimizer_state import index_parameters
-from mvc_hooks.parts.part import DETAILS, flatten_parts
+from mvc_hooks.parts.part import DETAILS, Entry, Part, flatten_parts
 from mvc_hooks.parts.rng import RngPart, capture_rng
-from mvc_hooks.parts.tree import count_writes, format_path, locate, read_bits, walk_leaves
+from mvc_hooks.parts.tree import Steps, count_writes, format_path, locate, read_bits, walk_leaves
 from mvc_hooks.parts.value import StatefulPart, ValuePart
 from mvc_hooks.parts.watch import PASSES, WATCHED
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from mvc_hooks.parts.part import Entry, Part
-    from mvc_hooks.parts.tree import Steps
 
 _MOST_PLACES, _MOST_LEAVES, _TAIL_NOTES = 4, 10_000, 3
 _CLOSED = (FunctionType, ModuleType, type, torch.Tensor, str, bytes)

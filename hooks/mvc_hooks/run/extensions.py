@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mvc import UsageError
-from mvc_hooks.extension import Comparison, Contribution
+from mvc_hooks.extension import Comparison, Contribution, Extension, Host, StoredCommit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mvc_hooks.extension import Extension, Host, StoredCommit
     from mvc_hooks.parts.part import Entry
     from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.group import Ranks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -17,14 +17,14 @@ from mvc import UsageError
 from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.divergence.scale import is_scaling, read_first_scale, read_scale
 from mvc_hooks.environment import read_environment
-from mvc_hooks.extension import OWN, Origin
+from mvc_hooks.extension import OWN, Extension, Origin
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart, refuse_unreduced
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.names import ParameterNames
 from mvc_hooks.parts.optimizer_state import find_inner, find_optimizers
 from mvc_hooks.parts.part import find_parts, flatten_parts
-from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.restoring import StateSource, capture_parts, restore_parts
 from mvc_hooks.parts.tree import to_local, walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks.group import Ranks
@@ -43,13 +43,10 @@ from mvc_hooks.run.doubts import (
 from mvc_hooks.run.extensions import ENTRIES, Extensions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch.utils.hooks import RemovableHandle
 
-    from mvc_hooks.extension import Extension
-    from mvc_hooks.parts.restoring import StateSource
     from mvc_hooks.ranks.own import RankView
     from mvc_hooks.snapshot.copying import Fence
 

@@ -22,9 +22,9 @@ from mvc_hooks.writer.dialing import Asking, Dialer, wait_until
 from mvc_hooks.writer.holding import Holding
 from mvc_hooks.writer.mesh import Server
 from mvc_hooks.writer.messages import Answer, RankCrew
-from mvc_hooks.writer.place import open_listeners
+from mvc_hooks.writer.place import Listeners, open_listeners
 from mvc_hooks.writer.turns import Turns
-from mvc_hooks.writer.wire import Counts, Failed, GetForm, GetHeld, Here
+from mvc_hooks.writer.wire import Counts, Failed, Frame, GetForm, GetHeld, Here, RankLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc.training import HeldChunks, Share
     from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.writer.place import Listeners
-    from mvc_hooks.writer.wire import Frame, RankLink
 
 _GRACE_S = 5.0
 _ANSWER_S = 10.0

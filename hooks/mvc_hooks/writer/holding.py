@@ -22,11 +22,10 @@ import msgspec
 from mvc_hooks.lingering import MOST_IMAGES, Held, has_room
 from mvc_hooks.snapshot.stamp import read_stamp
 from mvc_hooks.writer.messages import Answer
-from mvc_hooks.writer.wire import Failed, Here, Keep
+from mvc_hooks.writer.wire import Failed, Frame, Here, Keep, RankLink
 
 if TYPE_CHECKING:
     from mvc_hooks.writer.dialing import Dialer
-    from mvc_hooks.writer.wire import Frame, RankLink
 
 _PIECE_BYTES = 4 * 2**20
 _LOOK_S = 0.25

@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Protocol
 from mvc import MvcError
 from mvc_hooks.writer.dialing import Asking, Dialer, TurnPeers
 from mvc_hooks.writer.holding import Holding, take_piece
-from mvc_hooks.writer.messages import Answer
+from mvc_hooks.writer.messages import Answer, RankCrew
 from mvc_hooks.writer.sides import FollowingRank, LeadingRank
-from mvc_hooks.writer.turns import TurnError, Turns
+from mvc_hooks.writer.turns import Offer, TurnError, Turns
 from mvc_hooks.writer.wire import (
     Beat,
     Counts,
     Failed,
+    Frame,
     GetImage,
     GetPart,
     Here,
     Keep,
+    RankLink,
     Settled,
     fall_silent,
     open_link,
@@ -36,9 +38,6 @@ from mvc_hooks.writer.wire import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc_hooks.writer.messages import RankCrew
-    from mvc_hooks.writer.turns import Offer
-    from mvc_hooks.writer.wire import Frame, RankLink
 
 _MOST_STRANGERS = 256
 _PROOF_S = 5.0

@@ -17,9 +17,9 @@ import msgspec
 
 from mvc import GateError, MvcError, Repo
 from mvc.training import CommitRequest, RunStore, parse_stored_share
-from mvc_hooks.writer.holding import Replicator, open_image
+from mvc_hooks.writer.holding import Holding, Replicator, open_image
 from mvc_hooks.writer.mesh import Mesh
-from mvc_hooks.writer.messages import GONE, Answer
+from mvc_hooks.writer.messages import GONE, Answer, Commit, Open
 from mvc_hooks.writer.turns import Offer
 from mvc_hooks.writer.wire import Join
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from mvc.training import Share, StoredShare, WriteCounts
     from mvc_hooks.lingering import Held
-    from mvc_hooks.writer.holding import Holding
-    from mvc_hooks.writer.messages import Commit, Open
 
 
 FAILURES = (MvcError, OSError, MemoryError, RuntimeError, ValueError)

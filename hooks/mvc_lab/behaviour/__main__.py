@@ -22,6 +22,7 @@ from mvc_lab.behaviour.comparing import (
     BOUND,
     COSINE,
     SIGNIFICANCE,
+    BehaviourSettings,
     check_shares,
     check_thresholds,
     compare_settings,
@@ -29,9 +30,9 @@ from mvc_lab.behaviour.comparing import (
     run_both,
     run_once,
 )
-from mvc_lab.behaviour.inputs import make_batches, read_inputs
+from mvc_lab.behaviour.inputs import InputBatch, make_batches, read_inputs
 from mvc_lab.behaviour.loading import ModelLoader
-from mvc_lab.behaviour.modules import ModuleSums
+from mvc_lab.behaviour.modules import ModuleReport, ModuleSums
 from mvc_lab.behaviour.outputs import OutputScores
 from mvc_lab.behaviour.statistics import least_samples
 
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mvc_lab.behaviour.comparing import BehaviourSettings
-    from mvc_lab.behaviour.inputs import InputBatch
-    from mvc_lab.behaviour.modules import ModuleReport
     from mvc_lab.behaviour.turns import PlacedModel
 
 _DIFFERENT = 1

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mvc import MvcError, UsageError
-from mvc_lab.behaviour.inputs import describe_error, make_batches
-from mvc_lab.behaviour.modules import ModuleSums
-from mvc_lab.behaviour.outputs import OutputScores
+from mvc_lab.behaviour.inputs import InputBatch, Inputs, describe_error, make_batches
+from mvc_lab.behaviour.modules import ModuleReport, ModuleSums
+from mvc_lab.behaviour.outputs import OutputReport, OutputScores
 from mvc_lab.behaviour.turns import PlacedModel, run_in_turns
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mvc_lab.behaviour.inputs import InputBatch, Inputs
-    from mvc_lab.behaviour.modules import ModuleReport
-    from mvc_lab.behaviour.outputs import OutputReport
 
 COSINE = 0.9999
 SIGNIFICANCE = 0.01

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,6 @@ from mvc import FormatError, NotFoundError, UsageError
 from mvc_lab.behaviour.turns import ModelCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import nn
 
 TARGETS = ("targets", "target", "labels", "label")

@@ -17,7 +17,7 @@ import torch
 
 from mvc import ConflictError, MvcError, NotFoundError, UsageError, open_model
 from mvc_lab.behaviour.comparing import run_once
-from mvc_lab.behaviour.inputs import describe_error
+from mvc_lab.behaviour.inputs import InputBatch, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mvc import Model, ModelTensor, Repo
-    from mvc_lab.behaviour.inputs import InputBatch
 
 _NAMED = 3
 _HINT = (

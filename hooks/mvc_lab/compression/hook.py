@@ -22,15 +22,12 @@ from mvc import UsageError
 from mvc_hooks.checks import Requirement
 from mvc_hooks.parts.names import name_parameters
 from mvc_hooks.parts.part import Part
-from mvc_hooks.parts.tree import Difference, compare_arrays, compare_keys, find_at, outline
+from mvc_hooks.parts.tree import Difference, Steps, compare_arrays, compare_keys, find_at, outline
 from mvc_hooks.ranks.syncing import TimedHook
-from mvc_lab.compression.memory import BucketMemory, BucketPiece
+from mvc_lab.compression.memory import BucketMemory, BucketPiece, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from mvc_hooks.parts.tree import Steps
-    from mvc_lab.compression.memory import Layout
 
     Future = torch.futures.Future[torch.Tensor]
 

@@ -8,14 +8,13 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import UsageError
-from mvc_hooks.extension import Contribution, Extension
+from mvc_hooks.extension import Contribution, Extension, Host
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_lab.compression.hook import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mvc_hooks.extension import Host
     from mvc_hooks.parts.part import Entry
 
 

@@ -22,17 +22,14 @@ from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.names import clean_name, name_parameters
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.optimizer_state import index_parameters
-from mvc_hooks.parts.part import find_parts
-from mvc_hooks.parts.tree import format_path, is_sharded, to_local
+from mvc_hooks.parts.part import Part, find_parts
+from mvc_hooks.parts.tree import Steps, format_path, is_sharded, to_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
-
-    from mvc_hooks.parts.part import Part
-    from mvc_hooks.parts.tree import Steps
 
 
 SHARE_BYTES = 16 * 1024 * 1024

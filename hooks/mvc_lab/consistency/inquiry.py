@@ -26,7 +26,7 @@ from mvc_lab.consistency.digest import (
     find_index,
     view_bytes,
 )
-from mvc_lab.consistency.kept import probe_transport, read_stored, step_again
+from mvc_lab.consistency.kept import CheckedShare, probe_transport, read_stored, step_again
 from mvc_lab.consistency.reports import Deviation
 from mvc_lab.consistency.verdict import Suspect, Testimony, Trial, find_unlike
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.ranks.group import Ranks
     from mvc_lab.consistency.held import ComparedTensors, HeldTensor
-    from mvc_lab.consistency.kept import CheckedShare
 
 LOOKS = 2
 

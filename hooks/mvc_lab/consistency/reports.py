@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from mvc import MvcError, UsageError
 from mvc_hooks.checks import check_count
 from mvc_hooks.divergence.ladder import FORGET_AFTER_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 Cause = Literal["storage", "transport", "compute", "unknown"]
 Answer = Literal["report", "resync", "rollback", "stop"]

@@ -21,10 +21,10 @@ import torch
 from mvc import UsageError
 from mvc.training import RunFeed
 from mvc_hooks.checks import Requirement, instance, optional
-from mvc_hooks.divergence.history import Verdict
-from mvc_hooks.extension import Extension
+from mvc_hooks.divergence.history import Reading, Verdict
+from mvc_hooks.extension import Extension, Host
 from mvc_hooks.ranks.buckets import Buckets
-from mvc_hooks.ranks.group import find_backends
+from mvc_hooks.ranks.group import Ranks, find_backends
 from mvc_hooks.ranks.syncing import TimedHook, count_bus_bytes, install, time_sums
 from mvc_lab.monitor.metrics import Collector, Endpoint
 from mvc_lab.monitor.numbers import RunNumbers
@@ -33,9 +33,6 @@ from mvc_lab.monitor.thresholds import RULES, Alarm, Thresholds, check_positive
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc_hooks.divergence.history import Reading
-    from mvc_hooks.extension import Host
-    from mvc_hooks.ranks.group import Ranks
 
 ENOUGH = 100  # gradient updates before P99 and bandwidth mean something
 _WARM_UP = 2  # updates that still open connections and build buckets

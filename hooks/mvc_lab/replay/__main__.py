@@ -20,12 +20,11 @@ from mvc_hooks.entry import CommandParser, load_entry
 from mvc_hooks.parts.tree import find_at
 from mvc_lab.replay.ranks import ReplayAnswer, as_mvc_error, launch, serve
 from mvc_lab.replay.replaying import find_size, replay_steps
-from mvc_lab.replay.report import find_stretch
+from mvc_lab.replay.report import ReplayReport, find_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc_lab.replay.report import ReplayReport
 
 _DIFFERENT = 1
 _INTERRUPTED = 130

@@ -15,6 +15,7 @@ from mvc.training import ArrayOutline
 from mvc_hooks.extension import OWN
 from mvc_hooks.parts.tree import (
     ABSENT,
+    Steps,
     edit_at,
     find_at,
     format_path,
@@ -25,19 +26,16 @@ from mvc_hooks.parts.tree import (
     read_bits,
     to_local,
 )
-from mvc_hooks.ranks.pieces import PIECES, RANKS, hide, overlay, parse_pieces
-from mvc_lab.replay.report import ReplayDifference
+from mvc_hooks.ranks.pieces import PIECES, RANKS, RankPiece, hide, overlay, parse_pieces
+from mvc_lab.replay.report import ReplayDifference, ReplayPoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from mvc import Repo
     from mvc.training import StoredState
-    from mvc_hooks.parts.tree import Steps
     from mvc_hooks.ranks.group import Ranks
-    from mvc_hooks.ranks.pieces import RankPiece
     from mvc_hooks.run.live import LiveRun
-    from mvc_lab.replay.report import ReplayPoint
 
     Measure = tuple[object, int, int, float | None]
 

@@ -19,19 +19,15 @@ from mvc_hooks.parts.restoring import InexactRestoreError, from_commit
 from mvc_hooks.ranks.group import Ranks, spell_size
 from mvc_hooks.ranks.messages import StepMessages
 from mvc_hooks.ranks.state import count_ranks
-from mvc_hooks.run.live import LiveRun
-from mvc_hooks.training import StepRun, as_training
+from mvc_hooks.run.live import LiveRun, StoredRun
+from mvc_hooks.training import StepRun, Training, as_training
 from mvc_lab.replay.comparing import compare_run
-from mvc_lab.replay.report import ReplayDifference, ReplayReport, find_stretch
+from mvc_lab.replay.report import ReplayDifference, ReplayReport, ReplayStretch, find_stretch
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from pathlib import Path
-
-    from mvc_hooks.run.live import StoredRun
-    from mvc_hooks.training import Training
-    from mvc_lab.replay.report import ReplayStretch
 
 
 def replay_steps(
