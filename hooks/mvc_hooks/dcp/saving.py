@@ -169,10 +169,7 @@ def _make_whole(words: TensorWords, shared: SharedPlan, data: LocalData) -> torc
 
 
 def save_together(target: SaveTarget, words: CommitWords, data: LocalData) -> str:
-    """Take part in the commit of all ranks; return it.
-
-    Whatever fails on one of them fails it on all.
-    """
+    """Take part in the commit of all ranks; return it. Whatever fails on one of them fails it on all."""
     mesh, turn = meeting.join(data.rank, data.shared)
     with mesh.turn(turn):
         try:

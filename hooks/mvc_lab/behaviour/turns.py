@@ -67,10 +67,7 @@ class Turn:
         self._thread = threading.Thread(target=self._run, name="mvc-turn", daemon=True)
 
     def advance(self) -> Returned | None:
-        """Return what the next module returned; None at the end of the call.
-
-        What the call raised is raised here.
-        """
+        """Return what the next module returned; None at the end of the call. What the call raised is raised here."""
         if self._is_done:
             return None
         if self._thread.ident is None:

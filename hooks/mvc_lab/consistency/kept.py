@@ -176,10 +176,7 @@ def digest_share(
     wholes: Mapping[int, int],
     before: Iterable[KeptStep],
 ) -> CheckedShare:
-    """Digest a share after the step.
-
-    ``wholes`` has, for each unit, the number of local elements of its parameter.
-    """
+    """Digest a share after the step. ``wholes`` has, for each unit, the number of local elements of its parameter."""
     slices = []
     for held, piece in pieces:
         here = held.local()
