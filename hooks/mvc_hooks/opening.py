@@ -24,6 +24,7 @@ from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.ranks.repositories import catch_up, open_repository
 from mvc_hooks.recovery import Recovery
 from mvc_hooks.resuming import Resumed, resume
+from mvc_hooks.run.extensions import check_alike
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.session import Session, Settings
@@ -103,7 +104,7 @@ def _look_at_parts(
     run = LiveRun(objects, ranks, settings.all_extensions, settings.for_data)
     closing.callback(run.remove)
     has_scaler = any(ranks.exchange(run.has_scaler))
-    run.extensions.check_alike(ranks)
+    check_alike(ranks, run.extensions)
     judge = Judge(
         detectors, ladder, settings.healthy_after, has_scaler=has_scaler, scale=run.first_scale
     )

@@ -63,10 +63,6 @@ class Extensions:
     def __iter__(self) -> Iterator[Extension]:
         return iter(self._all)
 
-    def check_alike(self, ranks: Ranks) -> None:
-        """Check that all ranks have the same ones; as the function."""
-        check_alike(ranks, self._all)
-
     def open(self, host: Host) -> None:
         """Open all for a host; every rank must call it."""
         self._host, host.extensions = host, self._all

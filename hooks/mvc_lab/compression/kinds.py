@@ -27,8 +27,15 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_s
 from mvc import UsageError
 from mvc_hooks.checks import check_count
 from mvc_hooks.parts.tree import Difference, Steps, find_at
-from mvc_lab.compression.hook import Compression, compare_memory, keep_if_finite, then
-from mvc_lab.compression.memory import BucketMemory, BucketPiece, Layout
+from mvc_lab.compression.hook import (
+    BucketMemory,
+    BucketPiece,
+    Compression,
+    Layout,
+    compare_memory,
+    keep_if_finite,
+    then,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc_lab.compression.memory import BucketMemory, BucketPiece
+from mvc_lab.compression.hook import BucketMemory, BucketPiece
 
 _PIECES = [
     BucketPiece(f"p{at}", shape)
