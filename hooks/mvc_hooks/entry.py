@@ -44,12 +44,11 @@ def load_entry(entry: str) -> Callable[[], Any]:
     if not (colon and name and function):
         raise NotFoundError(f"entry {entry!r} does not name a function", hint=_HINT)
     module = _load(name)
-    found = getattr(module, function, None)
-    if found is None:
+    build: Callable[[], Any] | None = getattr(module, function, None)
+    if build is None:
         raise NotFoundError(f"{name} has no function {function!r}", hint=_HINT)
-    if not callable(found):
-        raise UsageError(f"{function} of {name} is a {type(found).__name__}", hint=_HINT)
-    build: Callable[[], Any] = found
+    if not callable(build):
+        raise UsageError(f"{function} of {name} is a {type(build).__name__}", hint=_HINT)
     return build
 
 

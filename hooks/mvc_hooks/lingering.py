@@ -188,4 +188,4 @@ def read_listing(listing: int) -> list[Held]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # its writer ignored it, for the training
-    hold([int(one) for one in sys.argv[1:]])
+    hold([int(number) for number in sys.argv[1:]])

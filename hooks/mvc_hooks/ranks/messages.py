@@ -140,7 +140,7 @@ class StepMessages:
         late: Collection[str],
     ) -> _PendingMessage:
         deciding = (value for name, value in means.items() if name not in late)
-        device = next((one.device for one in deciding if isinstance(one, torch.Tensor)), None)
+        device = next((value.device for value in deciding if isinstance(value, torch.Tensor)), None)
         backends = find_backends()
         has_nccl = backends.get("cuda") == "nccl" and torch.cuda.is_available()
         reduces_on_cuda = has_nccl or (bool(backends) and "cpu" not in backends)
@@ -188,14 +188,14 @@ class StepMessages:
         count = len(numbers)
         with torch.cuda.device(device), torch.no_grad():
             slot = self._slots.pop() if self._slots else _allocate_slot()
-            on_host = [0.0 if isinstance(one, torch.Tensor) else one for one in numbers]
+            on_host = [0.0 if isinstance(value, torch.Tensor) else value for value in numbers]
             slot.sent[:count] = torch.tensor(on_host, dtype=torch.float64)
             # On the stream of the training, so that later changes of the values do not matter; the
             # rest may run alongside.
             vector = slot.sent[:count].to(device, non_blocking=True)
-            for at, one in enumerate(numbers):
-                if isinstance(one, torch.Tensor):
-                    vector[at].copy_(one, non_blocking=True)
+            for at, value in enumerate(numbers):
+                if isinstance(value, torch.Tensor):
+                    vector[at].copy_(value, non_blocking=True)
             stream = torch.cuda.current_stream(device)
             if reduces:
                 stream = self._follow(stream, device)

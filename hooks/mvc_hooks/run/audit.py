@@ -130,8 +130,10 @@ class StateWatch:
     @keep_rng()
     def note_script(self, frame: FrameType) -> None:
         """Note the generators that a frame sees, and compare what its loop carries with the last time."""
-        found = _with_attributes(read_scope(frame))
-        self._beside = {key: one for key, one in found.items() if issubclass(type(one), GENERATORS)}
+        scope = _with_attributes(read_scope(frame))
+        self._beside = {
+            key: value for key, value in scope.items() if issubclass(type(value), GENERATORS)
+        }
         covered = {at for watch in list(_ALL) for at in _find_reached(watch._objects)}  # noqa: SLF001  its own class
         tokens: dict[str, object] = {}
         for place, value in _with_attributes(read_carried(frame), covered).items():
@@ -158,7 +160,7 @@ class StateWatch:
         parts, generators, loaders = [], [], []
         for entry in self._parts:
             name, part = format_path(entry.path), entry.part
-            generators += [f"{name}.{one}".strip(".") for one in part.generators()]
+            generators += [f"{name}.{inner}".strip(".") for inner in part.generators()]
             if isinstance(part, DataPart):
                 loaders.append((name, part.position))
             elif not isinstance(part, (RngPart, GeneratorPart)):
@@ -183,7 +185,9 @@ class StateWatch:
         now: dict[str, object] = {}
         beside = dict(self._beside)
         # Some are made late.
-        captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
+        captured = {
+            id(value) for entry in self._parts for value in entry.part.generators().values()
+        }
         captured |= {id(torch.default_generator), id(np.random.mtrand._rand)}  # noqa: SLF001  those of the process
         by_adapter = {id(o) for v in self._objects.values() for o in getattr(v, "covered", ())}
         for place, owner, value in walk_uncovered(self._objects):
@@ -214,12 +218,12 @@ class StateWatch:
         self, beside: Mapping[str, Any], captured: Collection[int]
     ) -> dict[str, object]:
         now: dict[str, object] = {}
-        for place, one in {id(one): (place, one) for place, one in beside.items()}.values():
-            if id(one) not in captured:
-                state = walk_leaves(GeneratorPart(one).capture())
+        for place, value in {id(value): (at, value) for at, value in beside.items()}.values():
+            if id(value) not in captured:
+                state = walk_leaves(GeneratorPart(value).capture())
                 now[place] = token = [(at, read_bits(leaf)) for at, leaf in state]
                 if self._before.get(place, token) != token:
-                    self._missing.setdefault(place, f"{name_kind(one)}, draws between steps")
+                    self._missing.setdefault(place, f"{name_kind(value)}, draws between steps")
         return now
 
 
@@ -245,7 +249,7 @@ def _find_passed(value: Any) -> set[int]:
 
 def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) -> dict[str, Any]:
     """Return variables, and the attributes of the user's own objects among them."""
-    found = dict(scope)
+    variables = dict(scope)
     for name, value in scope.items():
         kind = type(value)
         if (
@@ -255,20 +259,20 @@ def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) ->
         ):
             continue
         with suppress(Exception):  # it may have no attributes, or answer in its own way
-            found |= {f"{name}.{key}": one for key, one in vars(value).items()}
-    return found
+            variables |= {f"{name}.{key}": inner for key, inner in vars(value).items()}
+    return variables
 
 
 def _find_reached(objects: Mapping[str, object]) -> set[int]:
     """Return the ids of what the parts reach, and where the tensors of their modules are."""
-    found = find_reachable(objects, object).values()
-    modules = [value for value in found if isinstance(value, nn.Module)]
+    reached = find_reachable(objects, object).values()
+    modules = [value for value in reached if isinstance(value, nn.Module)]
     tensors = [held for module in modules for held in (*module.parameters(), *module.buffers())]
-    tensors += [value for value in found if isinstance(value, torch.Tensor)]
+    tensors += [value for value in reached if isinstance(value, torch.Tensor)]
     inner = [child for module in modules for child in module.modules()]
-    return {id(value) for value in (*found, *inner)} | {_address(tensor) for tensor in tensors} - {
-        0
-    }
+    return {id(value) for value in (*reached, *inner)} | {
+        _address(tensor) for tensor in tensors
+    } - {0}
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -283,8 +287,8 @@ def _is_covered(value: Any, covered: Collection[int]) -> bool:
         return True
     if isinstance(value, nn.Module):
         value = [*value.parameters(), *value.buffers()]
-    leaves = [one for _, one in islice(walk_leaves(value), MAX_ITEMS)]
+    leaves = [leaf for _, leaf in islice(walk_leaves(value), MAX_ITEMS)]
     return bool(leaves) and all(
-        id(one) in covered or (isinstance(one, torch.Tensor) and _address(one) in covered)
-        for one in leaves
+        id(leaf) in covered or (isinstance(leaf, torch.Tensor) and _address(leaf) in covered)
+        for leaf in leaves
     )

@@ -54,7 +54,7 @@ def doubt_parts(
 ) -> Iterator[str]:
     """Say what the parts of a run (as objects, and as parts) seem to lack."""
     trained = [param for module in modules for param in module.parameters()]
-    steps = any(hasattr(one, "step") for _, one in leaves if not isinstance(one, LRScheduler))
+    steps = any(hasattr(leaf, "step") for _, leaf in leaves if not isinstance(leaf, LRScheduler))
     if not steps and any(param.requires_grad for param in trained):
         yield (
             "no optimizer was passed: if one trains the model, its state is in no commit, and a "
@@ -81,7 +81,9 @@ def doubt_parts(
 def _locate_values(parts: Mapping[str, Part]) -> set[object]:
     """Return where the tensors of values, objects and optimizers are; None for empty ones."""
     kinds = (ValuePart, StatefulPart, OptimizerPart)
-    states = [one.part.capture() for one in flatten_parts(parts) if isinstance(one.part, kinds)]
+    states = [
+        entry.part.capture() for entry in flatten_parts(parts) if isinstance(entry.part, kinds)
+    ]
     tensors = (leaf for _, leaf in walk_leaves(states) if isinstance(leaf, torch.Tensor))
     return {None, *map(locate, tensors)}
 
@@ -102,30 +104,30 @@ class StrayWatch:
         WATCHED.update(_find_inside(own))
         if self._looks == 1:
             kinds = tuple(PASSES)
-            found = (one for one in gc.get_objects() if issubclass(type(one), kinds))
-            others = (one for one in found if one not in WATCHED)
-            self._seen = [(weakref.ref(one), one._num_yielded) for one in others]  # noqa: SLF001  there is no public way to ask
+            passes = (value for value in gc.get_objects() if issubclass(type(value), kinds))
+            others = (value for value in passes if value not in WATCHED)
+            self._seen = [(weakref.ref(value), value._num_yielded) for value in others]  # noqa: SLF001  there is no public way to ask
             return False
-        live = [(one, before) for find, before in self._seen if (one := find()) not in WATCHED]
+        live = [(value, at) for find, at in self._seen if (value := find()) not in WATCHED]
         self._seen = []
-        return any(one is not None and one._num_yielded > before for one, before in live)  # noqa: SLF001
+        return any(value is not None and value._num_yielded > at for value, at in live)  # noqa: SLF001
 
 
 def _find_inside(own: Sequence[object]) -> list[Any]:
     """Return the iterators that other ones draw from, as far as those hold them."""
-    found: list[Any] = []
+    passes: list[Any] = []
     kinds = tuple(PASSES)
     pending, seen = deque(own), set(map(id, own))
     while pending and len(seen) < _MOST_LEAVES:
-        one = pending.popleft()
-        if issubclass(type(one), kinds):
-            found.append(one)
-            pending.append(getattr(one, "loading", None))  # a computed order has torch's in it
-        elif not issubclass(type(one), _CLOSED):
-            new = [other for other in gc.get_referents(one) if id(other) not in seen]
+        value = pending.popleft()
+        if issubclass(type(value), kinds):
+            passes.append(value)
+            pending.append(getattr(value, "loading", None))  # a computed order has torch's in it
+        elif not issubclass(type(value), _CLOSED):
+            new = [other for other in gc.get_referents(value) if id(other) not in seen]
             seen.update(map(id, new))
             pending.extend(new)
-    return found
+    return passes
 
 
 class TailWatch:
@@ -138,7 +140,9 @@ class TailWatch:
         """Take the parts of a run."""
         own = (DataPart, GradsPart)
         self._parts = [
-            one for one in entries if one.path[0] != DETAILS and not isinstance(one.part, own)
+            (path, part)
+            for path, part in ((entry.path, entry.part) for entry in entries)
+            if path[0] != DETAILS and not isinstance(part, own)
         ]
         self._before: dict[Steps, object] | None = {}
         self._step, self._notes_left = 0, _TAIL_NOTES
@@ -182,19 +186,19 @@ class TailWatch:
             )
 
     def _read(self, without: tuple[type[Part], ...] = ()) -> dict[Steps, object]:
-        found: dict[Steps, object] = {}
-        for path, part in ((one.path, one.part) for one in self._parts):
+        values: dict[Steps, object] = {}
+        for path, part in self._parts:
             if isinstance(part, without):
                 continue
             if isinstance(part, ModulePart):
                 tensors = chain(part.module.named_parameters(), part.module.named_buffers())
-                found |= {(*path, name): count_writes(one) for name, one in tensors}
+                values |= {(*path, name): count_writes(tensor) for name, tensor in tensors}
             elif isinstance(part, RngPart):
                 for name, state in capture_rng().items():
-                    found[(*path, name)] = [read_bits(one) for _, one in walk_leaves(state)]
+                    values[(*path, name)] = [read_bits(leaf) for _, leaf in walk_leaves(state)]
             else:
                 leaves = islice(walk_leaves(part.capture()), _MOST_LEAVES)
-                found |= {
-                    (*path, *at): one for at, one in leaves if isinstance(one, (int, float, str))
+                values |= {
+                    (*path, *at): leaf for at, leaf in leaves if isinstance(leaf, (int, float, str))
                 }
-        return found
+        return values

@@ -116,7 +116,7 @@ class Extensions:
 
     def capture(self) -> dict[str, object]:
         """Return what they have in a state."""
-        states = ((one.entry, one.capture()) for one in self._all if one.entry)
+        states = ((each.entry, each.capture()) for each in self._all if each.entry)
         return {entry: state for entry, state in states if state is not None}
 
     def describe(self, step: int) -> Contribution:

@@ -134,13 +134,15 @@ class LiveRun:
         self.is_clean = True
         self._guard, self._strays = StepGuard(self._optimizers), StrayWatch()
         self._fences: list[Fence] = []
-        self._handles: list[RemovableHandle] = [
-            optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers
-        ]
+        self._handles = list(self._hook())
+
+    def _hook(self) -> Iterator[RemovableHandle]:
+        for optimizer in self._optimizers:
+            yield optimizer.register_step_pre_hook(self._before_step)
         for module in self._modules:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
-                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
+                yield module.register_forward_pre_hook(_ForwardHook(self))
 
     def read_environment(self, script: Path | None = None) -> dict[str, Any]:
         """Return the environment of the run, its loaders included; ``script`` as for the function."""

@@ -46,7 +46,7 @@ def _calls_locals(code: CodeType) -> bool:
 
 def read_carried(frame: FrameType | None) -> dict[str, Any]:
     """Return what the loops around a call carry, those of the callers too: name → value."""
-    found: dict[str, Any] = {}
+    carried: dict[str, Any] = {}
     for _ in range(_MOST_FRAMES):
         if frame is None or is_library_file(frame.f_code.co_filename):
             break
@@ -54,10 +54,10 @@ def read_carried(frame: FrameType | None) -> dict[str, Any]:
             break
         if names := find_carried(frame.f_code, frame.f_lasti):
             scope = read_scope(frame)
-            carried = {key: scope[key] for key in names if key in scope}
-            found = {**_follow(carried, _find_stored(frame.f_code, frame.f_lasti)), **found}
+            values = {key: scope[key] for key in names if key in scope}
+            carried = {**_follow(values, _find_stored(frame.f_code, frame.f_lasti)), **carried}
         frame = frame.f_back
-    return found
+    return carried
 
 
 def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:
 
     What the loop's own code stores is left out: it is most likely of the step that calls the function.
     """
-    found, pending = dict(values), list(values.values())
+    known, pending = dict(values), list(values.values())
     while pending:
         function = pending.pop()
         if not issubclass(type(function), FunctionType) or is_library_file(
@@ -84,10 +84,10 @@ def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:
             # An empty one is of a variable that has no value yet.
             if key not in stored and cell != type(cell)():
                 used[key] = cell.cell_contents
-        new = {key: value for key, value in used.items() if key not in found}
-        found |= new
+        new = {key: value for key, value in used.items() if key not in known}
+        known |= new
         pending += new.values()
-    return found
+    return known
 
 
 @functools.lru_cache(maxsize=64)

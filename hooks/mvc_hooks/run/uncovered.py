@@ -108,7 +108,7 @@ def is_in_state(owner: Any, value: Any) -> bool:
     """Return whether an object's own state is a value, or has it under another name."""
     state = _read_state(owner)
     inner = state.values() if isinstance(state, Mapping) else ()
-    return any(next(find_changes(value, one), None) is None for one in (state, *inner))
+    return any(next(find_changes(value, other), None) is None for other in (state, *inner))
 
 
 # Tokens.
@@ -120,10 +120,10 @@ def read_script_token(value: Any, *, is_carried: bool = True) -> object:
     What autograd made is of one step, and computed again, unless the loop is known to carry it.
     """
     if isinstance(value, nn.Module):
-        return [count_writes(one) for one in (*value.parameters(), *value.buffers())]
+        return [count_writes(tensor) for tensor in (*value.parameters(), *value.buffers())]
     if isinstance(value, STEPPED):
         leaves = islice(walk_leaves(value.state_dict()), MAX_ITEMS)
-        return [read_token(one, 1) for _, one in leaves]
+        return [read_token(leaf, 1) for _, leaf in leaves]
     is_value = value is None or isinstance(
         value, (*PLAIN, torch.Tensor, np.ndarray, np.generic, set)
     )

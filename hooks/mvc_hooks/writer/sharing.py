@@ -233,6 +233,7 @@ def recall_commit(
     by the tip that it follows: "" for no commit, None if that is not known. A rank that has only a store in
     common with rank 0 looks ``on_store``.
     """
+    says = request.step, request.message.partition("\n")[0]
     # As after any crash, the first command on the repository finishes a commit that was begun.
     with contextlib.suppress(MvcError, OSError):
         repo = Repo.open(worktree)
@@ -245,16 +246,12 @@ def recall_commit(
             if entry.info.id == tip:
                 return None
             meta, parent = dict(entry.annotations.meta or {}), "".join(entry.info.parents[:1])
-            subject, _, _ = entry.info.message.partition("\n")
-            says = (entry.annotations.step, subject) == (
-                request.step,
-                request.message.partition("\n")[0],
-            )
             # Git may have broken the lines of a trailer elsewhere.
             records = all(
                 name in meta and meta[name].split() == text.split() for name, text in facts.items()
             )
-            if says and records and tip in (None, parent):
+            said = entry.annotations.step, entry.info.message.partition("\n")[0]
+            if said == says and records and tip in (None, parent):
                 return Answer(
                     request.number,
                     entry.info.id,
