@@ -27,10 +27,7 @@ from torch import distributed
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 
 from mvc import StorageError, UnsupportedError
-from mvc_hooks.dcp.targets import (
-    Home,
-    RepositoryMarks,
-)
+from mvc_hooks.dcp.targets import Home, RepositoryMarks
 from mvc_hooks.writer.mesh import Mesh
 from mvc_hooks.writer.messages import Address, RankCrew
 from mvc_hooks.writer.place import Listeners, open_listeners

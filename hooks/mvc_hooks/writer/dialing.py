@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING
 
 from mvc import StorageError
 from mvc_hooks.writer.turns import TurnError
-from mvc_hooks.writer.wire import (
-    Beat,
-    Counts,
-    Failed,
-    GetImage,
-    GetPart,
-    Here,
-    Settled,
-    open_link,
-)
+from mvc_hooks.writer.wire import Beat, Counts, Failed, GetImage, GetPart, Here, Settled, open_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
