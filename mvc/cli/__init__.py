@@ -74,14 +74,19 @@ COMMANDS = {
 NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 HOMES = {
+    "rm": "add",
+    "mv": "add",
+    "check_ignore": "add",
     "switch": "checkout",
-    "reset": "restore",
+    "restore": "checkout",
+    "reset": "checkout",
     "cherry_pick": "pick",
     "revert": "pick",
+    "ls_remote": "remote",
+    "clone": "fetch",
     "pull": "fetch",
     "publish": "push",
     "repack": "gc",
-    "mv": "rm",
     "tag": "branch",
     "reflog": "log",
     "rollback": "undo",

@@ -53,7 +53,9 @@ def describe(error: Exception) -> ErrorText:
     """Return the text for any exception."""
     if isinstance(error, MvcError):
         # A hint of the library names parameters in backquotes; here they are options.
-        hint = error.hint and _PARAMETER.sub(_option, error.hint)
+        hint = error.hint and _PARAMETER.sub(
+            lambda match: f'"--{match[1].replace("_", "-")}"', error.hint
+        )
         return ErrorText(error.kind, error.message, hint, error.exit_code, _details(error))
     if isinstance(error, OSError):
         reason = (error.strerror or str(error) or type(error).__name__).lower()
@@ -64,10 +66,6 @@ def describe(error: Exception) -> ErrorText:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug in mvc; run the command with MVC_DEBUG=1 and report its output"
     return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
-
-
-def _option(match: re.Match[str]) -> str:
-    return f'"--{match[1].replace("_", "-")}"'
 
 
 def _details(error: MvcError) -> dict[str, object]:

@@ -48,9 +48,13 @@ def shown_path(repo: Repo, path: str) -> str:
 
 def check_revision(repo: Repo, text: str) -> None:
     """Check that everything in a revision, ``A..B``, ``A...B`` or ``^A`` exists."""
-    parts = split_range(text)
-    for revision in (parts[0], parts[2]) if parts else (text.removeprefix("^"),):
+    for revision in _ends_of(text):
         repo.resolve(revision)
+
+
+def _ends_of(text: str) -> Sequence[str]:
+    parts = split_range(text)
+    return (parts[0], parts[2]) if parts else (text.removeprefix("^"),)
 
 
 def split_revision(
@@ -127,8 +131,7 @@ def _is_path(repo: Repo, revisions: Sequence[str], name: str) -> bool:
     if repo.diff(paths=paths, with_tensors=False):
         return True  # tracked, but removed from the worktree
     for text in revisions:
-        parts = split_range(text)
-        for revision in (parts[0], parts[2]) if parts else (text.removeprefix("^"),):
+        for revision in _ends_of(text):
             with contextlib.suppress(NotFoundError):
                 return bool(repo.ls(revision, paths=paths))
     return False

@@ -1,13 +1,15 @@
-"""Store files and stage them."""
+"""Files that the next commit has: added, removed, moved, ignored."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DELTA, DRY_RUN, QUIET_PROGRESS_JSON, check_alone
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.options import DELTA, DRY_RUN, JSON, QUIET_JSON, QUIET_PROGRESS_JSON, check_alone
 from mvc.cli.output import Output, Shown, pick, printable, warn
-from mvc.cli.parameters import CommandUsageError, arguments, flag
+from mvc.cli.parameters import CommandUsageError, Exit, arguments, flag
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths
@@ -95,3 +97,67 @@ def _write_added(out: Output, result: AddResult, seconds: float) -> None:
     if result.removed:
         parts.append(f"removed {count_text(len(result.removed), 'file')}")
     out.line(f"{', '.join(parts)} in {seconds_text(seconds)}")
+
+
+def rm(
+    paths: list[str] = arguments("PATH...", required=True),
+    cached: bool = flag("--cached", "Stop tracking the files but keep them on disk."),
+    force: bool = flag("-f, --force", "Remove files even if no commit holds their changes."),
+    recursive: bool = flag("-r, --recursive", "Remove folders with everything tracked in them."),
+    shown: Shown = QUIET_JSON,
+) -> None:
+    """Remove files from the worktree and the index.
+
+    Their committed versions stay in the history.
+    """
+    repo = open_repo()
+    removed = repo.remove(to_paths(paths), cached=cached, force=force, recursive=recursive)
+    lines = (f"rm '{printable(shown_path(repo, path))}'" for path in removed)
+    shown.answer({"removed": removed}, Output.lines, lines)
+
+
+def mv(
+    paths: list[str] = arguments("SOURCE... TARGET", required=True),
+    force: bool = flag("-f, --force", "Overwrite an existing target."),
+    verbose: bool = flag("-v, --verbose", "Print every move."),
+    shown: Shown = JSON,
+) -> None:
+    """Move or rename files in the worktree and the index.
+
+    With several sources, the target must be a folder.
+    """
+    if len(paths) < 2:  # noqa: PLR2004  from and to
+        raise CommandUsageError("name a source and a target")
+    repo = open_repo()
+    *sources, target = to_paths(paths)
+    moved = repo.move(sources, target, force=force)
+    lines = (" -> ".join(printable(shown_path(repo, path)) for path in pair) for pair in moved)
+    fields = {"renamed": [{"old_path": old, "path": new} for old, new in moved]}
+    shown.answer(fields, Output.lines, lines if verbose else ())
+
+
+def check_ignore(
+    paths: list[str] = arguments("[PATH]..."),
+    verbose: bool = flag("-v, --verbose", "Also print the rule: FILE:LINE:PATTERN."),
+    stdin: bool = flag("--stdin", "Read the paths from stdin, one a line."),
+    shown: Shown = JSON,
+) -> None:
+    """Print those PATHs that .mvcignore keeps from being added.
+
+    They need not exist; one that ends with / is a folder. What is tracked is not ignored. The exit
+    code is 1 if none of them is ignored.
+    """
+    names = sys.stdin.read().splitlines() if stdin else paths or []
+    if stdin == bool(paths):
+        raise CommandUsageError("name paths, or pass --stdin")
+    rules = open_repo().check_ignore(to_paths(names))
+    found = [(name, rule) for name, rule in zip(names, rules, strict=True) if rule is not None]
+    fields = [{"path": name, **pick(rule, "source line pattern")} for name, rule in found]
+    wheres = [f"{rule.source}:{rule.line}:{rule.pattern}" for _, rule in found]
+    lines = [
+        (printable(where) + "\t" if verbose else "") + printable(name)
+        for where, (name, _) in zip(wheres, found, strict=True)
+    ]
+    shown.answer(fields, Output.lines, lines)
+    if not found:
+        raise Exit(NEGATIVE)

@@ -308,16 +308,13 @@ def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:
         ) from error
     code = done.returncode
     if not 0 <= code < _ABORT:
+        signals = {each.value: each.name for each in signal.Signals}
+        name = str(code) if code >= 0 else signals.get(-code, f"signal {-code}")
         raise ConflictError(
-            f"the test ended with {_exit_name(code)} at commit {short_id(commit)}: neither good nor bad",
+            f"the test ended with {name} at commit {short_id(commit)}: neither good nor bad",
             hint="repeat the command to go on from there; exit codes 1 to 127 mean bad, 125 skips",
         )
     return code
-
-
-def _exit_name(code: int) -> str:
-    names = {Signal.value: Signal.name for Signal in signal.Signals}
-    return str(code) if code >= 0 else names.get(-code, f"signal {-code}")
 
 
 def _check_elsewhere(

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from mvc.cli.options import JSON, TENSORS
 from mvc.cli.output import Output, Shown, pick, printable
 from mvc.cli.parameters import CommandUsageError, arguments, flag
-from mvc.cli.render.listing import TENSOR_FIELDS, file_fields, write_listing
-from mvc.cli.render.text import shape_text, size_text
+from mvc.cli.render.text import columns, count_text, shape_text, size_text
 from mvc.cli.session import is_revision, open_repo, parse_place, split_revision, to_paths
 from mvc.errors import NotFoundError
+from mvc.tensor_names import in_layer_order
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.repo import Repo
 
@@ -119,3 +121,42 @@ def _find_tensor(
     if len(found) > 1 and name is None:
         raise NotFoundError(f"{files[0].path!r} has {len(found):,} tensors: name one", hint=hint)
     return found[0]
+
+
+TENSOR_FIELDS = "dtype shape size_bytes chunks id"
+_SHORT_TENSOR_ID = 12
+
+
+def file_fields(info: FileInfo) -> dict[str, object]:
+    """Return one file for ``--json``."""
+    tensors = [pick(tensor, f"name {TENSOR_FIELDS}") for tensor in in_layer_order(info.tensors)]
+    head = {"path": info.path, "mode": f"{info.mode:06o}"}
+    return {**head, **pick(info, "blob format size_bytes"), "tensors": tensors}
+
+
+def write_listing(out: Output, files: Sequence[FileInfo], *, long: bool) -> None:
+    """Write files, each followed by its tensors."""
+    for info in files:
+        facts = [] if info.format is None else [info.format]
+        if info.tensors:
+            facts.append(count_text(len(info.tensors), "tensor"))
+        facts.append(size_text(info.size_bytes))
+        path = out.style(printable(info.path), "bold")
+        out.line(f"{path}  {out.style(', '.join(facts), 'dim')}")
+        out.lines(_tensor_lines(out, info.tensors, long=long))
+
+
+def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> list[str]:
+    rows = [
+        (
+            printable(tensor.name),
+            shape_text(tensor.dtype, tensor.shape),
+            size_text(tensor.size_bytes),
+            *((count_text(tensor.chunks, "chunk"), tensor.id[:_SHORT_TENSOR_ID]) if long else ()),
+        )
+        for tensor in in_layer_order(tensors)
+    ]
+    aligns = "<<>><" if long else "<<>"
+    width, spare = None if out.width is None else out.width - 2 * len(aligns), 3 if long else None
+    shown = columns(rows, aligns, width=width, spare=spare)
+    return [f"  {'  '.join(row)}".rstrip() for row in shown]

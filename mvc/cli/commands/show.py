@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mvc.cli.commands.ls import file_fields, write_listing
 from mvc.cli.comparing import ALL, COMPARED, Compared, compare_values
 from mvc.cli.options import JSON
 from mvc.cli.output import Output, Shown, paged, printable
 from mvc.cli.parameters import arguments
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
-from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
