@@ -74,7 +74,8 @@ def check_clashes(clashes: Mapping[str, Sequence[str]], given: Mapping[str, obje
 def check_options(verb: str, options: Mapping[str, object], allowed: str) -> None:
     """Check that only options were given that go with a verb; all have a long name."""
     for name, value in options.items():
-        if value not in (None, False, []) and name not in allowed.split():
+        is_given = value is not None and value is not False and value != []  # 0 is given
+        if is_given and name not in allowed.split():
             raise CommandUsageError(f"--{name} does not go with {verb}")
 
 

@@ -108,6 +108,7 @@ def test_wrong_use_has_one_line(planned):
             ("plan --from 4 --to 2", "a plan grows: it cannot go from 4 ranks to 2"),
             ("plan --from 0 --to 2", "a plan is for 1 to 10,000,000 ranks, not 0"),
             ("plan --from 1 --to 2 --waive loss", "--waive does not go with plan"),
+            ("status --deviation 0", "--deviation does not go with status"),
             ("status HEAD main", "unexpected argument 'main'"),
             ("gate", "name what was measured: --measured FILE, or - for standard input"),
             ("gate --measured nothing", "file 'nothing' does not exist"),

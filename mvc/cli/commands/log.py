@@ -113,7 +113,8 @@ def _make_tests(repo: Repo, paths: Sequence[str], options: Mapping[str, Any]) ->
     signs = "<>=" if options["plot"] else ""
     metrics = [text for text in options["metric"] if not signs or set(signs) & set(text)]
     names = ("since", "until", "grep", "author")
-    if metrics or options["merges"] is not None or any(options[name] for name in names):
+    given = [options[name] for name in ("merges", *names)]
+    if metrics or any(value is not None and value != [] for value in given):
         from mvc.cli.log_filter import make_tests
 
         tests = make_tests({**options, "metric": metrics})
