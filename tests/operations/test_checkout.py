@@ -12,10 +12,7 @@ from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from mvc.progress import reporting
 from support.models import digests, write_model
 from support.opened_repo import write
-
-
-def codes(repo):
-    return {file.path: file.code for file in repo.status().files}
+from support.transitions import codes
 
 
 def commit_all(repo, message, **options):
@@ -66,13 +63,6 @@ class TestNames:
         assert (result.branch, result.commit) == ("main", two.resolve("v2"))
         assert two.status().is_clean
         assert two.checkout("old", detach=True).commit == two.resolve("refs/heads/old")
-
-    @pytest.mark.parametrize("revision", ["nope", "HEAD~9", "main@77", "", "-", "refs/heads/nope"])
-    def test_what_does_not_exist(self, two, revision):
-        before = two.head
-        with pytest.raises(NotFoundError):
-            two.checkout(revision)
-        assert two.head == before
 
     def test_what_is_no_commit(self, two, root):
         tree, blob = two.show().info.tree, two.ls()[0].blob

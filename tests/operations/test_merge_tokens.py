@@ -219,13 +219,6 @@ def test_a_mistyped_name_is_an_error_before_anything(apart, name):
     assert apart.status().pending is None
 
 
-def test_the_side_that_was_chosen_needs_a_tokenizer(apart, root):
-    (root / "tokenizer.json").unlink()
-    commit(apart, "none here")
-    with pytest.raises(NotFoundError, match="ours has no tokenizer whose vocabulary can be read"):
-        apart.merge("side", strategy="linear", tokenizer="ours")
-
-
 def test_no_tokenizer_at_all(repo, root):
     def put(_, shift):
         save(root, BASE, shift)
