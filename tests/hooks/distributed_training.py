@@ -1,8 +1,6 @@
-"""One rank of a run on several processes, for ``test_ranks``: a program of its own.
+"""One rank of runs on several processes, made one after the other, for ``test_ranks``.
 
-distributed_training.py RANK SIZE PORT FOLDER JSON
-
-JSON is a list of runs, made one after the other; what a run says is in FOLDER/NAME/said-RANK-N.json.
+What a run says is in FOLDER/NAME/said-RANK-N.json.
 """
 
 from __future__ import annotations
@@ -14,9 +12,7 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 
@@ -250,7 +246,7 @@ class EndedError(Exception):
     """What a signal does here once it is delivered."""
 
 
-def end(number, _):
+def end_by_signal(number, _):
     raise EndedError(signal.Signals(number).name)
 
 
@@ -270,21 +266,10 @@ def make_run(number, rank, size, folder, wanted):
     Path(folder, f"said-{rank}-{number}.json").write_text(json.dumps(said))
 
 
-def main():
-    rank, size, store_file, folder, runs = sys.argv[1:]
-    rank, size = int(rank), int(size)
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, end)
+def make_runs(path, rank, size, runs):
+    folder = path.parent
+    signal.signal(signal.SIGTERM, end_by_signal)
     logging.basicConfig(level=logging.INFO, filename=f"{folder}/log{rank}.txt")
-    store = distributed.FileStore(store_file, size)
-    distributed.init_process_group(
-        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=300)
-    )
-    for number, wanted in enumerate(json.loads(runs)):
+    for number, wanted in enumerate(runs):
         make_run(number, rank, size, folder, wanted)
         distributed.barrier()
-    distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

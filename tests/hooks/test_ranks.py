@@ -19,7 +19,7 @@ from mvc import ConflictError, Repo, clone
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.pieces import RANKS
 from support.once import make_once
-from support.programs import run_group
+from support.programs import call_ranks, start_calls
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("distributed_training.py")
@@ -91,8 +91,7 @@ FOUR = [
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     def train(folder):
-        for text, code in run_group(PROGRAM, folder, RUNS, 2):
-            assert code == 0, text
+        call_ranks(PROGRAM, "make_runs", 2, folder, runs=RUNS)
 
     folder = make_once(tmp_path_factory, "ranks", train)
 
@@ -352,8 +351,7 @@ def test_shards_and_replicas_take_over_from_each_other(lab):
 
 @pytest.mark.nightly
 def test_four_processes(tmp_path):
-    for text, code in run_group(PROGRAM, tmp_path, FOUR, 4):
-        assert code == 0, text
+    call_ranks(PROGRAM, "make_runs", 4, tmp_path, runs=FOUR)
     four = SimpleNamespace(folder=tmp_path)
     assert_same_end(four, "plain", "in two", 4)
     assert_same_end(four, "plain", "back", 4)
@@ -395,13 +393,11 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab, tmp_path):
     run = {"name": "killed", "total": TOTAL, "kill_rank": 1, "kill_step": 6}
-    codes = [code for _, code in run_group(PROGRAM, tmp_path, [run], 2)]
-    assert codes[1] == -9
-    assert codes[0] not in (0, None)
-    for text, code in run_group(
-        PROGRAM, tmp_path, [{"name": "killed", "total": TOTAL, "seed": 3}], 2
-    ):
-        assert code == 0, text
+    first, second = start_calls(PROGRAM, "make_runs", 2, tmp_path, runs=[run])
+    assert second.wait(600) == -signal.SIGKILL
+    assert first.wait(600) not in (0, None)
+    runs = [{"name": "killed", "total": TOTAL, "seed": 3}]
+    call_ranks(PROGRAM, "make_runs", 2, tmp_path, runs=runs)
     said = json.loads((tmp_path / "killed" / "said-1-0.json").read_text())
     assert said["resumed"] == 4
     assert_same_end(lab, "plain", tmp_path / "killed")

@@ -1,11 +1,9 @@
-"""Trainings of several ranks in which bits flip, and verbs of ``support.zygote`` for their ranks."""
+"""Trainings of several ranks in which bits flip, for ``support.programs.call_ranks``."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import warnings
 
 import torch
 from torch import distributed, nn
@@ -25,10 +23,6 @@ ME = Identity("A Tester", "tester@example.org")
 TOTAL = 7
 
 
-def warm_up():
-    """Do nothing: everything is imported above."""
-
-
 class Lines(logging.Handler):
     """What this rank has logged."""
 
@@ -42,25 +36,14 @@ class Lines(logging.Handler):
 
 def run_cases(root, rank, size, cases):
     """Run the cases in one group of processes; return what each came to."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(size))
-    store = distributed.FileStore(f"{root}/store", size)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    heard = Lines()
+    heard, results = Lines(), []
     logging.getLogger("mvc_hooks").addHandler(heard)
-    found = []
-    try:
-        for number, case in enumerate(cases):
-            heard.lines.clear()
-            options = {**case}
-            verb = VERBS[options.pop("verb", "alone")]
-            found.append(
-                {**verb(root / f"case-{number}", rank, size, **options), "lines": list(heard.lines)}
-            )
-    finally:
-        distributed.destroy_process_group()
-    return found
+    for number, case in enumerate(cases):
+        heard.lines.clear()
+        verb = VERBS[case.pop("verb", "alone")]
+        result = verb(root / f"case-{number}", rank, size, **case)
+        results.append({**result, "lines": list(heard.lines)})
+    return results
 
 
 # The model, and what it learns from.

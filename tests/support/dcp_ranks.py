@@ -1,9 +1,8 @@
-"""Ranks that save and load through DCP: verbs of ``support.zygote``, each run in a child per rank."""
+"""Ranks that save and load through DCP: what ``support.programs.call_ranks`` calls."""
 
 from __future__ import annotations
 
 import os
-import warnings
 
 import torch
 from torch import distributed, nn
@@ -23,27 +22,7 @@ from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.saving import give_up
 from support.dcp_extension import Turning, make_registry
 
-
-def warm_up():
-    """Do nothing: everything is imported above."""
-
-
-def rank_of_run(verb):
-    """Have a verb run as one rank of a group; what it raises is seen by all ranks as by this one."""
-
-    def run(root, rank, size, **options):
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(size))
-        store = distributed.FileStore(f"{root}/store-{verb.__name__}", size)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        try:
-            return verb(root / "run", rank, size, **options)
-        finally:
-            meeting.close()
-            distributed.destroy_process_group()
-
-    return run
+end = meeting.close
 
 
 def make_whole():
@@ -110,7 +89,6 @@ def differ(one, other, path=()):
             yield ".".join((*path, key))
 
 
-@rank_of_run
 def save(path, rank, size, *, branch="main", times=1, only=False, **options):
     state = make_state(size)
     if only:
@@ -122,10 +100,9 @@ def save(path, rank, size, *, branch="main", times=1, only=False, **options):
     return commits
 
 
-@rank_of_run
 def save_in_groups(path, rank, size):
     """Save what all have, told by the last rank, and what a group has; return the commits."""
-    path, mesh = path.parent.parent, init_device_mesh("cpu", (size,))
+    path, mesh = path.parent, init_device_mesh("cpu", (size,))
     state = {"w": distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0)])}
     writer = MvcWriter(path / "told-by-the-last")
     saved = dcp.save_state_dict(state, writer, coordinator_rank=size - 1)
@@ -141,7 +118,6 @@ def save_in_groups(path, rank, size):
     return commits
 
 
-@rank_of_run
 def save_cached(path, rank, size):
     """Save with plans that DCP keeps: all new, all known, and one rank's new."""
     state, commits = make_state(size), []
@@ -156,7 +132,6 @@ def save_cached(path, rank, size):
     return commits
 
 
-@rank_of_run
 def load(path, rank, size, *, revision="HEAD", only=False, **options):
     target = empty(make_state(size))
     target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
@@ -169,13 +144,12 @@ def load(path, rank, size, *, revision="HEAD", only=False, **options):
 
 def enter(path, machine):
     """Go to a machine; return where its repository is, or is to be."""
-    folder = path.parent.parent / machine
+    folder = path.parent / machine
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     return "run"
 
 
-@rank_of_run
 def save_on_machines(path, rank, size, *, machines, times=1):
     """Save where each machine has a folder of its own; return the commits, or what was said."""
     path = enter(path, machines[rank])
@@ -190,7 +164,6 @@ def save_on_machines(path, rank, size, *, machines, times=1):
     return commits
 
 
-@rank_of_run
 def load_on_machines(path, rank, size, *, machines, revision="HEAD"):
     target = empty(make_state(size))
     target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
@@ -202,7 +175,6 @@ def load_on_machines(path, rank, size, *, machines, revision="HEAD"):
     ]
 
 
-@rank_of_run
 def save_streams(path, rank, size):
     """Save and load through an extension; return what differs."""
     writer = MvcWriter(path, branch="streams", _extensions=[Turning()])
@@ -214,7 +186,6 @@ def save_streams(path, rank, size):
     return list(differ(make_state(size), target))
 
 
-@rank_of_run
 def save_async(path, rank, size, *, kind):
     state = make_state(size)
     kind = dcp.state_dict_saver.AsyncCheckpointerType(kind)
@@ -224,7 +195,6 @@ def save_async(path, rank, size, *, kind):
     return future.result().storage_meta.save_id
 
 
-@rank_of_run
 def save_shards(path, rank, size):
     """Save a ShardedTensor of which every rank has two shards, rows and columns."""
     whole = torch.arange(48.0).reshape(8, 6)
@@ -259,7 +229,6 @@ def train(model, optimizer):
         optimizer.step()
 
 
-@rank_of_run
 def save_fsdp(path, rank, size, *, version):
     """Train a model of FSDP, save it, load it into another one; return what differs."""
     mesh = init_device_mesh("cpu", (size,))
@@ -295,7 +264,6 @@ def save_fsdp(path, rank, size, *, version):
     return list(differ(wanted, target))
 
 
-@rank_of_run
 def fail(path, rank, size, *, at):
     """Save with a planner that fails on rank 1; then save again."""
 

@@ -1,4 +1,4 @@
-"""Ranks of a monitored training, as verbs of ``support.zygote``."""
+"""Ranks of a monitored training, for ``support.programs.call_ranks``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from mvc_hooks import Checkpointer
 from mvc_hooks.ranks.syncing import TimedHook, install
 from mvc_lab import Monitor
-from support.replay_ranks import rank_of_run
-from support.writers import use_forked
-
-
-def warm_up():
-    """Have the writers of the children forked; everything is imported above."""
-    use_forked()
 
 
 class Sparse(nn.Module):
@@ -56,10 +49,9 @@ def _train(ddp, kind, *, rank, drops):
     return [param.detach() for param in ddp.parameters()]
 
 
-@rank_of_run
-def compare_bits(root):
+def compare_bits(root, rank, size):
     """Return for each case: what it is, whether it was timed, and whether the parameters are the same."""
-    rank, found = distributed.get_rank(), []
+    found = []
     kinds = ("float32", "bfloat16", "sparse")
     for kind, drops, view in itertools.product(kinds, (True, False), (False, True)):
         if kind == "sparse" and view:
@@ -74,10 +66,9 @@ def compare_bits(root):
     return found
 
 
-@rank_of_run
-def look_at_hooks(root):
+def look_at_hooks(root, rank, size):
     """Return what is known of several hooks: kept ones, a group of two, a copy."""
-    rank, pair = distributed.get_rank(), distributed.new_group([0, 1])
+    pair = distributed.new_group([0, 1])
     said = {}
     other = _make("float32")
     other.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -101,13 +92,11 @@ def look_at_hooks(root):
     return said
 
 
-@rank_of_run
-def train(root, total, watched):
+def train(root, rank, size, total, watched):
     """Train to a step; return a digest of the parameters, and what the monitor knows."""
     monitor = Monitor(port=0) if watched else None
     ddp = _make("float32")
     optimizer = torch.optim.SGD(ddp.parameters(), 0.01, momentum=0.9)
-    rank = distributed.get_rank()
     with Checkpointer(root, model=ddp, optimizer=optimizer, every=4, monitor=monitor) as ckpt:
         for step in ckpt.steps(total):
             inputs = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * 7 + rank))

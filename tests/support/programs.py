@@ -3,6 +3,7 @@
     program = start(PROGRAM, rank, folder)
     said = program.communicate(timeout=200)[1]
     done = run_ranks(PROGRAM, 2, folder)  # as torchrun does
+    results = call_ranks("support.module", "function", 2, folder)
 
 The process that forks them lives as long as the one that asked for it first.
 """
@@ -12,14 +13,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import logging
 import os
+import runpy
 import select
 import sys
 import tempfile
 import time
 import uuid
+import warnings
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,22 +92,53 @@ def started_ranks(program, size, *words, imports=()):
             rank.communicate()
 
 
-def run_group(program, folder, runs, size, timeout_s=600):
-    """Run ``PROGRAM RANK SIZE STORE FOLDER RUNS`` in so many ranks, to the end of each.
+def call_ranks(program, function, size, folder, **options):
+    """Call a function of a program, or of a module, in ranks that are one group; return what each returned."""
+    ranks = start_calls(program, function, size, folder, **options)
+    said = [rank.communicate(600)[1].decode() for rank in ranks]
+    for number, rank in enumerate(ranks):
+        assert rank.returncode == 0, f"rank {number}: {said[number]}"
+    return [json.loads(rank.answer.read_text()) for rank in ranks]
 
-    Returns:
-        For each rank what it said, and its exit status.
-    """
-    ranks = start_group(program, folder, runs, size)
-    return [(rank.communicate(timeout_s)[1].decode(), rank.returncode) for rank in ranks]
 
-
-def start_group(program, folder, runs, size):
-    """Start what ``run_group`` runs; return the ranks."""
+def start_calls(program, function, size, folder, **options):
+    """Start what ``call_ranks`` calls: function(``folder / "run"``, rank, size, **options)."""
     # A file, and no port, which another process could take in between.
     store = Path(folder, f"store-{uuid.uuid4().hex}")
-    words = size, store, folder, json.dumps(runs)
-    return [start(program, rank, *words) for rank in range(size)]
+    imports = [] if isinstance(program, Path) else [program]
+    words = program, function, folder, size, store, json.dumps(options)
+    ranks = []
+    for rank in range(size):
+        ranks.append(start("-c", _CALL, *words, rank, imports=imports))
+        ranks[-1].answer = Path(f"{store}-{rank}")
+    return ranks
+
+
+_CALL = "from support.programs import call; call()"
+
+
+def call():
+    """Be a rank of ``start_calls``; what is called ``end`` in the program comes last."""
+    from torch import distributed, set_num_threads
+
+    program, name, folder, size, store, options, rank = sys.argv[1:]
+    rank, size = int(rank), int(size)
+    warnings.simplefilter("ignore")
+    set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(size))
+    if program.endswith(".py"):
+        found = runpy.run_path(program, run_name="program")
+    else:
+        found = vars(importlib.import_module(program))
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(store, size), rank=rank, world_size=size,
+        timeout=timedelta(seconds=300),
+    )  # fmt: skip
+    result = found[name](Path(folder, "run"), rank, size, **json.loads(options))
+    found.get("end", int)()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    Path(f"{store}-{rank}").write_text(json.dumps(result))
 
 
 def _describe(rank, size, port):

@@ -1,4 +1,4 @@
-"""A training of several ranks that can be replayed, and verbs of ``support.zygote`` for its ranks."""
+"""A training of several ranks that can be replayed, for ``support.programs.call_ranks``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import torch
@@ -22,27 +21,6 @@ from mvc_lab import replay_steps
 
 EVERY = 3
 WIDTH = 12
-
-
-def warm_up():
-    """Do nothing: everything is imported above."""
-
-
-def rank_of_run(verb):
-    """Have a verb run as one rank of a group."""
-
-    def run(root, rank, size, **options):
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(size))
-        store = distributed.FileStore(f"{root}/store", size)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        try:
-            return verb(root / "run", **options)
-        finally:
-            distributed.destroy_process_group()
-
-    return run
 
 
 def make_model(kind):
@@ -108,8 +86,7 @@ def draw(_model):
     torch.rand(1)
 
 
-@rank_of_run
-def train(path, *, kind, totals):
+def train(path, rank, size, *, kind, totals):
     for total in totals:
         training = make(kind)
         with Checkpointer(path / kind, every=EVERY, parts=training.parts) as ckpt:
@@ -117,8 +94,7 @@ def train(path, *, kind, totals):
                 ckpt.step(**training.train_step(ckpt))
 
 
-@rank_of_run
-def replay(path, *, revision, steps, kind, act=None, folder=None):
+def replay(path, rank, size, *, revision, steps, kind, act=None, folder=None):
     after_step = {} if act is None else {"after_step": globals()[act]}
     try:
         report = replay_steps(path / (folder or kind), revision, steps, lambda: make(kind, **after_step))  # fmt: skip

@@ -1,8 +1,6 @@
-"""One rank of runs whose gradients are compressed, for ``test_ranks``: a program of its own.
+"""One rank of runs whose gradients are compressed, made one after the other, for ``test_ranks``.
 
-compressed_training.py RANK SIZE STORE FOLDER JSON
-
-JSON is a list of runs, made one after the other. Each trains four models, each with a hook of its own.
+Each trains four models, each with a hook of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import json
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 import torch
@@ -107,14 +104,10 @@ def compare_with_torch(rank):
     return odd
 
 
-def main():
-    rank, size, store_file, folder, runs = sys.argv[1:]
-    rank, size = int(rank), int(size)
-    torch.set_num_threads(1)
+def make_runs(path, rank, size, runs):
+    folder = path.parent
     logging.basicConfig(level=logging.INFO, filename=f"{folder}/log{rank}.txt")
-    store = distributed.FileStore(store_file, size)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    for wanted in json.loads(runs):
+    for wanted in runs:
         if wanted["name"] == "torch":
             said = {"odd": compare_with_torch(rank)}
         else:
@@ -124,8 +117,3 @@ def main():
                 said = {"error": error.message}
         Path(folder, f"said-{wanted['name']}-{rank}.json").write_text(json.dumps(said))
         distributed.barrier()
-    distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.bounds import rest_nightly
-from support.programs import run_group
+from support.programs import call_ranks, start_calls
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("compressed_training.py")
@@ -31,11 +31,11 @@ RESUMED = [
 @pytest.fixture(scope="module", params=rest_nightly([2, 4]))
 def lab(request, tmp_path_factory):
     folder, size = tmp_path_factory.mktemp("compressed"), request.param
-    for text, code in run_group(PROGRAM, folder, KILLED, size):
-        assert code == -signal.SIGKILL, text
+    for rank in start_calls(PROGRAM, "make_runs", size, folder, runs=KILLED):
+        text = rank.communicate(600)[1].decode()
+        assert rank.returncode == -signal.SIGKILL, text
     shutil.copytree(folder / "killed", folder / "copy")
-    for text, code in run_group(PROGRAM, folder, RESUMED, size):
-        assert code == 0, text
+    call_ranks(PROGRAM, "make_runs", size, folder, runs=RESUMED)
 
     def say(name, rank=0):
         return SimpleNamespace(**json.loads((folder / f"said-{name}-{rank}.json").read_text()))

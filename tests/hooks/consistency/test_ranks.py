@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-support = pytest.importorskip("support.consistent_ranks")
+from support.programs import call_ranks
 
 pytestmark = pytest.mark.torch
 
@@ -21,25 +21,15 @@ def fault(when, what="param", name="0.weight", *, rank=1, step=5, element=3, bit
 
 
 @pytest.fixture(scope="module")
-def zygote():
-    from support.zygote import Zygote
-
-    with Zygote("support.consistent_ranks") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def run(zygote, tmp_path_factory):
+def run(tmp_path_factory):
     """Return a function that runs named cases; it returns name → what each rank has said."""
 
     def run_cases(size, cases):
         folder = tmp_path_factory.mktemp("consistency")
-        options = {"size": size, "cases": list(cases.values())}
-        outcomes = zygote.run_all(
-            [("run_cases", folder, {"rank": rank, **options}) for rank in range(size)]
+        said = call_ranks(
+            "support.consistent_ranks", "run_cases", size, folder, cases=list(cases.values())
         )
-        assert [one.error for one in outcomes] == [None] * size
-        return {name: [one.result[at] for one in outcomes] for at, name in enumerate(cases)}
+        return {name: list(results) for name, *results in zip(cases, *said, strict=True)}
 
     return run_cases
 

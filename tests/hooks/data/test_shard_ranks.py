@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from mvc import Repo
 from mvc.shards import ShardMap
 from mvc.training import RunStore
-from support import shard_ranks
-from support.programs import run_group
+from support.programs import call_ranks
 from support.shard_sets import flip, write_map, write_set
 
 
 def launch(folder, runs, size=2):
-    for text, code in run_group(shard_ranks.__file__, folder, runs, size):
-        assert code == 0, text
+    """Return what each rank has said of each run."""
+    said = call_ranks("support.shard_ranks", "make_runs", size, folder, runs=runs)
+    return {run["name"]: texts for run, *texts in zip(runs, *said, strict=True)}
 
 
 def prepare(folder, name, *damages, environ=None, **options):
@@ -35,15 +34,6 @@ def prepare(folder, name, *damages, environ=None, **options):
         damage(folder / name / f"rank{rank}")
     environs = [(environ or {}).get(rank, {}) for rank in ranks]
     return {"name": name, "checks": checks, "steps": 4, "environ": environs}
-
-
-def read_said(folder, runs):
-    return {
-        run["name"]: [
-            Path(folder, f"said-{number}-{rank}").read_text() for rank in range(len(run["checks"]))
-        ]
-        for number, run in enumerate(runs)
-    }
 
 
 def swap(place):
@@ -89,8 +79,7 @@ def said(tmp_path_factory):
     shared["checks"][1] = shared["checks"][0]
     flip(folder / "shared/rank0/train/2.npy", 3)
     runs.append(shared)
-    launch(folder, runs)
-    return folder, read_said(folder, runs)
+    return folder, launch(folder, runs)
 
 
 pytestmark = pytest.mark.slow
@@ -156,8 +145,7 @@ def test_four_ranks_with_damages_of_their_own_are_each_named(tmp_path):
         prepare(tmp_path, "maps", keep, remove_map, write_junk),
         prepare(tmp_path, "no check", keep, keep, keep, lazy=True, environ={2: {"PYTHONHOME": "/none"}}),
     ]  # fmt: skip
-    launch(tmp_path, runs, 4)
-    said = read_said(tmp_path, runs)
+    said = launch(tmp_path, runs, 4)
     assert [len(set(texts)) for texts in said.values()] == [1, 1, 1]
     assert said["all"][0].splitlines() == [
         *SWAPPED.splitlines(),

@@ -7,18 +7,11 @@ import torch
 
 from mvc import Repo
 from support.bounds import rest_nightly
+from support.programs import call_ranks
 
 support = pytest.importorskip("support.dcp_ranks")
 
 SIZE = 3
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    from support.zygote import Zygote
-
-    with Zygote("support.dcp_ranks") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +24,11 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(zygote, root):
+def run(root):
     """Return a function that runs a verb on all ranks at once, and returns what each has said."""
-    count = 0
 
     def run_ranks(verb, *, size=SIZE, **options):
-        nonlocal count
-        count += 1
-        folder = root / f"call-{count}"
-        folder.mkdir()
-        (folder / "run").symlink_to(root / "run")
-        commands = [(verb, folder, {"rank": rank, "size": size, **options}) for rank in range(size)]
-        outcomes = zygote.run_all(commands)
-        assert [outcome.error for outcome in outcomes] == [None] * size
-        return [outcome.result for outcome in outcomes]
+        return call_ranks("support.dcp_ranks", verb, size, root, **options)
 
     return run_ranks
 

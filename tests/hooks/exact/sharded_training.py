@@ -1,9 +1,6 @@
-"""One rank of trainings over several processes, for ``test_sharded``: a program of its own.
+"""One rank of trainings over several processes, for ``test_sharded``.
 
-sharded_training.py RANK SIZE STORE FOLDER JSON
-
-JSON is a list of names of ``support.scenarios.sharded``; what was found goes to FOLDER/said-RANK.json. Each
-is trained without mvc; then with it, left after five steps and gone on with, rolled back to a commit; then
+``prove_all`` gets names of ``support.scenarios.sharded``, and returns what it found of each. Each is trained without mvc; then with it, left after five steps and gone on with, rolled back to a commit; then
 once more, rolled back to a snapshot of the ring. Every step must be the same bit by bit.
 
 Or it is one of these, whose run is in FOLDER/run:
@@ -16,13 +13,8 @@ Or it is one of these, whose run is in FOLDER/run:
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
-import warnings
-from datetime import timedelta
-from pathlib import Path
 
 import torch
 from torch import distributed, nn
@@ -232,20 +224,7 @@ def carry_out(wanted, rank, size, folder):
     return verb, VERBS[verb](wanted, rank, size, folder)
 
 
-def main():
-    rank, size, store, folder, names = sys.argv[1:]
-    rank, size = int(rank), int(size)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(store, size), rank=rank, world_size=size,
-        timeout=timedelta(seconds=120),
-    )  # fmt: skip
-    said = dict(carry_out(one, rank, size, Path(folder)) for one in json.loads(names))
+def prove_all(path, rank, size, names):
+    found = dict(carry_out(wanted, rank, size, path.parent) for wanted in names)
     distributed.barrier()
-    distributed.destroy_process_group()
-    Path(folder, f"said-{rank}.json").write_text(json.dumps(said))
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
 from support.bounds import bounded, rest_nightly
-from support.programs import run_group, start_group
+from support.programs import call_ranks, start_calls
 
 pytestmark = pytest.mark.torch
 
@@ -18,14 +17,12 @@ FAST = ["fsdp-tp", "fsdp-group-added"]
 
 
 def launch(folder, names, size):
-    for rank, (text, code) in enumerate(run_group(PROGRAM, folder, names, size)):
-        assert code == 0, f"rank {rank}: {text}"
-    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+    return call_ranks(PROGRAM, "prove_all", size, folder, names=names)
 
 
 def launch_and_kill(folder, wanted, size):
     """Start ranks of which some are killed; kill the rest, as torchrun does."""
-    ranks = start_group(PROGRAM, folder, [wanted], size)
+    ranks = start_calls(PROGRAM, "prove_all", size, folder, names=[wanted])
     for rank in wanted["ranks"]:
         text = ranks[rank].communicate(timeout=600)[1].decode()
         assert ranks[rank].returncode == -signal.SIGKILL, f"rank {rank}: {text}"

@@ -2,30 +2,19 @@
 
 import pytest
 
-from support.zygote import Zygote
+from support.programs import call_ranks
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def zygote():
-    with Zygote("support.monitored_ranks") as started:
-        yield started
-
-
-def run(zygote, verb, folder, size, **arguments):
+def run(verb, folder, size, **arguments):
     folder.mkdir(exist_ok=True)
-    (folder / "store").unlink(missing_ok=True)
-    commands = [(verb, folder, {"rank": rank, "size": size, **arguments}) for rank in range(size)]
-    outcomes = zygote.run_all(commands)
-    for outcome in outcomes:
-        assert outcome.error is None, outcome.error
-    return [outcome.result for outcome in outcomes]
+    return call_ranks("support.monitored_ranks", verb, size, folder, **arguments)
 
 
 @pytest.mark.slow
-def test_bits_are_those_of_ddp(zygote, tmp_path):
-    for cases in run(zygote, "compare_bits", tmp_path, 3):
+def test_bits_are_those_of_ddp(tmp_path):
+    for cases in run("compare_bits", tmp_path, 3):
         for kind, view, is_timed, updates, is_same in cases:
             assert is_same, (kind, view)
             assert is_timed is not view, "a hook cannot tell what DDP would divide"
@@ -33,14 +22,14 @@ def test_bits_are_those_of_ddp(zygote, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_view_of_the_bucket_is_timed_where_both_ways_round_alike(zygote, tmp_path):
-    for cases in run(zygote, "compare_bits", tmp_path, 2):
+def test_a_view_of_the_bucket_is_timed_where_both_ways_round_alike(tmp_path):
+    for cases in run("compare_bits", tmp_path, 2):
         assert all(is_timed and is_same for *_, is_timed, _, is_same in cases)
 
 
 @pytest.mark.slow
-def test_hooks_of_the_user_groups_and_copies(zygote, tmp_path):
-    said = run(zygote, "look_at_hooks", tmp_path, 3)
+def test_hooks_of_the_user_groups_and_copies(tmp_path):
+    said = run("look_at_hooks", tmp_path, 3)
     for one in said:
         assert one["other"] == (
             "DistributedDataParallel has the hook fp16_compress_hook; register "
@@ -55,10 +44,10 @@ def test_hooks_of_the_user_groups_and_copies(zygote, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_monitored_run_that_resumes_is_the_plain_one(zygote, tmp_path):
-    plain = run(zygote, "train", tmp_path / "plain", 3, total=8, watched=False)
-    run(zygote, "train", tmp_path / "watched", 3, total=4, watched=True)
-    watched = run(zygote, "train", tmp_path / "watched", 3, total=8, watched=True)
+def test_a_monitored_run_that_resumes_is_the_plain_one(tmp_path):
+    plain = run("train", tmp_path / "plain", 3, total=8, watched=False)
+    run("train", tmp_path / "watched", 3, total=4, watched=True)
+    watched = run("train", tmp_path / "watched", 3, total=8, watched=True)
     assert {one["digest"] for one in plain} == {one["digest"] for one in watched}
     first = watched[0]
     assert len(set(first["endpoints"])) == 3

@@ -15,6 +15,7 @@ from mvc import Repo, UnsupportedError, UsageError
 from mvc_lab import replay_steps
 from mvc_lab.replay.ranks import RankFailure, _choose
 from support.bounds import rest_nightly
+from support.programs import call_ranks
 
 support = pytest.importorskip("support.replay_ranks")
 
@@ -25,14 +26,6 @@ EVERY = support.EVERY
 
 
 @pytest.fixture(scope="module")
-def zygote():
-    from support.zygote import Zygote
-
-    with Zygote("support.replay_ranks") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replays")
     (folder / "run").mkdir()
@@ -40,20 +33,11 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(zygote, root):
+def run(root):
     """Return a function that runs a verb on all ranks, which say the same."""
-    count = 0
 
     def run_ranks(verb, *, size=2, **options):
-        nonlocal count
-        count += 1
-        folder = root / f"call-{count}"
-        folder.mkdir()
-        (folder / "run").symlink_to(root / "run")
-        commands = [(verb, folder, {"rank": rank, "size": size, **options}) for rank in range(size)]
-        outcomes = zygote.run_all(commands)
-        assert [outcome.error for outcome in outcomes] == [None] * size
-        results = [outcome.result for outcome in outcomes]
+        results = call_ranks("support.replay_ranks", verb, size, root, **options)
         assert results == results[:1] * size
         return results[0]
 
